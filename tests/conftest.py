@@ -1,6 +1,7 @@
 import os
 import random
 import secrets
+from contextlib import closing
 
 import pytest
 from hypothesis import settings
@@ -29,9 +30,8 @@ def grader():
     """Two grading processes with a limit of three CPU seconds."""
     from openrlhf_swap.rewards import Grader
 
-    grader = Grader(processes=2, time_limit=3.0)
-    yield grader
-    grader.close()
+    with closing(Grader(processes=2, time_limit=3.0)) as grader:
+        yield grader
 
 
 @pytest.fixture(scope="session")
@@ -88,9 +88,9 @@ def actor_group(ray_session, arguments):
 
 @pytest.fixture(scope="module")
 def responses(tokenizer):
-    """Sixteen responses to four problems, about a quarter of them incorrect, as vLLM's actor returns them."""
+    """Sixteen responses to four problems, about a quarter of them incorrect."""
     from addition import overthinking_trace, problems, prompt, shortest_trace
-    from support.actors import GROUP_SIZE, GROUPS
+    from support.actors import GROUP_SIZE, GROUPS, response_to
 
     rng = random.Random(5)
     made = []
@@ -98,17 +98,5 @@ def responses(tokenizer):
         for n in range(GROUP_SIZE):
             text = shortest_trace(problem) if n == 0 else overthinking_trace(problem, rng)
             correct = f"\\boxed{{{problem.answer}}}" in text and n != 3
-            head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
-            tail = tokenizer(text, add_special_tokens=False)["input_ids"]
-            made.append(
-                {
-                    "prompt": prompt(problem),
-                    "label": problem.answer,
-                    "observation_tokens": head + tail,
-                    "action_ranges": [(len(head), len(head) + len(tail))],
-                    "rollout_log_probs": None,
-                    "reward": float(correct),
-                    "scores": float(correct),
-                }
-            )
+            made.append(response_to(tokenizer, prompt(problem), problem.answer, text, correct))
     return made

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.actors import CLOSE, GROUP_SIZE, make_batch, make_config, makers
+from support.actors import CLOSE, MEMBERS, make_batch, make_config, makers
 from support.disturbing import Run, errors
 from support.paths import POLICY, ROOT
 from support.running import SMALL_STEPS, of_the_run, run_training, start_training
@@ -59,8 +59,7 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, 
     maker, ours = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config())
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     off = []
-    for first in range(0, len(agents), GROUP_SIZE):
-        members = range(first, first + GROUP_SIZE)
+    for members in MEMBERS:
         expected = slow_advantages([maker._rollouts[i].trace() for i in members])
         for i, values in zip(members, expected, strict=True):
             rollout, cut = maker._rollouts[i], cuts[i]
@@ -103,10 +102,7 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (
-            "raise LookupError('no weather')",
-            "the agent of --train.agent_func_path failed with LookupError: no weather",
-        ),
+        ("raise LookupError(1)", "the agent of --train.agent_func_path failed with LookupError: 1"),
         ("time.sleep(3600)", "no prompt was finished within --swap.generation_timeout 15 seconds"),
     ],
     ids=["raises", "hangs"],

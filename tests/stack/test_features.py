@@ -6,9 +6,10 @@ import subprocess
 from dataclasses import dataclass
 
 import pytest
+import ray
 import torch
 from addition import problems, prompt, shortest_trace
-from support.actors import changed, make_batch, make_config, make_experiences, makers, running_actors
+from support.actors import changed, make_batch, make_config, make_experiences, makers, response_to, running_actors
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -35,29 +36,17 @@ def experiences(actor_group, tokenizer, responses):
 
 
 @pytest.fixture(scope="module")
-def equally_long(actor_group, tokenizer, responses):
+def equally_long(actor_group, tokenizer):
     """Responses of one length: for others the logged loss depends on how they were put into micro-batches.
 
     (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it trains on is right.)
     """
     chosen = [problem for problem, _ in zip(problems(13), range(40), strict=False) if len(problem.answer) == 3][:4]
-    made = []
-    for number, response in enumerate(responses):
-        problem = chosen[number // 4]
-        head = tokenizer(prompt(problem), add_special_tokens=False)["input_ids"]
-        tail = tokenizer(shortest_trace(problem), add_special_tokens=False)["input_ids"]
-        reward = float(number % 4 != 3)
-        made.append(
-            {
-                **response,
-                "prompt": prompt(problem),
-                "label": problem.answer,
-                "observation_tokens": head + tail,
-                "action_ranges": [(len(head), len(head) + len(tail))],
-                "reward": reward,
-                "scores": reward,
-            }
-        )
+    made = [
+        response_to(tokenizer, prompt(problem), problem.answer, shortest_trace(problem), number != 3)
+        for problem in chosen
+        for number in range(4)
+    ]
     assert len({len(response["observation_tokens"]) for response in made}) == 1
     return made_by_one_actor(actor_group, tokenizer, made)
 
@@ -91,34 +80,31 @@ class Update:
     moved: torch.Tensor
 
 
-def run_update(actors, experiences):
-    import ray
+def fit(group, experiences):
+    ray.get(group.async_run_method_batch("append", experience=experiences), timeout=300)
+    return ray.get(group.async_run_method("fit"), timeout=300)
 
+
+def run_update(actors, experiences):
     group, _ = actors
     before = log_probs(group, experiences)
-    ray.get(group.async_run_method_batch("append", experience=copy.deepcopy(experiences)), timeout=300)
-    status = ray.get(group.async_run_method("fit"), timeout=300)[0]
+    status = fit(group, copy.deepcopy(experiences))[0]
     assert status["swap/skipped_updates"] == 0
     return Update(status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before)
 
 
 def assert_skips_what_is_not_finite(group, experiences):
     """A NaN in one micro-batch, which only one of several actors has, and no actor changes a weight."""
-    import ray
-
     before = log_probs(group, experiences)
     broken = copy.deepcopy(experiences)
     broken[1].advantages *= float("nan")
-    ray.get(group.async_run_method_batch("append", experience=broken), timeout=300)
-    statuses = ray.get(group.async_run_method("fit"), timeout=300)
+    statuses = fit(group, broken)
     assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
     assert len({status["memory/policy_peak_gib"] for status in statuses}) == 1  # the largest, told by every actor
     assert torch.equal(log_probs(group, experiences), before)
 
 
 def log_probs(group, experiences):
-    import ray
-
     names = ("sequences", "action_mask", "attention_mask")
     inputs = {name: [getattr(batch, name) for batch in experiences] for name in names}
     results = ray.get(group.async_run_method_batch("forward", **inputs), timeout=300)
@@ -134,31 +120,16 @@ def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experienc
         return marked, run_update(actors, equally_long), run_update(actors, experiences)
 
 
+AVERAGED = {"train.enable_ema": True, "ckpt.save_hf": True, "actor.gradient_checkpointing_enable": True}
+DYNAMIC = {"train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 500, "rollout.max_tokens_per_gpu": 500}
 PACKED = {"ds.packing_samples": True}
 FEATURES = {
-    "zero_1_ema_and_gradient_checkpointing": (
-        {
-            "ds.zero_stage": 1,
-            "train.enable_ema": True,
-            "ckpt.save_hf": True,
-            "actor.gradient_checkpointing_enable": True,
-        },
-        1,
-    ),
-    "zero_3": ({"ds.zero_stage": 3}, 1),
-    "packing": (PACKED, 1),
-    # OpenRLHF packs dynamic batches in any case.
-    "dynamic_batch": (
-        {
-            **PACKED,
-            "train.dynamic_batch_enable": True,
-            "train.max_tokens_per_gpu": 500,
-            "rollout.max_tokens_per_gpu": 500,
-        },
-        1,
-    ),
-    "two_actors": ({"actor.num_gpus_per_node": 2}, 2),
-    "four_actors": ({"actor.num_gpus_per_node": 4}, 4),
+    "zero_1_ema_and_gradient_checkpointing": {"ds.zero_stage": 1, **AVERAGED},
+    "zero_3": {"ds.zero_stage": 3},
+    "packing": PACKED,
+    "dynamic_batch": {**PACKED, **DYNAMIC},  # OpenRLHF packs them in any case
+    "two_actors": {"actor.num_gpus_per_node": 2},
+    "four_actors": {"actor.num_gpus_per_node": 4},
 }
 
 
@@ -167,10 +138,9 @@ def test_a_feature_does_not_change_the_update(
     name, ray_session, arguments, tokenizer, half_wrong, equally_long, experiences, plain, tmp_path
 ):
     """The same sixteen responses give the same advantages, loss, gradient and step, up to bfloat16."""
-    import ray
-
-    changes, ranks = FEATURES[name]
-    with running_actors(changed(arguments, {**UPDATE, **changes, "ckpt.path": str(tmp_path)}), ranks) as actors:
+    ranks = FEATURES[name].get("actor.num_gpus_per_node", 1)
+    changes = {**UPDATE, **FEATURES[name], "ckpt.path": str(tmp_path)}
+    with running_actors(changed(arguments, changes), ranks) as actors:
         marked = marked_by(actors, tokenizer, half_wrong)
         assert_skips_what_is_not_finite(actors[0], experiences)
         updates = run_update(actors, equally_long), run_update(actors, experiences)
@@ -218,8 +188,6 @@ def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong,
 
 
 def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, arguments):
-    import ray
-
     from openrlhf_swap.integration.startup.launch import describe_death
 
     @ray.remote(num_cpus=0)
@@ -233,14 +201,11 @@ def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, argum
     with pytest.raises(ray.exceptions.RayActorError) as caught:
         ray.get(Engine.remote().sleep.remote())
     said = describe_death(caught.value, arguments, "above")
-    assert said.startswith(
-        "Engine could not start: RuntimeError: no memory for the cache. The output before it is above; "
-    )
+    reason = "RuntimeError: no memory for the cache. The output before it is above; "
+    assert said.startswith(f"Engine could not start: {reason}")
 
 
 def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):
-    import ray
-
     small = tmp_path / "small"
     small.mkdir()
     with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
@@ -250,13 +215,8 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_sess
         def save(tag):
             ray.get(group.async_run_method("save_checkpoint", tag=tag, client_states={"global_step": 1}), timeout=300)
 
-        mounted = (
-            os.geteuid() == 0
-            and not subprocess.run(
-                ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)], check=False
-            ).returncode
-        )
-        if not mounted:
+        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)]
+        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
             pytest.skip("only root can mount the small disk")
         try:
             save("global_step1")  # 12 MB

@@ -11,11 +11,14 @@ from support.actors import (
     CLOSE,
     GROUP_SIZE,
     GROUPS,
+    MEMBERS,
     changed,
     make_batch,
     make_config,
     make_sample,
     makers,
+    response_to,
+    rows_of,
     running_actors,
 )
 from support.paths import POLICY
@@ -23,6 +26,7 @@ from support.slow_advantages import slow_advantages
 
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
@@ -55,17 +59,16 @@ def assert_equal_up_to_bfloat16(logprobs, expected):
 
 
 SPLITS = {
-    "groups_in_one_batch": {"micro": 16, "dynamic": False},
-    "groups_scattered": {"micro": 3, "dynamic": False},
-    "batches_balanced_by_length": {"micro": 16, "dynamic": True},
+    "groups_in_one_batch": (16, False),
+    "groups_scattered": (3, False),
+    "batches_balanced_by_length": (16, True),
 }
 
 
-@pytest.fixture(params=SPLITS)
+@pytest.fixture(params=SPLITS.values(), ids=SPLITS)
 def split(request, arguments, monkeypatch):
-    chosen = SPLITS[request.param]
-    monkeypatch.setattr(arguments.rollout, "micro_batch_size", chosen["micro"])
-    monkeypatch.setattr(arguments.train, "dynamic_batch_enable", chosen["dynamic"])
+    monkeypatch.setattr(arguments.rollout, "micro_batch_size", request.param[0])
+    monkeypatch.setattr(arguments.train, "dynamic_batch_enable", request.param[1])
     monkeypatch.setattr(arguments.rollout, "max_tokens_per_gpu", 500)
 
 
@@ -81,15 +84,20 @@ def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, re
     stock_class, swap_class = makers()
     _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
     maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
-    for g in range(GROUPS):
-        members = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+    for members in MEMBERS:
         group = [maker._rollouts[i].trace() for i in members]
         assert [trace.correct for trace in group] == [responses[i]["reward"] > 0 for i in members]
-        expected = slow_advantages(group)
-        for i, values in zip(members, expected, strict=True):
+        for i, values in zip(members, slow_advantages(group), strict=True):
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert torch.equal(ours[i][0], stock[i][0]) == (responses[i]["reward"] == 0)
     assert maker.metrics["swap/adv_process_absmean"] > 0
+    # The table of rollouts shows what each step earned and paid.
+    assert len(maker.rollout_table) == 2 * GROUP_SIZE
+    json.dumps(maker.rollout_table)
+    for row in maker.rollout_table:
+        if row["steps"]:
+            assert sum(step["penalty"] for step in row["steps"]) == pytest.approx(row["penalty_mass"], abs=1e-9)
+            assert "".join(step["text"] for step in row["steps"]) == row["response"].split("</think>")[0]
 
 
 def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
@@ -103,34 +111,24 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
 
     group, strategy = actor_group
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    stock = SamplesGenerator(strategy, None, None, tokenizer, [])
-    generator = SwapSamplesGenerator(stock, objective, reader)
+    generator = SwapSamplesGenerator(SamplesGenerator(strategy, None, None, tokenizer, []), objective, reader)
     samples = []
     for number, response in enumerate(responses):
         part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
-        text = response["prompt"] + forced[part]
-        generator._sources[text] = (
-            response["prompt"],
-            part,
-            SamplingRequest(response["prompt"], 2, 320, forced[part], 0.5 if len(forced) > 1 else None),
-        )
+        prompt, text = response["prompt"], response["prompt"] + forced[part]
+        request = SamplingRequest(prompt, 2, 320, forced[part], 0.5 if len(forced) > 1 else None)
+        generator._sources[text] = (prompt, part, request)
         samples.append(generator._make_sample(read_response({**response, "prompt": text}), 400))
     common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
     maker = SwapExperienceMaker(RemoteExperienceMaker(*common), objective, reader)
-    rows = {}
-    for experience in maker.make_experience_batch(samples):
-        for row, index in enumerate(experience.index):
-            used = experience.action_mask[row].bool()
-            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
-    return maker, [rows[i] for i in range(len(responses))]
+    return maker, rows_of(maker.make_experience_batch(samples))
 
 
 def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
     objective = build(make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"}))
     maker, rows = make_objective_batch(objective, actor_group, tokenizer, responses)
     cut = 0
-    for g in range(GROUPS):
-        group = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+    for group in MEMBERS:
         texts = [tokenizer.decode(maker._rollouts[i].response_ids) for i in group]
         right = [responses[i]["reward"] > 0 for i in group]
         edited = [maker._rollouts[i].response_ids for i in group]
@@ -161,20 +159,16 @@ def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
 def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, responses, tmp_path):
     reference = tmp_path / "reference.jsonl"
     prompts = {response["prompt"] for response in responses}
-    reference.write_text("".join(json.dumps({"key": prompt_key(p), "accuracy": 0.5}) + "\n" for p in prompts))
+    write_rows(reference, ({"key": prompt_key(prompt), "accuracy": 0.5} for prompt in prompts))
     options = {"reference": str(reference), "thinking_start": "ones"}
     objective = build(make_config(objective="adaptthink", options=options))
 
     # The first half of each group is sampled after a forced `</think>`, the second after a forced first word.
     forced_responses = []
     for number, response in enumerate(responses):
-        word = "</think>" if number % GROUP_SIZE < 2 else "ones"
-        head, tail = response["prompt"], ": 1" if word == "ones" else "\\boxed{1}"
-        head_ids = tokenizer(head + word, add_special_tokens=False)["input_ids"]
-        ids = head_ids + tokenizer(tail, add_special_tokens=False)["input_ids"]
-        forced_responses.append(
-            {**response, "observation_tokens": ids, "action_ranges": [(len(head_ids), len(ids))], "reward": 0.0}
-        )
+        word, tail = ("</think>", "\\boxed{1}") if number % GROUP_SIZE < 2 else ("ones", ": 1")
+        made = response_to(tokenizer, response["prompt"] + word, response["label"], tail, False)
+        forced_responses.append({**made, "prompt": response["prompt"]})
     maker, rows = make_objective_batch(objective, actor_group, tokenizer, forced_responses, ("</think>", "ones"))
     for number, (rollout, (advantages, logprobs)) in enumerate(zip(maker._rollouts, rows, strict=True)):
         skipped = number % GROUP_SIZE < 2
@@ -193,8 +187,7 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
 
     from openrlhf_swap.scoring.answer import answer_branch
 
-    _, swap_class = makers()
-    stock_class, _ = makers()
+    stock_class, swap_class = makers()
     maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(step_baseline="state"))
     _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
@@ -254,10 +247,8 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, 
     with running_actors(changed(arguments, changes), ranks=2) as (group, strategy):
         maker = swap_class(group, None, None, None, None, strategy, tokenizer, config=make_config())
         batches = maker.split_rollout_samples(samples)
-        inputs = {
-            name: [getattr(batch, name) for batch in batches]
-            for name in ("sequences", "action_mask", "attention_mask")
-        }
+        names = ("sequences", "action_mask", "attention_mask")
+        inputs = {name: [getattr(batch, name) for batch in batches] for name in names}
         requests = [maker._build_requests(batch) for batch in batches]
         wanted = [[StateRequest(0, (3, 5))] if number % 2 else [] for number in range(len(batches))]
         both = {"score_requests": requests, "state_requests": wanted}
@@ -279,21 +270,7 @@ def test_outcome_only_shapes_the_reward(actor_group, tokenizer, responses):
     _, swap_class = makers()
     config = make_config(objective="outcome_only")
     _, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=config)
-    for g in range(GROUPS):
-        members = range(g * GROUP_SIZE, (g + 1) * GROUP_SIZE)
+    for members in MEMBERS:
         traces = [StepTrace(len(ours[i][0]), responses[i]["reward"] > 0, [], []) for i in members]
         for i, values in zip(members, slow_advantages(traces, theta=0.0, shaped=True), strict=True):
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-4)
-
-
-def test_the_rollout_table_shows_what_each_step_earned_and_paid(actor_group, tokenizer, responses):
-    _, swap_class = makers()
-    maker, _ = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
-    assert len(maker.rollout_table) == 2 * GROUP_SIZE
-    json.dumps(maker.rollout_table)
-    for row in maker.rollout_table:
-        paid = sum(step["penalty"] for step in row["steps"])
-        assert paid == pytest.approx(row["penalty_mass"], abs=1e-9) or not row["steps"]
-        assert (
-            "".join(step["text"] for step in row["steps"]) == row["response"].split("</think>")[0] or not row["steps"]
-        )

@@ -12,6 +12,7 @@ from support.paths import POLICY
 
 END, CLOSE = "</think>", "</think>\n\n**Final Answer**\n\\boxed{"
 GROUPS, GROUP_SIZE = 4, 4
+MEMBERS = [range(first, first + GROUP_SIZE) for first in range(0, GROUPS * GROUP_SIZE, GROUP_SIZE)]
 
 
 def make_config(**changes):
@@ -43,6 +44,14 @@ def running_actors(arguments, ranks=1, engines=None):
         remove_placement_group(places)
 
 
+def response_to(tokenizer, prompt, answer, text, reward):
+    """A response as vLLM's actor returns it."""
+    head, tail = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (prompt, text))
+    tokens = {"observation_tokens": head + tail, "action_ranges": [(len(head), len(head) + len(tail))]}
+    common = {"prompt": prompt, "label": answer, "rollout_log_probs": None}
+    return {**common, **tokens, "reward": float(reward), "scores": float(reward)}
+
+
 def make_sample(response):
     """The sample that the generator makes of a response that no objective changes."""
     from openrlhf_swap.integration.generation import sampling as forms
@@ -60,15 +69,20 @@ def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
     return maker, maker.make_experience_batch(samples)
 
 
-def make_batch(maker_class, actor_group, tokenizer, responses, **options):
-    """Run `make_experience` and return the advantages and log-probabilities of each response, in order."""
-    maker, experiences = make_experiences(maker_class, actor_group, tokenizer, responses, **options)
+def rows_of(experiences):
+    """The advantages and log-probabilities of each response, in order."""
     rows = {}
     for experience in experiences:
         for row, index in enumerate(experience.index):
             used = experience.action_mask[row].bool()
             rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
-    return maker, [rows[i] for i in range(len(responses))]
+    return [rows[index] for index in range(len(rows))]
+
+
+def make_batch(maker_class, actor_group, tokenizer, responses, **options):
+    """Run `make_experience`; returns the maker and the rows of its experiences."""
+    maker, experiences = make_experiences(maker_class, actor_group, tokenizer, responses, **options)
+    return maker, rows_of(experiences)
 
 
 def makers():

@@ -16,6 +16,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.integration.generation.sampling import SamplesGenerator, SwapSamplesGenerator
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
+from support.actors import rows_of
 from support.objectives import READER, objective
 from support.paths import ROOT
 
@@ -41,7 +42,7 @@ class _NoPolicy(RemoteExperienceMaker):
 
 
 class _Maker(SwapExperienceMaker, _NoPolicy):
-    """The experience maker without a policy."""
+    pass
 
 
 class _Generator(SwapSamplesGenerator):
@@ -63,9 +64,8 @@ def arguments(size):
 @functools.cache
 def numbers():
     """By objective and variant, what its authors' functions gave on which cases, and where they come from."""
-    return {
-        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted((DATA / "numbers").glob("*.json"))
-    }
+    files = sorted((DATA / "numbers").glob("*.json"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
 
 @functools.cache
@@ -124,11 +124,7 @@ class Path:
         """The advantages of each response's tokens, in the order of the batch."""
         self._objective.step = step
         samples = [sample for number, group in enumerate(batch) for sample in self._samples(number, group)]
-        rows = {}
-        for experience in self._maker.make_experience_batch(samples):
-            for row, index in enumerate(experience.index):
-                rows[index] = experience.advantages[row][experience.action_mask[row].bool()]
-        return [rows[index] for index in range(len(rows))]
+        return [advantages for advantages, _ in rows_of(self._maker.make_experience_batch(samples))]
 
     def _observe(self, lengths, correct):
         """Give a monitoring set to an objective that asks for one."""
@@ -156,16 +152,10 @@ class Path:
         fill = case["length"] - len(forced) - len(head) - len(tail)
         words = [ord(" ") if place % 50 == 49 else 0x1000 + place for place in range(fill)]
         ids = [*READER.ids(head), *words, *READER.ids(tail)]
-        rollout = Rollout(
-            prompt=request,
-            answer="42",
-            response_ids=ids,
-            prompt_ids=begun,
-            reward=float(case["correct"]),
-            truncated=case["truncated"],
-            probes=[tuple(probe) for probe in case.get("probes", ())],
-            record={"label": "42", "scores": float(case["correct"]), "rollout_log_probs": None},
-        )
+        record = {"label": "42", "scores": float(case["correct"]), "rollout_log_probs": None}
+        probes = [tuple(probe) for probe in case.get("probes", ())]
+        judged = float(case["correct"]), case["truncated"]
+        rollout = Rollout(request, "42", ids, begun, *judged, probes=probes, record=record)
         if kept := self._known.get("kept"):
             number = float(place if kept == "exits" and place else case["length"])
             rollout = replace(rollout, metadata={"kept": number})

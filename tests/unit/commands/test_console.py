@@ -1,10 +1,10 @@
 """`openrlhf-swap`: each command under its name, none imported before it is named."""
 
 import re
-import subprocess
 import sys
 
 import pytest
+from support.scripts import python
 
 from openrlhf_swap.__main__ import COMMANDS, main
 from openrlhf_swap.train import main as train
@@ -58,7 +58,7 @@ def test_no_command_is_imported_for_help():
         "import sys; from openrlhf_swap.__main__ import COMMANDS, main; main(['--help']); "
         "assert not {'torch', 'numpy', *COMMANDS.values()} & set(sys.modules)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = python("-c", code)
     assert result.returncode == 0, result.stderr
 
 
@@ -66,5 +66,5 @@ def test_a_module_in_the_current_folder_is_found_as_by_python_m(tmp_path):
     (tmp_path / "near.py").write_text("def verify(response, answer, metadata): return True")
     words = ["score", "--model", "/no/such", "--input", "in", "--output", "out", "--swap.grader", "near:verify"]
     code = f"import sys; sys.path.remove(''); from openrlhf_swap.__main__ import main; sys.exit(main({words}))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = python("-c", code, cwd=tmp_path)
     assert result.stderr.startswith("error: --model is /no/such, which cannot be read (no such folder)")

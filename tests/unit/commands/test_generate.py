@@ -1,12 +1,9 @@
 """Generation for commands: the engine's context, and the loop that feeds it."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
+from support.scripts import python
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_swap import generate
@@ -51,5 +48,5 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
 def test_what_vllm_leaves_behind_goes_with_the_process(tmp_path):
     program = "from openrlhf_swap import generate; from vllm.utils import network_utils as network\n"
     program += "generate._use_own_temporary_folder(); open(network.get_file_store_init_method()[7:], 'w').close()"
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+    assert python("-c", program, TMPDIR=str(tmp_path)).returncode == 0
     assert not [*tmp_path.iterdir()]

@@ -1,12 +1,14 @@
 """Adapters become a whole model."""
 
 import json
+import re
 import shlex
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
+from support.command_lines import rows_file
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -25,10 +27,8 @@ def adapters(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lora") / "policy"
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16)
-    config = LoraConfig(
-        r=RANK, lora_alpha=ALPHA, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
-    )
-    get_peft_model(base, config).save_pretrained(folder)
+    config = {"target_modules": "all-linear", "task_type": "CAUSAL_LM", "init_lora_weights": False}
+    get_peft_model(base, LoraConfig(r=RANK, lora_alpha=ALPHA, **config)).save_pretrained(folder)
     base.config.save_pretrained(folder)
     AutoTokenizer.from_pretrained(POLICY).save_pretrained(folder)
     return folder
@@ -59,18 +59,15 @@ def test_adapters_are_added(adapters, tmp_path, capsys):
 
 
 def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text(json.dumps({"problem": "1+1", "answer": "2", "id": "1"}) + "\n")
+    rows = rows_file(tmp_path / "rows.jsonl", [{"problem": "1+1", "answer": "2", "id": "1"}])
+    refused = f"--model is {adapters}, which holds LoRA adapters instead of a whole model; merge them first: "
+    refused += f"openrlhf-swap merge --adapters {adapters} --output FOLDER"
     for main, words in (
         (evaluation.main, f"--benchmarks {rows} --output {tmp_path / 'out'} --model {adapters}"),
         (reference.main, f"--dataset {rows} --output {tmp_path / 'out.jsonl'} --model {adapters}"),
     ):
-        with pytest.raises(ConfigError) as error:
+        with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
             main(shlex.split(words))
-        assert str(error.value) == (
-            f"--model is {adapters}, which holds LoRA adapters instead of a whole model; merge them first: "
-            f"openrlhf-swap merge --adapters {adapters} --output FOLDER"
-        )
     assert not (tmp_path / "out").exists()
 
 
@@ -79,7 +76,7 @@ def test_bad_input_is_one_line(adapters, tmp_path):
     (tmp_path / "full" / "notes.txt").write_text("mine")
     lost = tmp_path / "lost"
     lost.mkdir()
-    (lost / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(tmp_path / "gone")}))
+    (lost / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": f"{tmp_path}/gone"}))
     for folder, output, message in (
         (POLICY, "new", "without adapter_config.json; give a folder with LoRA adapters"),
         (adapters, "full", "which is not empty; use another folder"),

@@ -2,11 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
-from support.paths import POLICY, ROOT
+from support.command_lines import rows_file
+from support.paths import POLICY
+from support.scripts import python
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.runs.model_code import check_model_files, find_model_code
@@ -71,13 +71,11 @@ def test_code_is_found_wherever_it_is_named(hostile, place):
 
 
 def test_escapes_and_broken_files_hide_nothing(tmp_path):
+    check_model_files("--model", str(POLICY))
     shutil.copytree(POLICY, tmp_path / "model")
     file = tmp_path / "model" / "x.json"
-    for text in (
-        r'{"\u0061uto_map": {"AutoConfig": "evil.Evil"}}',
-        '{"auto_map": "a.B", ',
-        '{"auto_map": ' + "[" * 99999,
-    ):
+    found = r'{"\u0061uto_map": {"AutoConfig": "evil.Evil"}}', '{"auto_map": "a.B", ', '{"auto_map": ' + "[" * 99999
+    for text in found:
         file.write_text(text)
         assert find_model_code("--model", str(tmp_path / "model")).startswith("auto_map in x.json: ")
     for text in ('{"vocab": {"auto_map": 17}}', '{"auto_map": null}', '{"auto_map": {}}', "{"):
@@ -93,19 +91,15 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
     assert find_model_code("--model", str(adapters)).endswith(f"of {model}, the base of its adapters")
 
 
-def test_a_model_without_code_passes():
-    check_model_files("--model", str(POLICY))
-
-
-KEYS = ["--data.input_key", "problem", "--data.label_key", "answer"]
-KEYS += ["--data.max_len", "400", "--rollout.max_new_tokens", "320"]
+TRAIN = "openrlhf_swap.train --data.input_key problem --data.label_key answer --rollout.max_new_tokens 320"
+TRAIN += " --data.max_len 400 --data.prompt_dataset {rows} --swap.output_dir {out} --ckpt.path {out}/checkpoints"
 COMMANDS = {
-    "train": "openrlhf_swap.train --data.prompt_dataset {rows} --actor.model_name_or_path",
-    "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path",
-    "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name",
-    "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model",
-    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --max-model-len 400 --model",
-    "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model",
+    "train": TRAIN + " --actor.model_name_or_path {model}",
+    "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path {model}",
+    "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name {model}",
+    "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model {model}",
+    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --max-model-len 400 --model {model}",
+    "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model {model}",
 }
 
 
@@ -114,15 +108,9 @@ COMMANDS = {
 )
 def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
     model, marker = hostile(place)
-    rows = tmp_path / "rows.jsonl"
     row = {"problem": "1+1", "answer": "2", "response": "2", "input": "a", "output": "b", "id": "1"}
-    rows.write_text(json.dumps(row) + "\n")
-    words = COMMANDS[command].format(rows=rows, out=tmp_path / "out").split()
-    extra = ["--swap.output_dir", str(tmp_path / "out")] if command == "train" else []
-    extra += ["--ckpt.path", str(tmp_path / "ckpt"), *KEYS] if command == "train" else []
-    result = subprocess.run(
-        [sys.executable, "-m", *words, str(model), *extra], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+    rows = rows_file(tmp_path / "rows.jsonl", [row])
+    result = python("-m", *COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model).split())
     assert result.returncode == 2, result.stderr[-2000:]
     assert result.stderr.splitlines()[-1].startswith("error: --")
     assert "which brings Python code of its own" in result.stderr.splitlines()[-1]

@@ -1,18 +1,21 @@
 """Data preparation: the files that it reads, writes and leaves alone, and what it reports."""
 
-import csv
 import json
 
+import datasets
+import pandas
 import pytest
 from datasets import Dataset
 from support.paths import POLICY
 from transformers import AutoTokenizer
 
+from openrlhf_swap import files
 from openrlhf_swap.command import run_command
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.rows import EMPTY_PROBLEM
-from openrlhf_swap.flags.stock import nested
+from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.integration.startup.preflight import load_prompts, render_prompts
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, SUFFIX
 
@@ -20,22 +23,18 @@ from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER
 @pytest.fixture(autouse=True, scope="module")
 def own_cache(tmp_path_factory):
     """The cache that `datasets` makes for the small files is removed with them."""
-    import datasets
-
-    before = datasets.config.HF_DATASETS_CACHE
-    datasets.config.HF_DATASETS_CACHE = tmp_path_factory.mktemp("cache")
-    yield
-    datasets.config.HF_DATASETS_CACHE = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        yield
 
 
 def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    files.write_rows(path, rows)
     return path
 
 
 def read_rows(path):
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return list(files.read_rows(path))
 
 
 def run(source, output, *flags):
@@ -44,9 +43,8 @@ def run(source, output, *flags):
 
 def training_args(prompts):
     """OpenRLHF's, as far as it reads data with them."""
-    data = {"prompt_dataset": str(prompts), "prompt_probs": None, "max_samples": 100, "prompt_split": "train"}
-    data |= {"input_key": "problem", "label_key": "answer", "input_template": None, "apply_chat_template": True}
-    return nested({**{f"data.{name}": value for name, value in data.items()}, "train.seed": 1, "eval.dataset": None})
+    keys = ["--data.input_key", "problem", "--data.label_key", "answer", "--data.apply_chat_template"]
+    return configure(["--data.prompt_dataset", str(prompts), *keys], on_cpu=True).args
 
 
 ROWS = [
@@ -65,53 +63,41 @@ KEPT = [
 
 
 def test_all_file_kinds_give_the_same(tmp_path, capsys):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     write_rows(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
-    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "rows.parquet")
-    with open(tmp_path / "rows.csv", "w", encoding="utf-8-sig", newline="") as file:  # as a spreadsheet saves it
-        writer = csv.DictWriter(file, ROWS[0])
-        writer.writeheader()
-        writer.writerows(ROWS)
+    pandas.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
+    pandas.DataFrame(ROWS).to_csv(tmp_path / "rows.csv", index=False, encoding="utf-8-sig")  # as a spreadsheet does
+    removed = [(2, "b", DUPLICATE), (4, "d", EMPTY_PROBLEM), (5, "e", EMPTY_ANSWER)]
     for ending in ("jsonl", "json", "parquet", "csv"):
-        output = tmp_path / "new" / ending / "prompts.jsonl"
-        assert run(tmp_path / f"rows.{ending}", output) == 0
+        output, source = tmp_path / "new" / ending / "prompts.jsonl", tmp_path / f"rows.{ending}"
+        assert run(source, output) == 0
         assert read_rows(output) == KEPT
-        assert [(row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))] == [
-            (2, "b", DUPLICATE),
-            (4, "d", EMPTY_PROBLEM),
-            (5, "e", EMPTY_ANSWER),
-        ]
-        assert sorted(path.name for path in output.parent.iterdir()) == [
-            "prompts.jsonl",
-            "prompts.jsonl.removed.jsonl",
-            "prompts.jsonl.source.json",
-        ]
+        assert [(row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))] == removed
+        names = [path.name.removeprefix("prompts.jsonl") for path in output.parent.iterdir()]
+        assert sorted(names) == ["", ".removed.jsonl", ".source.json"]
+        (record,) = read_rows(output.with_name("prompts.jsonl.source.json"))
+        assert (record["input"], record["revision"]) == (str(source), None)  # a file has no commit
         summary = capsys.readouterr().out
         for line in ("6 rows read", f"1 dropped: {DUPLICATE}", "3 rows written"):
             assert line in summary
 
 
-def test_preparing_twice_changes_nothing_and_training_reads_it(tmp_path):
-    from openrlhf_swap.integration.startup.preflight import load_prompts
-
+def test_what_is_prepared_is_read_by_the_training_and_stays_as_it_is(tmp_path):
+    """When it is prepared again, and when another preparation to the same file fails."""
     once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), once) == 0
+    assert list(load_prompts(training_args(once))) == KEPT
     assert run(once, twice) == 0
     assert once.read_bytes() == twice.read_bytes()
     assert read_rows(removed_path(twice)) == []
-    assert list(load_prompts(training_args(twice))) == KEPT
-    (record,) = read_rows(tmp_path / "twice.jsonl.source.json")
-    assert (record["input"], record["revision"]) == (str(once), None)  # a file has no commit
+    before = {path: path.read_bytes() for path in (once, removed_path(once))}
+    assert run(write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}]), once) == 2
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_options(tmp_path):
-    source = write_rows(
-        tmp_path / "rows.jsonl", [{"question": f"What is ${n}$ halves?", "result": n / 2} for n in range(1, 5)]
-    )
-    output = tmp_path / "prompts.jsonl"
+    rows = [{"question": f"What is ${n}$ halves?", "result": n / 2} for n in range(1, 5)]
+    source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "prompts.jsonl"
     keys = ("--problem-key", "question", "--answer-key", "result", "--no-benchmarks")
     assert run(source, output, *keys, "--suffix", "", "--limit", "2") == 0
     # Numbers become text, and a row without an id stays without one.
@@ -162,15 +148,13 @@ def test_the_answers_of_a_csv_are_read_as_text(tmp_path):
 
 def test_chats_and_keys_inside_of_columns(tmp_path):
     """A file as verl has it, read back as the training reads it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     def row(number, *messages):
         chat = [{"role": role, "content": content} for role, content in messages]
         return {"prompt": chat, "reward_model": {"style": "rule", "ground_truth": str(number)}}
 
     alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
-    pq.write_table(pa.Table.from_pylist(alone), tmp_path / "alone.parquet")
+    Dataset.from_list(alone).to_parquet(tmp_path / "alone.parquet")
     Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
     keys = ("--problem-key", "prompt", "--answer-key", "reward_model.ground_truth", "--no-benchmarks")
     output = tmp_path / "prompts.jsonl"
@@ -188,7 +172,7 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         row(4, ("user", "Think of 2."), ("assistant", "Done."), ("user", "Double it.")),
         row(6, ("user", "Think of 3."), ("assistant", "Done."), ("user", "Double it.")),
     ]
-    pq.write_table(pa.Table.from_pylist(mixed), tmp_path / "mixed.parquet")
+    Dataset.from_list(mixed).to_parquet(tmp_path / "mixed.parquet")
     assert run(tmp_path / "mixed.parquet", output, *keys) == 0
     kept = read_rows(output)
     assert [row["answer"] for row in kept] == ["1", "2", "4", "6"]
@@ -203,8 +187,6 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     again = tmp_path / "again.jsonl"
     assert run(output, again) == 0 and read_rows(again) == kept
 
-    from openrlhf_swap.integration.startup.preflight import load_prompts, render_prompts
-
     args = training_args(output)
     rendered = list(render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY)))
     assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
@@ -212,13 +194,11 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
 
 
 def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
-    import datasets
-
     asked = []
 
     def load_dataset(*words, **options):
         asked.append((*words, options))
-        return datasets.Dataset.from_list([{"question": "What is 1+1?", "answer": "1+1 = 2\n#### 2"}])
+        return Dataset.from_list([{"question": "What is 1+1?", "answer": "1+1 = 2\n#### 2"}])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     output = tmp_path / "prompts.jsonl"
@@ -265,16 +245,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         assert run(*arguments) == 2, message
         (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
         assert message in line
-        assert not output.exists()
-        assert not removed_path(output).exists()
-
-
-def test_a_failed_run_leaves_the_earlier_files(tmp_path):
-    output = tmp_path / "prompts.jsonl"
-    assert run(write_rows(tmp_path / "rows.jsonl", ROWS), output) == 0
-    before = {path: path.read_bytes() for path in (output, removed_path(output))}
-    assert run(write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}]), output) == 2
-    assert {path: path.read_bytes() for path in before} == before
+        assert not (output.exists() or removed_path(output).exists())
 
 
 def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):

@@ -1,13 +1,14 @@
 """The reference accuracies, with a stand-in for vLLM that answers by rule."""
 
-import json
-
 import pytest
+from support.command_lines import rows_file
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
 
 from openrlhf_swap import reference
 from openrlhf_swap.command import run_command
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 ROWS = [
     {"problem": "What is 123 + 456?", "answer": "579"},
@@ -16,12 +17,14 @@ ROWS = [
     {"problem": "What is 123 + 456?", "answer": "579"},
 ]
 
+CRASHES = "support.verifiers:crashes"
+TEXTS = [r"</think> \boxed{579}", r"\boxed{579}"]
+
 
 @pytest.fixture
 def engine(monkeypatch, tokenizer):
     """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not end."""
-    texts = [r"</think> \boxed{579}", r"\boxed{579}"]
-    made = EngineOfVllm(tokenizer, lambda _, parameters: texts * (parameters.n // 2))
+    made = EngineOfVllm(tokenizer, lambda _, parameters: TEXTS * (parameters.n // 2))
 
     def open_engine(model, longest, max_model_len, **options):
         made.options = {"longest": longest, "max_model_len": max_model_len, **options}
@@ -32,9 +35,8 @@ def engine(monkeypatch, tokenizer):
 
 
 def run(tmp_path, *extra, rows=ROWS):
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({**row, "answer": str(row["answer"])}) + "\n" for row in rows))
-    flags = ["--model", str(POLICY), "--dataset", str(path), "--output", str(tmp_path / "new" / "reference.jsonl")]
+    path = rows_file(tmp_path / "prompts.jsonl", [{**row, "answer": str(row["answer"])} for row in rows])
+    flags = ["--model", str(POLICY), "--dataset", path, "--output", str(tmp_path / "new" / "reference.jsonl")]
     return run_command(reference.main, [*flags, "--samples", "4", *extra])
 
 
@@ -43,12 +45,8 @@ def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
     rendered = [f"<|user|>{row['problem']}<|assistant|><think>\n" for row in ROWS[:2]]
     assert [tokenizer.decode(ids) for ids, _ in engine.asked] == rendered
     path = tmp_path / "new" / "reference.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    from openrlhf_swap.rollouts.rollout import prompt_key
-
-    texts = (r"</think> \boxed{579}", r"\boxed{579}")
-    tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts) / 2
-    assert rows == [  # as they finish
+    tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in TEXTS) / 2
+    assert list(read_rows(path)) == [  # as they finish
         {"key": prompt_key(rendered[1]), "accuracy": 0.0, "tokens": tokens},
         {"key": prompt_key(rendered[0]), "accuracy": 0.5, "tokens": tokens},
     ]
@@ -84,23 +82,18 @@ def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, f
 
 
 def test_another_grader_gets_the_row(tmp_path, engine):
-    rows = [
-        {"problem": "What is 500 + 78?", "answer": "578", "tolerance": 1},
-        {"problem": "What is 500 + 79?", "answer": "600", "tolerance": 1},
-    ]
+    answers = {"What is 500 + 78?": "578", "What is 500 + 79?": "600"}
+    rows = [{"problem": problem, "answer": answer, "tolerance": 1} for problem, answer in answers.items()]
     assert run(tmp_path, "--swap.grader", "support.verifiers:nearness", rows=rows) == 0
-    found = [json.loads(line)["accuracy"] for line in (tmp_path / "new" / "reference.jsonl").read_text().splitlines()]
-    assert sorted(found) == [0.0, 0.5]  # a thought that does not end is never right
+    found = read_rows(tmp_path / "new" / "reference.jsonl")
+    assert sorted(row["accuracy"] for row in found) == [0.0, 0.5]  # a thought that does not end is never right
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--swap.grader", "none"], "--swap.grader is 'none'; use one of math, "),
-        (
-            ["--swap.grader", "support.verifiers:crashes"],
-            "--swap.grader is support.verifiers:crashes, which fails on an empty",
-        ),
+        (["--swap.grader", CRASHES], f"--swap.grader is {CRASHES}, which fails on an empty"),
         (["--input-key", "text"], "--input-key is text, but "),
         (["--label-key", "gold"], "--label-key is gold, but "),
         (["--dataset", "no/such/data"], "--dataset is no/such/data, which cannot be read"),

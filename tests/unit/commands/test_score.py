@@ -14,6 +14,7 @@ from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data
+from openrlhf_swap.files import read_rows, write_rows
 
 
 @pytest.fixture
@@ -26,21 +27,33 @@ def rows():
 
 
 def run(tmp_path, rows, *extra, name="scores.jsonl"):
+    """Rows, or lines as they are; returns status and scored rows."""
     source, target = tmp_path / "rows.jsonl", tmp_path / name
-    source.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    lines = (row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode() for row in rows)
+    source.write_bytes(b"".join(line + b"\n" for line in lines))
     argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--swap.step_tokens", "8"]
     status = run_command(score.main, [*argv, "--swap.close_template", CLOSE.replace("\n", "\\n"), *extra])
-    with open(target) as file:
-        return status, [json.loads(line) for line in file]
+    return status, list(read_rows(target))
+
+
+def tokens_of(tokenizer, *texts):
+    return [token for text in texts for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+
+def mean_logprob(model, head, tail):
+    """Of the tail's tokens, by a forward of the whole."""
+    logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
+    return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(tail)
 
 
 def test_scores_against_the_definition(tmp_path, rows, tokenizer):
     status, scored = run(tmp_path, rows)
-    assert status == 0
+    slow_status, slow = run(tmp_path, rows, "--swap.scoring", "per_prefix", name="slow.jsonl")
+    assert status == slow_status == 0
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
-    for row, result in zip(rows, scored, strict=True):
+    for row, result, other in zip(rows, scored, slow, strict=True):
         assert row.items() <= result.items()
-        ids = tokenizer(row["response"], add_special_tokens=False)["input_ids"]
+        ids = tokens_of(tokenizer, row["response"])
         reasoning = ids[: ids.index(tokenizer.convert_tokens_to_ids("</think>"))]
         newlines = ["\n" in tokenizer.decode([i]) for i in reasoning]
         assert result["step_ends"] == segment_steps(newlines, 8, 25)
@@ -48,25 +61,14 @@ def test_scores_against_the_definition(tmp_path, rows, tokenizer):
 
         expected = []
         for text in ["", *("".join(result["steps"][: k + 1]) for k in range(len(result["steps"])))]:
-            head = tokenizer(
-                f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE, add_special_tokens=False
-            )["input_ids"]
-            tail = tokenizer(row["answer"], add_special_tokens=False)["input_ids"]
-            logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
-            values = [logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)]
-            expected.append(sum(values) / len(values))
+            head = tokens_of(tokenizer, f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE)
+            expected.append(mean_logprob(model, head, tokens_of(tokenizer, row["answer"])))
         assert result["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
+        assert result["answer_logprobs"] == pytest.approx(other["answer_logprobs"], abs=1e-4)
         assert result["local_gains"] == pytest.approx([b - a for a, b in pairwise(expected)], abs=1e-4)
         best = [max(expected[: k + 1]) for k in range(len(expected))]
         gains = [max(0.0, value - before) for before, value in zip(best, expected[1:], strict=False)]
         assert result["gains"] == pytest.approx(gains, abs=1e-4)
-
-
-def test_both_scorers_agree(tmp_path, rows):
-    _, fast = run(tmp_path, rows)
-    _, slow = run(tmp_path, rows, "--swap.scoring", "per_prefix", name="slow.jsonl")
-    for left, right in zip(fast, slow, strict=True):
-        assert left["answer_logprobs"] == pytest.approx(right["answer_logprobs"], abs=1e-4)
 
 
 def test_an_interrupted_run_goes_on(tmp_path, rows):
@@ -109,16 +111,16 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     """Blank lines count as lines, new rows may follow, and another problem, answer or response is another input."""
     target = tmp_path / "scores.jsonl"
-    _, before = run(tmp_path, ["", *rows[:2]])
+    _, before = run(tmp_path, [b"", *rows[:2]])
     assert [row["row"] for row in before] == [1, 2]
-    assert run(tmp_path, ["", *rows[:2], {**rows[2], "source": "new"}])[1][:2] == before
-    target.write_text("".join(json.dumps(row) + "\n" for row in before))
+    assert run(tmp_path, [b"", *rows[:2], {**rows[2], "source": "new"}])[1][:2] == before
+    write_rows(target, before)
     for other in (
-        ["", {**rows[0], "answer": "7"}, rows[1]],
-        ["", rows[0], {**rows[1], "response": rows[2]["response"]}],
+        [b"", {**rows[0], "answer": "7"}, rows[1]],
+        [b"", rows[0], {**rows[1], "response": rows[2]["response"]}],
         rows[:2],
-        ["", rows[0]],
-        ["", rows[0], "not json"],
+        [b"", rows[0]],
+        [b"", rows[0], b"not json"],
     ):
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
@@ -126,25 +128,15 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
         assert line.endswith(" differs; use another --output")
 
 
-def test_bad_rows_are_counted_and_skipped(tmp_path, rows, capsys):
-    bad = ["not json", "[1]", {"problem": "x", "response": "y"}, {**rows[0], "answer": " $ $ "}]
-    long = {**rows[0], "response": "ones: 1+1+0=02\n" * 200}
-    status, scored = run(tmp_path, [rows[0], *bad, long, rows[1]])
-    assert status == 0
-    assert [row["row"] for row in scored] == [0, 6]
-    report = capsys.readouterr().out
-    for line in (
-        "2 scored",
-        "1 skipped: not JSON",
-        "1 skipped: not a JSON object",
-        "1 skipped: no answer",
-        "longer than the model's context",
-    ):
-        assert line in report
-
-
+BLANK = b'{"problem": "x", "answer": " $ $ ", "response": "y"}'
+LONG = {"problem": "What is 1 + 1?", "answer": "2", "response": "ones: 1+1+0=02\n" * 200}
 HOSTILE = {
     "not UTF-8": b'{"problem": "caf\xe9", "answer": "3", "response": "3"}',
+    "not JSON": b"not json",
+    "not a JSON object": b"[1]",
+    "no answer": b'{"problem": "x", "response": "y"}',
+    "the answer ' $ $ ' is empty; give every problem a non-empty answer": BLANK,
+    "longer than the model's context of 1024 tokens": json.dumps(LONG).encode(),
     "a lone surrogate": b'{"problem": "\\ud800", "answer": "3", "response": "3"}',
     "a number of more than 4300 digits": b'{"problem": "p", "answer": 1' + b"0" * 5000 + b', "response": "3"}',
     "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -156,18 +148,13 @@ HOSTILE = {
 
 def test_no_row_stops_the_file(tmp_path, rows, capsys):
     """Each of these ended every later run, too, at its row."""
-    source, target = tmp_path / "rows.jsonl", tmp_path / "scores.jsonl"
     no_steps = {"problem": "What is 1 + 2?", "answer": "3", "response": "</think>\n\n\\boxed{3}"}
-    good = [json.dumps(row).encode() for row in (rows[0], no_steps, rows[1])]
-    source.write_bytes(b"\n".join([good[0], *HOSTILE.values(), *good[1:]]) + b"\n")
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--swap.step_tokens", "8"]
-    assert run_command(score.main, argv) == 0
+    status, scored = run(tmp_path, [rows[0], *HOSTILE.values(), no_steps, rows[1]])
     printed = capsys.readouterr()
     counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
     assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
-    scored = [json.loads(line) for line in target.read_text().splitlines()]
-    assert [row["row"] for row in scored] == [0, 8, 9]
+    assert (status, [row["row"] for row in scored]) == (0, [0, 13, 14])
     assert (scored[1]["steps"], scored[1]["gains"], len(scored[1]["answer_logprobs"])) == ([], [], 1)
 
 
@@ -182,12 +169,8 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     ],
 )
 def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
-    source = tmp_path / "rows.jsonl"
-    source.write_text(json.dumps(rows[0]) + "\n")
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(tmp_path / "out" / "s.jsonl")]
-    assert run_command(score.main, [*argv, *flags]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert line.startswith("error: " + message)
+    assert run(tmp_path, rows[:1], *flags, name="out/scores.jsonl") == (2, [])
+    assert capsys.readouterr().err.splitlines()[-1].startswith("error: " + message)
     assert not (tmp_path / "out").exists()
 
 
@@ -201,10 +184,10 @@ def test_a_line_longer_than_the_patience_is_cut(tmp_path, rows):
 
 
 def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
-    row = {**rows[0], "problem": rows[0]["problem"] + "\u2028"}
-    status, output = run(tmp_path, [json.dumps(row, ensure_ascii=False), rows[1]])
+    rows[0]["problem"] += "\u2028"
+    status, output = run(tmp_path, rows[:2])
     assert status == 0
-    assert [line["problem"] for line in output] == [row["problem"], rows[1]["problem"]]
+    assert [line["problem"] for line in output] == [row["problem"] for row in rows[:2]]
 
 
 def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
@@ -213,7 +196,7 @@ def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
     status, scored = run(tmp_path, rows, "--swap.grader", "support.verifiers:nearness")
     assert status == 0
     assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
-    assert run(tmp_path, rows, "--swap.grader", "unit_tests")[0] == 2
+    assert run(tmp_path, rows, "--swap.grader", "unit_tests", name="none") == (2, [])
     assert "--swap.grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
 
 
@@ -249,13 +232,8 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
 
-    def ids(text):
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-
     def score(*texts):
-        head, tail = [token for text in (prompt, *texts) for token in ids(text)] + ids(CLOSE), ids("83")
-        logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
-        return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(tail)
+        return mean_logprob(model, tokens_of(tokenizer, prompt, *texts, CLOSE), tokens_of(tokenizer, "83"))
 
     first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
     start, after_first, after_second = score(), score(*first), score(*first, *second)
@@ -322,6 +300,5 @@ def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
     run(tmp_path, rows[:2], "--swap.step_tokens", "350", name="long")
     assert "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more" in capsys.readouterr().out
     (model / "chat_template.jinja").write_text("{% endif %}")
-    source, target = str(tmp_path / "rows.jsonl"), str(tmp_path / "broken")
-    assert run_command(score.main, ["--model", str(model), "--input", source, "--output", target]) == 2
+    assert run(tmp_path, rows[:2], "--model", str(model), name="broken") == (2, [])
     assert "error: the model's chat template fails (Encountered unknown tag 'endif'.); " in capsys.readouterr().err

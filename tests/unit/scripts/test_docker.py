@@ -1,23 +1,20 @@
 import ast
 import fnmatch
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
+from itertools import chain
 
 import pytest
 from dockerfile_parse import DockerfileParser
 from pathspec import GitIgnoreSpec
 from support.paths import ROOT
+from support.scripts import python, run
 
 TARGETS = ("cpu", "cuda")
-REQUIREMENTS = {
-    "cpu": {"requirements-cpu.txt"},
-    "gpu": {"constraints-gpu.txt", "requirements-flash-attn.txt"},
-}  # as in setup.sh
+REQUIREMENTS = {"cpu": {"requirements-cpu.txt"}, "gpu": {"constraints-gpu.txt", "requirements-flash-attn.txt"}}
 
 
 def read_stages():
@@ -49,15 +46,12 @@ def rests(stage, word):
     return [rest for found, rest in instructions_of(stage) if found == word]
 
 
-def copied_before_setup(stage):
-    """Files that the image holds when scripts/setup.sh runs, relative to the checkout."""
-    files = []
-    for word, rest in instructions_of(stage):
-        if word == "RUN" and "scripts/setup.sh" in rest:
-            return files
-        if word == "COPY" and not rest.startswith("--from"):
-            files += rest.split()[:-1]
-    raise AssertionError(f"stage {stage} does not run scripts/setup.sh")
+def health_check(target):
+    """Its code."""
+    health = rests(target, "HEALTHCHECK")[-1]
+    python, dash_c, code = json.loads(health[health.index("[") :])
+    assert (python, dash_c) == ("python", "-c")
+    return code
 
 
 def test_each_base_is_pinned_by_tag_and_digest_and_the_cuda_image_is_the_default():
@@ -70,30 +64,23 @@ def test_each_base_is_pinned_by_tag_and_digest_and_the_cuda_image_is_the_default
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_images_run_as_a_user_and_report_their_health(target):
-    user = rests(target, "USER")[-1]
-    assert int(user.split(":")[0]) > 0
-    assert any(f"useradd --uid {user.split(':')[0]} " in rest for rest in rests(target, "RUN"))
-    health = rests(target, "HEALTHCHECK")[-1]
-    python, dash_c, code = json.loads(health[health.index("[") :])
-    assert (python, dash_c) == ("python", "-c")
-    ast.parse(code)
+def test_images_run_as_a_user(target):
+    user = rests(target, "USER")[-1].split(":")[0]
+    assert int(user) > 0
+    assert any(f"useradd --uid {user} " in rest for rest in rests(target, "RUN"))
 
 
 @pytest.mark.parametrize(("target", "gpus"), [("cpu", 0), ("cuda", 2)])
 def test_the_health_check_notices_lost_gpus_and_outputs_that_cannot_be_written(target, gpus, tmp_path):
-    health = rests(target, "HEALTHCHECK")[-1]
-    _python, _dash_c, code = json.loads(health[health.index("[") :])
+    code = health_check(target)
+    ast.parse(code)
     # Without the imports, which take seconds: what is left depends on how the container was started.
     imports, check = code.split("; ", 1)
     assert "torch" in imports
 
     def healthy(gpus):
-        torch = (
-            f"import os, types; torch = types.SimpleNamespace(cuda=types.SimpleNamespace(device_count=lambda: {gpus}))"
-        )
-        command = [sys.executable, "-c", f"{torch}; {check}"]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode == 0
+        torch = f"import os; from unittest.mock import Mock; torch = Mock(**{{'cuda.device_count': lambda: {gpus}}})"
+        return python("-c", f"{torch}; {check}", cwd=tmp_path).returncode == 0
 
     assert not healthy(gpus)
     (tmp_path / "outputs").mkdir()
@@ -144,44 +131,32 @@ def test_what_setup_reads_is_there_and_the_environment_is_found_again(stage, pro
     # setup.sh and the scripts find the environment by VENV, and its stamp by PROFILE.
     assert settings["PROFILE"] == profile
     assert settings["PATH"].startswith(settings["VENV"] + "/bin:")
-    copied = copied_before_setup(stage)
-    assert REQUIREMENTS[profile] | {"pyproject.toml", "scripts/common.sh", "scripts/setup.sh"} <= set(copied)
+    instructions = instructions_of(stage)
+    setup = next(at for at, (word, rest) in enumerate(instructions) if word == "RUN" and "scripts/setup.sh" in rest)
+    sources = [rest.split()[:-1] for word, rest in instructions[:setup] if word == "COPY" and rest[:6] != "--from"]
+    copied = set(chain(*sources))
+    assert REQUIREMENTS[profile] | {"pyproject.toml", "scripts/common.sh", "scripts/setup.sh"} <= copied
     # An editable installation finds the packages that exist when it is made.
     include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["include"]
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     wanted = {f"{name}/__init__.py" for name in packages for pattern in include if fnmatch.fnmatch(name, pattern)}
-    assert len(wanted) == 1 and wanted <= set(copied)
+    assert len(wanted) == 1 and wanted <= copied
     # And what setup.sh imports of ours finds there all that it imports in turn.
     for name in copied:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     (command,) = re.findall(r"'(from openrlhf_swap\S+ import \w+);", (ROOT / "scripts" / "setup.sh").read_text())
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run(sys.executable, "-c", command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, f"{done.stderr[-300:]}: COPY it before setup.sh runs"
 
 
 def test_what_is_copied_exists_and_what_lies_around_stays_out():
-    sources = [
-        source
-        for name in STAGES
-        for rest in rests(name, "COPY")
-        if not rest.startswith("--")
-        for source in rest.split()[:-1]
-    ]
+    copies = [rest for name in STAGES for rest in rests(name, "COPY") if not rest.startswith("--")]
+    sources = [source for rest in copies for source in rest.split()[:-1]]
     assert len(sources) > 10
-    for source in sources:
-        assert (ROOT / source).exists() and (source == "." or not IGNORED.match_file(source)), source
-    for path in (
-        "scripts/quickstart.sh",
-        "examples/worlds/policies/addition/config.json",
-        "evaluation/paper_rows.csv",
-        ".ci/run",
-    ):
-        assert (ROOT / path).exists() and not IGNORED.match_file(path), path
-    for path in (".git/config", ".venv/bin/python", ".env", "wandb/run/key", "outputs/x/policy/model.safetensors"):
-        assert IGNORED.match_file(path), path
-    for path in ("openrlhf_swap/scoring/__pycache__/answer.cpython-311.pyc", "openrlhf_swap.egg-info/PKG-INFO"):
-        assert IGNORED.match_file(path), path
+    inside = ["scripts/quickstart.sh", "examples/worlds/policies/addition/config.json", "evaluation/paper_rows.csv"]
+    for path in [*sources, *inside, ".ci/run"]:
+        assert (ROOT / path).exists() and (path == "." or not IGNORED.match_file(path)), path
+    outside = [".git/config", ".venv/bin/python", ".env", "wandb/run/key", "outputs/x/policy/model.safetensors"]
+    outside += ["openrlhf_swap/scoring/__pycache__/answer.cpython-311.pyc", "openrlhf_swap.egg-info/PKG-INFO"]
+    assert [path for path in outside if not IGNORED.match_file(path)] == []

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.scripts import make_tool
 
 
 def docker_run(*arguments, path=None, **environment):
     """Run scripts/docker_run.sh with an environment of its own, so that the caller's keys do not matter."""
     environment = {"PATH": path or os.environ["PATH"], "HOME": "/home/someone", **environment}
-    command = ["/bin/bash", "scripts/docker_run.sh", *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, check=False
-    )
+    options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+    return subprocess.run(["/bin/bash", "scripts/docker_run.sh", *arguments], cwd=ROOT, env=environment, **options)
 
 
 def options(words, name):
@@ -35,11 +34,8 @@ def test_dry_run_mounts_limits_and_maps():
         "type=bind,source=/home/someone/.cache/huggingface,target=/huggingface",
         "type=bind,source=/big/prompts,target=/data,readonly",
     ]
-    assert (options(words, "--gpus"), options(words, "--shm-size"), options(words, "--ipc")) == (
-        ["all"],
-        ["16g"],
-        ["private"],
-    )
+    limits = {name: options(words, name) for name in ("--gpus", "--shm-size", "--ipc")}
+    assert limits == {"--gpus": ["all"], "--shm-size": ["16g"], "--ipc": ["private"]}
     assert options(words, "--env") == ["HF_HOME=/huggingface", *keys]
     assert "secret" not in result.stdout + result.stderr
     assert not {"--publish", "-p", "--publish-all", "-P", "--privileged"} & set(words)
@@ -54,11 +50,8 @@ def test_dry_run_without_gpus_and_with_a_build():
     assert options(run, "--ipc") == ["host"] and not options(run, "--shm-size") and not options(run, "--gpus")
     assert options(run, "--env") == ["HF_HOME=/huggingface"]
     assert not (ROOT / "runs").exists()
-
-
-def test_a_list_of_gpus_is_quoted_as_docker_wants_it():
     words = shlex.split(docker_run("--dry-run", GPUS="device=0,1").stdout)
-    assert options(words, "--gpus") == ['"device=0,1"']
+    assert options(words, "--gpus") == ['"device=0,1"']  # quoted as docker wants it
 
 
 @pytest.fixture
@@ -66,9 +59,7 @@ def tools(tmp_path):
     """A folder for PATH with what the script needs, and a docker that tells what it was called with."""
     for tool in ("dirname", "realpath", "id", "mkdir", "grep"):
         (tmp_path / tool).symlink_to(shutil.which(tool))
-    docker = tmp_path / "docker"
-    docker.write_text('#!/bin/bash\nif [[ "$1" == info ]]; then echo "{}"; else printf "%q " "$@"; fi\n')
-    docker.chmod(0o755)
+    make_tool(tmp_path / "docker", 'if [[ "$1" == info ]]; then echo "{}"; else printf "%q " "$@"; fi')
     return tmp_path
 
 
@@ -91,31 +82,25 @@ def test_what_is_run_is_what_the_dry_run_shows(tools, tmp_path):
         ("gpu", [], "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image without CUDA: --cpu"),
         ("runtime", [], "Docker has no GPU runtime; install the NVIDIA Container Toolkit, or"),
         (None, ["--gpus"], "--gpus is not an option; use --build, --cpu, --dry-run or --help before the command"),
+        ("data", ["--cpu"], "DATA is /not/there, which is not a folder; name one that exists\n"),
+        (
+            "comma",
+            ["--cpu", "--dry-run"],
+            "/a,b has a comma, which docker cannot mount; rename it or choose another folder\n",
+        ),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(tools, missing, arguments, message):
     if missing == "docker":
         (tools / "docker").unlink()
     if missing == "engine":
-        (tools / "docker").write_text("#!/bin/bash\nexit 1\n")
+        make_tool(tools / "docker", "exit 1")
     if missing == "runtime":
-        (tools / "nvidia-smi").write_text("#!/bin/bash\necho 'GPU 0: some GPU'\n")
-        (tools / "nvidia-smi").chmod(0o755)
-    result = docker_run(*arguments, path=str(tools))
-    assert (result.returncode, result.stdout) == (2, "")
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("error: " + message)
-
-
-def test_a_folder_that_docker_cannot_mount_is_refused():
-    result = docker_run("--cpu", "--dry-run", OUTPUTS="/a,b")
-    assert result.stderr == "error: /a,b has a comma, which docker cannot mount; rename it or choose another folder\n"
-
-
-def test_data_that_is_not_there_is_said_before_docker_is_asked(tools):
-    result = docker_run("--cpu", path=str(tools), DATA="/not/there")
-    assert result.returncode == 2
-    assert result.stderr == "error: DATA is /not/there, which is not a folder; name one that exists\n"
+        make_tool(tools / "nvidia-smi", "echo 'GPU 0: some GPU'")
+    folders = {"data": {"DATA": "/not/there"}, "comma": {"OUTPUTS": "/a,b"}}.get(missing, {})
+    result = docker_run(*arguments, path=str(tools), **folders)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("error: " + message)
 
 
 def test_help_names_every_setting():

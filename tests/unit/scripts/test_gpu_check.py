@@ -8,24 +8,10 @@ from itertools import pairwise
 import pytest
 import torch
 from support.paths import POLICY, ROOT
+from support.scripts import make_tool
 
-from benchmarks.gpu_check import (
-    CLOSE_TEMPLATE,
-    STEPS,
-    Findings,
-    Gpu,
-    WrongError,
-    check,
-    check_memory,
-    check_scoring,
-    check_steps,
-    check_weights,
-    main,
-    planned_bytes,
-    polled,
-    training_flags,
-    watch,
-)
+from benchmarks import gpu_check
+from benchmarks.gpu_check import Findings, Gpu, WrongError, check_memory, check_steps, training_flags
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.sizing.models import GIB
@@ -69,7 +55,7 @@ def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed(steps, resume
 def test_other_weights_end_the_check(row, shown):
     findings = Findings()
     with pytest.raises(WrongError):
-        check_weights(findings, [(0.0, step(1, -2e-4)), (1.0, row)])
+        gpu_check.check_weights(findings, [(0.0, step(1, -2e-4)), (1.0, row)])
     assert [line["remedy"] is None for line in findings.lines] == [True, False]
     assert findings.wrong.startswith(f"vllm_kl: {shown}; vLLM has other weights")
 
@@ -122,14 +108,14 @@ def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):
     """Half of a GPU of 8 GiB is vLLM's, or what an optimizer that stays leaves to it; 4 GiB are kept free."""
     run = configure(training_flags(str(POLICY), tmp_path), on_cpu=False)
     (tmp_path / "run.yaml").write_text(json.dumps({"flags": run.dump()}))
-    planned = planned_bytes(tmp_path, 8 * GIB)
+    planned = gpu_check.planned_bytes(tmp_path, 8 * GIB)
     assert list(planned) == ["generate", "score", "update", "adam"]
     assert 7.9 * GIB < planned["generate"] <= 8 * GIB and 4 * GIB < planned["update"] < 5 * GIB
 
 
 def test_memory_is_read_until_the_end():
     values = iter(range(10**6))
-    with polled(lambda: next(values)) as used:
+    with gpu_check.polled(lambda: next(values)) as used:
         assert [size for _, size in used] == [0]
         while len(used) < 3:
             pass
@@ -138,28 +124,24 @@ def test_memory_is_read_until_the_end():
 
 
 def test_a_gpu_on_which_nothing_runs_ends_the_check_with_the_remedy(monkeypatch):
-    def broken(name, device):
-        raise RuntimeError("CUDA error: no kernel image is available for execution on the device\nCompile with ...")
+    error = "CUDA error: no kernel image is available for execution on the device"
 
-    monkeypatch.setattr("benchmarks.gpu_check.largest_difference", broken)
+    def broken(name, device):
+        raise RuntimeError(error + "\nCompile with ...")
+
+    monkeypatch.setattr(gpu_check, "largest_difference", broken)
     findings = Findings()
     with pytest.raises(WrongError):
-        check_scoring(findings, str(POLICY), torch.device("cpu"))
-    assert findings.wrong == (
-        "scoring on the GPU: CUDA error: no kernel image is available for execution on the device; "
-        "fix what the error names"
-    )
+        gpu_check.check_scoring(findings, str(POLICY), torch.device("cpu"))
+    assert findings.wrong == f"scoring on the GPU: {error}; fix what the error names"
 
 
 def test_the_flags_are_read_as_they_were_meant(tmp_path):
     run = configure(training_flags("model", tmp_path), on_cpu=False)
-    assert (run.method.step_tokens, run.method.close_template, run.run.output_dir) == (
-        8,
-        CLOSE_TEMPLATE,
-        str(tmp_path),
-    )
+    assert (run.method.step_tokens, run.method.close_template) == (8, gpu_check.CLOSE_TEMPLATE)
+    assert run.run.output_dir == str(tmp_path)
     rows = (tmp_path / "prompts.jsonl").read_text().splitlines()
-    assert len(set(rows)) == STEPS * run.args.rollout.batch_size
+    assert len(set(rows)) == gpu_check.STEPS * run.args.rollout.batch_size
 
 
 def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
@@ -178,38 +160,34 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_without_a_gpu_nothing_is_started(tmp_path, capsys):
-    assert run_command(main, ["--output", str(tmp_path / "run")]) == 2
+def test_without_a_gpu_or_a_model_nothing_is_started(tmp_path, monkeypatch, capsys):
+    words = ["--output", str(tmp_path / "run")]
+    assert run_command(gpu_check.main, words) == 2
     assert capsys.readouterr().err.startswith("error: torch is a CPU build; install the other one: PROFILE=gpu")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_model_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert run_command(main, ["--output", str(tmp_path / "run"), "--model", str(tmp_path / "none")]) == 2
+    assert run_command(gpu_check.main, [*words, "--model", str(tmp_path / "none")]) == 2
     assert f"error: --model is {tmp_path / 'none'}, which cannot be read (" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def training(tmp_path, monkeypatch, script):
     """A `python` that runs a shell script in the output folder instead of a training."""
-    tool = tmp_path / "python"
-    tool.write_text(f"#!/bin/bash\ncd {tmp_path / 'run'}\n{script}\n")
-    tool.chmod(0o755)
+    tool = make_tool(tmp_path / "python", f"cd {tmp_path / 'run'}\n{script}")
     monkeypatch.setattr(sys, "executable", str(tool))
 
 
 def test_a_training_is_ended_when_it_has_done_enough(tmp_path, monkeypatch):
     training(tmp_path, monkeypatch, "echo '{\"step\": 1}' > metrics.jsonl; touch saved; exec sleep 600")
     (tmp_path / "run").mkdir()
-    steps = watch(Findings(), [], tmp_path / "run", (tmp_path / "run" / "saved").exists)
+    steps = gpu_check.watch(Findings(), [], tmp_path / "run", (tmp_path / "run" / "saved").exists)
     assert [row for _, row in steps] in ([], [{"step": 1}])
 
 
 def test_the_report_of_a_failed_check_is_complete(tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr("benchmarks.gpu_check.check_scoring", lambda *_: None)
+    monkeypatch.setattr(gpu_check, "check_scoring", lambda *_: None)
     training(tmp_path, monkeypatch, "echo error: an engine died >&2; exit 2")
     gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
-    assert check("policy", tmp_path / "run", gpu).print_table() == 1
+    assert gpu_check.check("policy", tmp_path / "run", gpu).print_table() == 1
     shown = capfd.readouterr()
     assert "error: an engine died" in shown.err and "wrong: training: an error (status 2); see the error" in shown.out
     report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
