@@ -13,7 +13,8 @@ from support.scripts import MULTINODE, bash
 
 from openrlhf_swap.files import read_rows
 
-pytestmark = pytest.mark.slow
+REASON = "TEST_CLUSTER=1 starts a cluster; on a busy machine Ray gives up after 30 s"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("TEST_CLUSTER" not in os.environ, reason=REASON)]
 
 
 def free_ports(count):
@@ -22,12 +23,6 @@ def free_ports(count):
         for each in sockets:
             each.bind(("", 0))
         return [str(each.getsockname()[1]) for each in sockets]
-
-
-on_request = pytest.mark.skipif(
-    "TEST_CLUSTER" not in os.environ,
-    reason="TEST_CLUSTER=1 starts a cluster; on a busy machine Ray gives up after 30 s",
-)
 
 
 def start(subcommand, *flags, **settings):
@@ -41,7 +36,6 @@ def start(subcommand, *flags, **settings):
     return result.stdout
 
 
-@on_request
 def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
     port, dashboard, client, agent = free_ports(4)
     command = "import os, ray; ray.init(); print('found', ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY'])"
@@ -66,7 +60,6 @@ def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
             socket.create_connection(("127.0.0.1", int(dashboard)), timeout=5)
 
 
-@on_request
 def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     """Policy and engine on a node each, both of this machine; a place stands for a GPU."""
     from ray.util.state import list_actors
@@ -81,13 +74,7 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
         address = re.search(r"HEAD_IP=(\S+)", head)[1]
         start("worker", *flags, agents[1], **settings, HEAD_IP=address, RAY_FOLDER=folders[1])
         stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[1])
-        environment = {
-            "MODEL": str(POLICY),
-            "PROMPTS": str(prompts_file),
-            "OUTPUT": str(tmp_path / "run"),
-            "STEPS": "3",
-        }
-        words = [f"{name}={value}" for name, value in environment.items()]
+        words = [f"MODEL={POLICY}", f"PROMPTS={prompts_file}", f"OUTPUT={tmp_path / 'run'}", "STEPS=3"]
         line = shlex.join(["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"])
         job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
         assert job.returncode == 0, job.stdout[-3000:] + job.stderr

@@ -1,7 +1,5 @@
 """Two steps of training of small random models of several families, on the real stack."""
 
-import importlib.util
-import json
 import os
 import shutil
 
@@ -10,17 +8,11 @@ from support.paths import POLICY
 from support.running import start_training
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
+from openrlhf_swap.files import read_rows
+
 pytestmark = pytest.mark.slow
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 512,
-    "tie_word_embeddings": True,
-}
+SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "max_position_embeddings": 512}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "tie_word_embeddings": True}
 MIXED = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
 UNTIED = {"tie_word_embeddings": False}  # vLLM's code of these families has an output layer of its own
@@ -30,43 +22,17 @@ FAMILIES = {
     "deepseek_v3": {
         **UNTIED,
         # vLLM's latent attention on a CPU supports only this cache size: 512 + 64.
-        "kv_lora_rank": 512,
-        "qk_rope_head_dim": 64,
-        "head_dim": 64,  # of what turns with the position
-        "q_lora_rank": 64,
-        "qk_nope_head_dim": 32,
-        "v_head_dim": 32,
-        "num_key_value_heads": 4,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "n_group": 1,
-        "topk_group": 1,
-        "first_k_dense_replace": 1,
-        "topk_method": "noaux_tc",
+        **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64},
+        **{"q_lora_rank": 64, "qk_nope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": 4},
+        **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "topk_method": "noaux_tc"},
+        **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     },
     "qwen3_5_text": {
         "num_hidden_layers": 4,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 128,
-        "linear_value_head_dim": 128,
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+        **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
     },
 }
-EACH = [
-    "gemma3_text",
-    *(
-        pytest.param(family, marks=pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="a minute: TEST_SLOW=1"))
-        for family in ("gpt_oss", "deepseek_v3")
-    ),
-    pytest.param(
-        "qwen3_5_text",
-        marks=pytest.mark.skipif(
-            "TEST_SLOW" not in os.environ or importlib.util.find_spec("torchvision") is None,
-            reason="a minute, and vLLM's code of the family imports torchvision: TEST_SLOW=1",
-        ),
-    ),
-]
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
 # A random model is never correct: every other response is declared so, and its steps are scored.
 REWARD = """
@@ -86,8 +52,12 @@ def make_policy(family, folder):
     AutoModelForCausalLM.from_config(config, dtype="bfloat16").save_pretrained(folder)
 
 
-@pytest.mark.parametrize("family", EACH)
+@pytest.mark.parametrize("family", FAMILIES)
 def test_two_steps_of_training(family, tmp_path, prompts_file):
+    if family != "gemma3_text" and "TEST_SLOW" not in os.environ:
+        pytest.skip("a minute: TEST_SLOW=1")
+    if family == "qwen3_5_text":
+        pytest.importorskip("torchvision", reason="vLLM's code of the family imports it")
     model, reward, output = tmp_path / "model", tmp_path / "reward.py", tmp_path / "run"
     make_policy(family, model)
     reward.write_text(REWARD)
@@ -98,7 +68,7 @@ def test_two_steps_of_training(family, tmp_path, prompts_file):
     said = result.stdout + result.stderr
     assert result.returncode == 0, said[-3000:]
     assert "(shared_prefix)" in said
-    metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    metrics = list(read_rows(output / "metrics.jsonl"))
     assert [line["step"] for line in metrics] == [1, 2]
     assert all(line["swap/adv_process_absmean"] > 0 for line in metrics)
     # The second step's rollouts are by weights that an update has changed and vLLM was sent.

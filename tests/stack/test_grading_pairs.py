@@ -1,24 +1,22 @@
 """Pairs of a response and a reference answer in the formats of MATH, AMC, AIME and OlympiadBench."""
 
-import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from openrlhf_swap.files import read_rows
 from openrlhf_swap.rewards import Grader
-
-HERE = Path(__file__).parent / "grading_pairs"
 
 
 def pairs_of(name):
-    return [json.loads(line) for line in (HERE / name).read_text().splitlines()]
+    return list(read_rows(Path(__file__).parent / "grading_pairs" / name))
 
 
 @pytest.fixture(scope="module")
 def grader():
-    grader = Grader()
-    yield grader
-    grader.close()
+    with closing(Grader()) as grader:
+        yield grader
 
 
 def disagreements(grader, name):

@@ -22,24 +22,24 @@ def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
 
 
-def children():
-    """Grading processes of this one."""
+def signal_children(number):
+    """To the grading processes of this one; how many there are."""
     found = subprocess.run(["pgrep", "-f", "-P", str(os.getpid()), "rewards.grader"], capture_output=True, text=True)
-    return [int(pid) for pid in found.stdout.split()]
+    for pid in found.stdout.split():
+        os.kill(int(pid), number)
+    return len(found.stdout.split())
 
 
 def test_a_child_that_dies_at_work_loses_nothing(grader):
     pairs = [(rf"\boxed{{{number}}}", "3") for number in range(8)]
     expected = grader.grade_many(pairs)
-    for pid in children():
-        os.kill(pid, signal.SIGSTOP)  # at work until it is killed
+    signal_children(signal.SIGSTOP)  # at work until they are killed
     grades = []
     thread = threading.Thread(target=lambda: grades.extend(grader.grade_many(pairs)))
     thread.start()
     time.sleep(0.3)
     assert not grades
-    for pid in children():
-        os.kill(pid, signal.SIGKILL)
+    signal_children(signal.SIGKILL)
     thread.join()
     assert grades == expected and expected.count(RIGHT) == 1
 
@@ -50,8 +50,7 @@ def test_a_grading_whose_children_die_again_is_an_error(grader):
     thread.start()
     while thread.is_alive():
         time.sleep(0.1)
-        for pid in children():
-            os.kill(pid, signal.SIGKILL)
+        signal_children(signal.SIGKILL)
     assert grades == [Grade(False, "error")]
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
 
@@ -60,9 +59,7 @@ def test_a_child_that_dies_idle_costs_nothing(grader):
     """As the kernel kills it for want of memory, between two gradings, and again."""
     for _ in range(3):
         assert grader.grade_many([(r"\boxed{3}", "3")] * 4) == [RIGHT] * 4
-        assert children()
-        for pid in children():
-            os.kill(pid, signal.SIGKILL)
+        assert signal_children(signal.SIGKILL)
         time.sleep(0.1)
         assert grader.grade_many([(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2) == [RIGHT, WRONG] * 2
 

@@ -1,9 +1,11 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import thoughts
 from example import FULL, NUMBERS, SMALL, Example, Size
@@ -19,7 +21,7 @@ from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 
-PATHS = os.pathsep.join([str(ROOT), *(str(ROOT / "examples" / name) for name in ("smollm2", "worlds"))])
+PATHS = os.pathsep.join(str(ROOT / name) for name in ("", "examples/smollm2", "examples/worlds"))
 
 
 def stage(calls, name="first", **settings):
@@ -70,10 +72,8 @@ def test_settings_survive_the_file(tmp_path):
 
 def test_a_small_run_is_one_easy_task_and_estimated_under_a_quarter_of_an_hour(tmp_path):
     assert (SMALL.tasks, FULL.tasks) == (("sums",), ("chains", "equations", "legs", "stories"))
-    seconds = [
-        sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) for size in (SMALL, FULL)
-    ]
-    assert seconds[0] < 15 * 60 and seconds[1] < 3 * 3600
+    for size, limit in ((SMALL, 15 * 60), (FULL, 3 * 3600)):
+        assert sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) < limit
 
 
 @pytest.mark.parametrize("words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"], ["--run", "base"]])
@@ -112,9 +112,8 @@ def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there
     monkeypatch.setattr(Example, "weights", POLICY)
     example = Example(tmp_path, Size(rows=9, steps=1, prompts=1, responses=2, held_out=1), "swap", "swap", 1)
     (tmp_path / "problems").mkdir()
-    problems = [
-        Problem("chains", f"What is {n} + 2 - 1?", (Operation(n, "+", 2), Operation(n + 2, "-", 1))) for n in range(9)
-    ]
+    operations = [(Operation(n, "+", 2), Operation(n + 2, "-", 1)) for n in range(9)]
+    problems = (Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in enumerate(operations))
     write_rows(tmp_path / "problems" / "warm_up.jsonl", (problem.row() for problem in problems))
     example.make_traces()
     rows = list(read_rows(tmp_path / "warm_up" / "traces.jsonl"))
@@ -170,3 +169,16 @@ def test_a_command_that_fails_ends_the_stage_in_one_line():
     with pytest.raises(RunError, match="ended with status 3; the same command goes on from there"):
         watched([sys.executable, "-c", "raise SystemExit(3)"])
     assert watched([sys.executable, "-c", "import time; time.sleep(0.5)"]) > 0
+
+
+def test_what_a_stage_runs_ends_with_it_even_by_kill_9():
+    """And what that started, like DeepSpeed's launcher, which passes no signal on."""
+    grandchild = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
+    child = [sys.executable, "-c", f"import subprocess; subprocess.run({grandchild!r})"]
+    command = [sys.executable, "-c", f"from stages import watched; watched({child!r})"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}) as stage:
+        assert stage.stdout.readline() == b"runs\n"
+        running = psutil.Process(stage.pid).children(recursive=True)
+        stage.kill()
+    assert len(running) == 3
+    assert psutil.wait_procs(running, timeout=20)[1] == []
