@@ -59,14 +59,10 @@ def broadcast(monkeypatch, arguments, tmp_path, prompts_file):
     return run
 
 
-def test_an_engine_that_ended_is_the_error(broadcast):
-    with pytest.raises(EngineDeadError):
-        broadcast(False, True)
-
-
-def test_otherwise_the_connection_is(broadcast):
-    with pytest.raises(ray.exceptions.RayTaskError):
-        broadcast(False, False)
+@pytest.mark.parametrize(("ended", "error"), [(True, EngineDeadError), (False, ray.exceptions.RayTaskError)])
+def test_an_engine_that_ended_is_the_error_and_otherwise_the_connection(broadcast, ended, error):
+    with pytest.raises(error):
+        broadcast(False, ended)
 
 
 def test_weights_that_arrive_are_no_error(broadcast):
@@ -117,16 +113,13 @@ def test_the_best_checkpoint_goes_by_the_metric_of_the_flag(keeper, key, metric,
     assert len(saved) == 1
 
 
-def test_a_metric_that_no_evaluation_measures_is_an_error(keeper):
+def test_a_metric_that_no_evaluation_measures_is_an_error_and_none_saves_no_best_checkpoint(keeper):
     maker, saved = keeper("eval_default_pass1")
     with pytest.raises(ConfigError) as error:
         maker.save_best_checkpoint(LOGS, 4)
     known = "eval_a/b_pass1, eval_c_pass1, eval_response_length_mean"
     told = f"--ckpt.best_metric_key is 'eval_default_pass1', which no evaluation measures; use one of {known}"
     assert (str(error.value), saved) == (told, [])
-
-
-def test_none_saves_no_best_checkpoint(keeper):
     maker, saved = keeper("none")
     maker.save_best_checkpoint(LOGS, 4)
     assert saved == []
@@ -177,10 +170,7 @@ def args(tmp_path):
     record = {"flags": {"actor.adam.lr": 1e-6}, "run_id": "0123456789abcdef"}
     (tmp_path / CONFIGURATION).write_text(json.dumps(record))
     wandb = SimpleNamespace(key="secret", org=None, project="p", group=None, run_name="a_run")
-    return SimpleNamespace(
-        logger=SimpleNamespace(wandb=wandb),
-        swap_run=RunConfig(output_dir=str(tmp_path)),
-    )
+    return SimpleNamespace(logger=SimpleNamespace(wandb=wandb), swap_run=RunConfig(output_dir=str(tmp_path)))
 
 
 @pytest.fixture
@@ -238,8 +228,7 @@ def make_generator(monkeypatch, objective, updates):
     stock = sampling.SamplesGenerator
     drawn = lambda self, **_: ([objective.sampling("p", 1, 320)[0].max_new_tokens], None, 1, False)  # noqa: E731
     monkeypatch.setattr(stock, "generate_samples", drawn)
-    args = SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False))
-    strategy = SimpleNamespace(args=args)
+    strategy = SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False)))
     return trainer._BatchGenerator(stock(strategy, None, None, None, []), objective, None)
 
 
@@ -292,5 +281,4 @@ def test_the_best_checkpoint_bears_the_step_of_the_weights_that_it_holds(monkeyp
     assert (checkpoint["tag"], checkpoint["client_states"]["global_step"]) == ("best_global_step6", 6)
     told = "[swap] best checkpoint: the weights after step 6; its score was measured after step 4\n"
     assert [line for line in capsys.readouterr().out.splitlines(True) if "best" in line] == [told]
-    rows = [json.loads(line) for line in (tmp_path / "evaluations.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [4, 8]
+    assert [row["step"] for row in read_rows(tmp_path / EVALUATIONS)] == [4, 8]

@@ -246,19 +246,9 @@ def test_python_sees_each_response_once_when_it_is_finished():
         outputs = 0
         processor = OutputProcessor(tokenizer=None, log_stats=False)
         sampling.detokenize = False
-        request = EngineCoreRequest(
-            request_id="0",
-            external_req_id="0",
-            prompt_token_ids=[1],
-            mm_features=None,
-            sampling_params=sampling,
-            pooling_params=None,
-            arrival_time=0.0,
-            lora_request=None,
-            cache_salt=None,
-            data_parallel_rank=None,
-        )
-        processor.add_request(request, None)
+        given = {"request_id": "0", "external_req_id": "0", "prompt_token_ids": [1], "sampling_params": sampling}
+        none = ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
+        processor.add_request(EngineCoreRequest(**given, **dict.fromkeys(none), arrival_time=0.0), None)
         for token in range(9):
             reason = FinishReason.LENGTH if token == 8 else None
             step = EngineCoreOutput(request_id="0", new_token_ids=[token], finish_reason=reason)
@@ -268,10 +258,6 @@ def test_python_sees_each_response_once_when_it_is_finished():
         return outputs
 
     assert (count_outputs(sampled[0]), count_outputs(given)) == (1, 9)
-
-
-class EndedError(Exception):
-    """In place of the end of the process."""
 
 
 def test_the_actor_ends_with_its_engine_and_not_before(monkeypatch):
@@ -288,11 +274,11 @@ def test_the_actor_ends_with_its_engine_and_not_before(monkeypatch):
             self.llm = Engine()
 
     def end(status):
-        raise EndedError
+        raise InterruptedError  # in place of the end of the process
 
     monkeypatch.setattr(rollout_actor, "HEALTH_SECONDS", 0.01)
     monkeypatch.setattr(rollout_actor.os, "_exit", end)
     actor = Actor()
-    with pytest.raises(EndedError):
+    with pytest.raises(InterruptedError):
         asyncio.run(asyncio.wait_for(actor.exit_with_engine(), 60))
     assert actor.llm.looks == 3

@@ -14,12 +14,7 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import preflight
-from openrlhf_swap.integration.startup.preflight import (
-    CHANGED_PROMPT,
-    load_prompts,
-    reasons_to_drop,
-    write_usable_prompts,
-)
+from openrlhf_swap.integration.startup.preflight import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
@@ -80,10 +75,8 @@ def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tok
 
 def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path, tokenizer):
     chats = [[{"role": "user", "content": "What is 1?"}], [], [{"role": "user", "content": None}]]
-    chats += [
-        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
-        [{"role": "user", "text": "x"}],
-    ]
+    chats += [[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]]
+    chats += [[{"role": "user", "text": "x"}]]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "1"} for chat in chats])
     kept = usable(path, tokenizer, tmp_path / "out")
     assert [row["problem"] for row in read(kept)] == [chats[0]]
@@ -116,10 +109,11 @@ def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
         write(args, tokenizer, tmp_path / "out")
 
 
-def test_integers_of_any_size_stay_what_they_are(tmp_path, tokenizer):
-    rows = [{"problem": f"What is 100 + {n}?", "answer": 10**22 + n} for n in range(3)]
+def test_integers_of_any_size_become_their_text(tmp_path, tokenizer):
+    numbers = [200, 10**22, 10**22 + 1]
+    rows = [{"problem": f"What is 100 + {n}?", "answer": n} for n in numbers]
     kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert [row["answer"] for row in read(kept)] == [str(10**22 + n) for n in range(3)]
+    assert [row["answer"] for row in read(kept)] == [str(n) for n in numbers]
 
 
 @pytest.mark.parametrize("grader", ["regex:x", "support.verifiers:nearness", "math"])
@@ -178,12 +172,6 @@ def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
         usable(str(path), tokenizer, tmp_path / "out")
     assert str(error.value).startswith(f"--data.prompt_dataset is {path}, which cannot be read: ")
     assert "An error occurred while generating" not in str(error.value)
-
-
-def test_numbers_become_text(tmp_path, tokenizer):
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": 200}])
-    kept = usable(path, tokenizer, tmp_path / "out")
-    assert json.loads(Path(kept).read_text())["answer"] == "200"
 
 
 CSV = """problem,answer,field
@@ -295,10 +283,8 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    assert reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig()) == [
-        None,
-        CHANGED_PROMPT,
-    ]
+    reasons = preflight.reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
+    assert reasons == [None, preflight.CHANGED_PROMPT]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
@@ -323,19 +309,16 @@ def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokeni
     rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}, {"problem": "What?", "answer": " "}]
     path = rows_file(tmp_path / "rows.jsonl", rows)
     args = data_arguments(path)
-    kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness")
-    (row,) = read(kept)
-    assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
-    assert "1 with an empty answer" in capsys.readouterr().out
+    args.eval.dataset = path
+    for evaluates, file in ((False, "prompts.jsonl"), (True, "eval_prompts.jsonl")):
+        kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness", evaluates=evaluates)
+        assert kept == str(tmp_path / "out" / file)
+        (row,) = read(kept)
+        assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
+        said = "evaluation data: " * evaluates + "1 of 2 rows usable; dropped 1 with an empty answer"
+        assert said in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
         write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
-    args.eval.dataset = path
-    capsys.readouterr()
-    kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness", evaluates=True)
-    assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
-    (row,) = read(kept)
-    assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
-    assert "evaluation data: 1 of 2 rows usable; dropped 1 with an empty answer" in capsys.readouterr().out
 
 
 def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):

@@ -1,6 +1,7 @@
 """A checkpoint is resumed from with what the run was started with, and with nothing else."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -85,23 +86,15 @@ def test_a_checkpoint_of_another_hub_model_is_told_by_its_name(tmp_path, start):
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        (
-            "swap.objective",
-            "laser_d",
-            r"^--swap\.objective is 'laser_d', but .* written with 'grpo'; resume with that",
-        ),
-        (
-            "actor.num_nodes",
-            2,
-            r"^--actor\.num_nodes x --actor\.num_gpus_per_node is 2, but .* written with 1",
-        ),
-        ("ds.lora.rank", 8, r"^--ds\.lora\.rank is 8, but .* written with 0; resume with that, or start a new run"),
-        ("train.enable_ema", True, r"^--train\.enable_ema is True, but .* written with False; resume with that"),
-        ("ds.zero_stage", 3, r"^--ds\.zero_stage is 3, but .* written with 2; resume with that"),
+        ("swap.objective", "laser_d", r"is 'laser_d', but .* written with 'grpo'; resume with that"),
+        ("actor.num_nodes", 2, r"x --actor\.num_gpus_per_node is 2, but .* written with 1"),
+        ("ds.lora.rank", 8, r"is 8, but .* written with 0; resume with that, or start a new run"),
+        ("train.enable_ema", True, r"is True, but .* written with False; resume with that"),
+        ("ds.zero_stage", 3, r"is 3, but .* written with 2; resume with that"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused(start, flag, value, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"^--{re.escape(flag)} {message}"):
         start(**{flag: value})
 
 
