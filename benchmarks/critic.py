@@ -16,7 +16,7 @@ import torch
 from benchmarks.scoring import Case, build_model, median_seconds, model_parser, peak_gib
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
-from openrlhf_swap.objectives.swap import LengthCritic
+from openrlhf_swap.objectives.length_critic import LengthCritic
 from openrlhf_swap.scoring.states import WIDTH, StateRequest, recording_states
 
 

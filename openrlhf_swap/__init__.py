@@ -10,7 +10,7 @@ _HOMES = {
     "StateCritic": "openrlhf_swap.algorithm.critic",
     "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
-    "length_critic_advantages": "openrlhf_swap.objectives.swap",
+    "length_critic_advantages": "openrlhf_swap.objectives.length_critic",
     "read_states": "openrlhf_swap.scoring.states",
     "segment_steps": "openrlhf_swap.algorithm.steps",
     "swap_advantages": "openrlhf_swap.objectives.swap",

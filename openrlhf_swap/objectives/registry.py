@@ -79,7 +79,7 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "hbpo": "sampling:HBPO",
     },
     "verdicts only, no answer text (unit tests, a function of your own)": {
-        "length_critic": "swap:LengthCritic",
+        "length_critic": "length_critic:LengthCritic",
         "arora": "group_rewards:Arora",
         "kimi": "group_rewards:Kimi",
         "shorterbetter": "group_rewards:ShorterBetter",
