@@ -14,15 +14,8 @@ from openrlhf_swap.integration.runtime.weights import BytesSender, EngineClient,
 from openrlhf_swap.scoring.small_model import small_model
 
 FAMILIES = ["qwen2", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen3_5_text", "olmo_hybrid", "nemotron_h"]
-R1_1_5B = {
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151_936,
-    "tie_word_embeddings": False,
-}
+R1_1_5B = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12}
+R1_1_5B |= {"num_key_value_heads": 2, "vocab_size": 151_936, "tie_word_embeddings": False}
 A3B = {"num_experts": 128, "num_hidden_layers": 48, "moe_intermediate_size": 768, "hidden_size": 2048}  # Qwen3-30B's
 
 

@@ -1,5 +1,7 @@
 """Checkpoints of several ranks, of which this process is one: the others are what the collectives say."""
 
+import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -82,16 +84,9 @@ def test_all_ranks_resume_or_none(tmp_path, ranks, own, others, missing):
         (tmp_path / "_actor").mkdir()
         (tmp_path / "_actor" / "latest").write_text(own)
     ranks.tags = others
-    if missing is None:
-        with first_rank(tmp_path, load=True).explained_loading():
-            pass
-        return
-    with (
-        pytest.raises(CheckpointError, match="is not shared by all nodes") as refused,
-        first_rank(tmp_path, load=True).explained_loading(),
-    ):
+    fails = pytest.raises(CheckpointError, match=rf"is not shared by all nodes.*{re.escape(missing or '')}")
+    with fails if missing else nullcontext(), first_rank(tmp_path, load=True).explained_loading():
         pass
-    assert missing in str(refused.value)
 
 
 def test_a_run_that_loads_nothing_does_not_ask_the_other_ranks(tmp_path, ranks):
