@@ -146,10 +146,7 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
     monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
     made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}
     monkeypatch.setattr(strategy._StockStrategy, "get_ds_train_config", lambda self, *_, **__: made)
-    ds, model = (
-        SimpleNamespace(attn_implementation="flash_attention_2"),
-        SimpleNamespace(model_name_or_path=str(POLICY)),
-    )
+    ds, model = SimpleNamespace(attn_implementation=attention.FLASH), SimpleNamespace(model_name_or_path=str(POLICY))
     ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, model=model))
     assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "swap_rows")
     config = ours.get_ds_train_config()
