@@ -22,7 +22,7 @@ from fractions import Fraction
 from multiprocessing.connection import Connection
 from typing import Any
 
-LONGEST = 2**30  # bytes of a message; what the program writes into the pipe itself begins with a larger number
+LONGEST = 2**27  # bytes of a message; what the program writes into the pipe itself begins with a larger number
 PIPES: tuple[int, ...] = globals().get("PIPES", ())  # the sandbox sets it: to write to the other end, and to read
 # Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)

@@ -77,10 +77,15 @@ class StepReader(ResponseReader):
     """Cuts responses into steps, by M, K and the patience of `segment_steps`. Decodes the vocabulary once."""
 
     def __init__(
-        self, tokenizer: "PreTrainedTokenizerBase", end: str, step_tokens: int, max_steps: int, patience: float = 2.0
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        end_of_thought: str,
+        step_tokens: int,
+        max_steps: int,
+        newline_patience: float = 2.0,
     ) -> None:
-        super().__init__(tokenizer, end)
-        self._limits = (step_tokens, max_steps, patience)
+        super().__init__(tokenizer, end_of_thought)
+        self._limits = (step_tokens, max_steps, newline_patience)
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain a newline.
         texts = tokenizer.batch_decode([[i] for i in range(len(tokenizer))], skip_special_tokens=False)
         self._newlines = {number for number, text in enumerate(texts) if "\n" in text}

@@ -122,7 +122,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return results
 
     def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:
-        """Overrides RemoteExperienceMaker, for its gamma of 1, bit by bit: its loop takes 0.05 s for 6,000 tokens."""
+        """Overrides RemoteExperienceMaker with the same bits for a gamma of 1; its loop takes 0.05 s a response."""
         # NumPy adds one float32 after the other, as the loop does; torch.cumsum adds in float64.
         from_the_end = (action_mask * rewards).flip(-1).numpy()
         return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)

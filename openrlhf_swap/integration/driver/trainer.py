@@ -57,7 +57,7 @@ class SwapWandb(WandbLogger):
         super().__init__(SimpleNamespace(**recorded, logger=SimpleNamespace(wandb=keyless)))
 
     def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
-        """Overrides OpenRLHF's, whose table of all steps W&B stores whole each time: a step has its own."""
+        """Overrides OpenRLHF's: each step has a table of its own, because W&B stores a growing one whole each time."""
         self.samples_table = self.handle.Table(columns=self.samples_table.columns)
         super().log_train(global_step, logs_dict)
 
@@ -135,7 +135,7 @@ class TrainerMixin(BasePPOTrainer):
     def save_logs_and_checkpoints(
         self, global_step: int, logs_dict: dict | None = None, client_states: dict | None = None
     ) -> None:
-        """Overrides OpenRLHF's: after a skipped step, no ruined policy is to displace good checkpoints."""
+        """Overrides OpenRLHF's: after a skipped step, a ruined policy must not displace good checkpoints."""
         metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step

@@ -60,7 +60,7 @@ def expert_kernels(model: str) -> dict[str, str]:
 
 
 def run_here(function: Callable[[], Any]) -> Any:
-    """Stands for vLLM's call in a process of its own, which is for those that fork."""
+    """Stands for vLLM's call in a process of its own, which only a process that forks needs."""
     return function()
 
 

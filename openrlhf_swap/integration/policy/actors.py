@@ -95,7 +95,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
     def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
         """Overrides OpenRLHF's: also tells DeepSpeed which micro-batch is the last of an update.
 
-        Of dynamic batches DeepSpeed 0.19.6 takes each for the last, and under ZeRO-1 and 2 forgets earlier gradients.
+        DeepSpeed 0.19.6 takes each dynamic batch for the last, and under ZeRO-1 and 2 forgets earlier gradients.
         """
         if self.args.train.dynamic_batch_enable:
             is_last = bool(self.replay_buffer.dynamic_optimizer_step[step])

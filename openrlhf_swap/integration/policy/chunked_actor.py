@@ -46,7 +46,7 @@ class ChunkedActor(_StockActor):
     head: Head | None = None  # None while log-probabilities are made all at once
 
     def hold_logits_of(self, tokens: int) -> str | None:
-        """Make log-probabilities of this many tokens at a time, or all at once for 0; returns why that cannot be."""
+        """Make log-probabilities of this many tokens at a time, or all at once for 0; returns why a model cannot."""
         if not tokens:
             return None
         base = without_adapters(self.model.module)
@@ -73,8 +73,8 @@ class ChunkedActor(_StockActor):
 
         `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are asked for,
         `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that are not actions, if it is
-        asked for; and, of chunks only, the log-probabilities of the (m,) targets of `branches`, which run behind the
-        rows, at temperature 1 as `answer_log_probs`.
+        asked for; and, if log-probabilities are made in chunks, those of the (m,) targets of `branches`, which run
+        after the rows, at temperature 1 as `answer_log_probs`.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -236,6 +236,6 @@ class PolicyScorer:
 
 
 def _clock() -> float:
-    """Seconds, when the device has done what it was given."""
+    """Seconds, read after the device has finished its work."""
     torch.cuda.synchronize()
     return time.perf_counter()

@@ -49,7 +49,7 @@ class SwapStrategy(_StockStrategy):
             super().print(*words)
 
     def get_ds_train_config(self, optim_dict: dict[str, Any] | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Overrides OpenRLHF's: AdamW is torch's fused one; its own, DeepSpeed would compile in the first actor."""
+        """Overrides OpenRLHF's: AdamW is torch's fused one, because DeepSpeed would compile its own at the start."""
         config: dict[str, Any] = super().get_ds_train_config(optim_dict, **kwargs)
         optimizer = config.get("optimizer", {})
         if optimizer.get("type") == "AdamW":
@@ -98,18 +98,18 @@ class SwapStrategy(_StockStrategy):
 
 
 def pin_ahead(sizes: list[int]) -> None:
-    """Let torch pin room for so many float32 numbers each, which it keeps for the next that asks: Adam's moments.
+    """Let torch pin main memory for Adam's moments, of these many float32 numbers each, and keep it for them.
 
-    Done after the first update, it took 8 s at 1.5B; now it is while the first responses are generated.
+    After the first update this took 8 s at 1.5B; now it happens while the first responses are generated.
     """
     places = [torch.empty(size, pin_memory=True) for size in sizes]
     places.clear()  # only now: each of them is to be a place of its own
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
-    """Let DeepSpeed 0.19.6 move the two moments of stage 3: it does so by name, but asks for its own class first.
+    """Let DeepSpeed 0.19.6 move the moments of stage 3: it would by their names, but asks for its own class first.
 
-    After a resume their places in main memory, saved with the state, are on the GPU, where torch has loaded them.
+    A checkpoint also holds their places in main memory, and torch loads these onto the GPU: after a resume they go.
     """
     offload_states = optimizer.offload_states
 

@@ -34,7 +34,7 @@ def named_weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 @contextmanager
 def _holding(values: Iterable[tuple[nn.Parameter, Tensor]]) -> Iterator[None]:
-    """Meanwhile these parameters hold these values; their own are kept and put back."""
+    """Let parameters hold other values inside the block, and put their own back."""
     kept = []
     try:
         for parameter, value in values:
@@ -47,7 +47,7 @@ def _holding(values: Iterable[tuple[nn.Parameter, Tensor]]) -> Iterator[None]:
 
 
 def merged_into_weights(model: nn.Module) -> AbstractContextManager[None]:
-    """Meanwhile the weights have the adapters added; subtracting these again would not give the same in bfloat16."""
+    """Add the adapters to the weights inside the block; subtracting them again would change weights in bfloat16."""
     layers = [(module, module.get_base_layer().weight) for module in model.modules() if isinstance(module, LoraLayer)]
     return _holding(
         (weight, sum(map(layer.get_delta_weight, layer.active_adapters), weight.data)) for layer, weight in layers
@@ -55,13 +55,13 @@ def merged_into_weights(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def begin_average(average: nn.Module, first: bool) -> None:
-    """Make a model that was just loaded the average, which only the first rank holds."""
+    """Turn a model that was just loaded into the average, which only the first rank holds."""
     for parameter in average.parameters():
         parameter.data = parameter.data.cpu().float() if first else parameter.data.new_empty(0)
 
 
 def rounded_average(average: nn.Module | None) -> AbstractContextManager[None]:
-    """Hold the average, if there is one, in bfloat16 meanwhile, as the policy is exported."""
+    """Hold the average, if there is one, in bfloat16 inside the block, as the policy is exported."""
     parameters = () if average is None else average.parameters()
     return _holding((parameter, parameter.data.bfloat16()) for parameter in parameters)
 

@@ -22,7 +22,7 @@ THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 
 @cache
 def install() -> None:
-    """Replace calls of CUDA before OpenRLHF is imported; on an accelerator build of torch, nothing."""
+    """Replace calls of CUDA before OpenRLHF is imported; does nothing on an accelerator build of torch."""
     if not is_cpu_build():
         return
     if "RAY_ADDRESS" not in os.environ:
@@ -37,7 +37,7 @@ def install() -> None:
 
 
 class _CpuDevice(str):
-    """The device "cpu", but "0" in an f-string: the replay buffer builds `f"cuda:{current_device()}"` and no more."""
+    """The device "cpu", but "0" in an f-string: the replay buffer builds `f"cuda:{current_device()}"`."""
 
     def __format__(self, spec: str) -> str:
         return "0"

@@ -147,7 +147,7 @@ class _InPlace:
     def start_weight_update(self) -> None:
         """Give layers with packed weights their plain ones back.
 
-        A CPU's vLLM drops the plain ones: a later load would fail or, of the output head, be ignored silently.
+        On a CPU, vLLM drops the plain ones: a later load would fail or, for the output head, be ignored silently.
         """
         for layer in self._packed_layers():
             if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding
@@ -255,7 +255,7 @@ class BytesSender(base.TrainerWeightTransferEngine):
 
     @classmethod
     def trainer_init(cls, *_: Any, **__: Any) -> Any:
-        """Does nothing, which vLLM's base class asks for: bytes over Ray need no meeting of sender and receivers."""
+        """Does nothing: vLLM's base class asks for it, but bytes over Ray need no meeting of sender and receivers."""
 
     def send_weights(self) -> None:
         assert self.source is not None
