@@ -70,9 +70,7 @@ def soak(args, append):
     plan = Plan(args.seed, args.apart, sum(row["event"] == "fault" for row in rows), clock())
     number = 1 + sum(row["event"] == "round" for row in rows)
     while clock() < end:
-        folder = args.output / f"round_{number}"
-        folder.mkdir(exist_ok=True)
-        disturbed = Training(folder / "run", prompts, args.steps, clock)
+        disturbed = Training(args.output / f"round_{number}" / "run", prompts, args.steps, clock)
         ended = disturbed.start(expected, plan, partial(record, "soak"), end)
         record("soak", "attempt", round=number, **ended)
         if ended["status"] == 0:

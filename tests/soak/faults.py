@@ -3,7 +3,7 @@
 import random
 import resource
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from support.disturbing import ENGINE
 
@@ -108,8 +108,3 @@ def strike(fault, process):
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (ROOM.get(fault.target, 4096), most))
     else:
         process.kill()
-
-
-def described(fault):
-    """A fault as a row of the soak's records."""
-    return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(fault).items()}

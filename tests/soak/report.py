@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from statistics import mean, median
+from statistics import linear_regression, mean, median
 from textwrap import fill
 
 from tabulate import tabulate
@@ -25,16 +25,12 @@ def defects(events):
         elif row["event"] == "round" and (row["unequal"] or not row["complete"]):
             found.append(f"{where}round {row['round']} differs in {', '.join(row['unequal']) or 'its steps'}")
         elif row["event"] == "attempt":
-            found += [where + text for text in _defects_of_attempt(row)]
-    return found
-
-
-def _defects_of_attempt(row):
-    found = [f"alive after ten seconds: {line}" for line in row["left_over"]]
-    if row["status"] not in ENDED or (row["status"] == 2 and len(row["errors"]) != 1):
-        found.append(f"ended with status {row['status']} and {len(row['errors'])} lines of error")
-    if row["status"] and not row["struck"] and not row["by_us"]:
-        found.append(f"ended with status {row['status']} though nothing had struck: {row['errors']}")
+            status, errors = row["status"], row["errors"]
+            found += [f"{where}alive after ten seconds: {line}" for line in row["left_over"]]
+            if status not in ENDED or (status == 2 and len(errors) != 1):
+                found.append(f"{where}ended with status {status} and {len(errors)} lines of error")
+            if status and not row["struck"] and not row["by_us"]:
+                found.append(f"{where}ended with status {status} though nothing had struck: {errors}")
     return found
 
 
@@ -48,9 +44,7 @@ def quarters(points):
 
 def slope(points):
     """What (second, MiB) points grow by in an hour, by least squares."""
-    middle, level = mean(time for time, _ in points), mean(size for _, size in points)
-    spread = sum((time - middle) ** 2 for time, _ in points)
-    return 3600 * sum((time - middle) * (size - level) for time, size in points) / spread
+    return 3600 * linear_regression(*zip(*points, strict=True)).slope
 
 
 def memory_of_attempts(events):

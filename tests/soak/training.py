@@ -4,21 +4,19 @@ import contextlib
 import ctypes
 import hashlib
 import os
-import re
 import signal
 import subprocess
 import threading
 import time
-from itertools import zip_longest
+from dataclasses import asdict
 
 import psutil
 from support.disturbing import ENDED_SECONDS, errors, is_alive, left_over
-from support.running import training
+from support.running import of_the_run, training
 
 from openrlhf_swap.files import read_rows
 from soak import faults
 
-OF_THE_CLOCK = re.compile("timing/|memory/|swap/grader_slow")  # metrics that are no property of the run
 BATCH = 16  # prompts of a step
 STUCK_SECONDS = 900  # without a new step, which no limit of the run itself allows
 MEMORY_SECONDS = 10
@@ -54,29 +52,23 @@ def burying(process):
         thread.join()
 
 
-def compared(row):
-    """The metrics of a step that a disturbed run must have as well."""
-    return {name: value for name, value in row.items() if not OF_THE_CLOCK.search(name)}
-
-
 def differences(row, expected):
     """Names of the metrics in which two rows differ, bit for bit (-0.0 is not 0.0; null equals null)."""
-    ours, theirs = compared(row), compared(expected)
+    ours, theirs = of_the_run([row, expected], "swap/grader_slow")
     return sorted(
         name for name in ours.keys() | theirs.keys() if repr(ours.get(name, "")) != repr(theirs.get(name, ""))
     )
 
 
 def results(output):
-    """Hashes of what a finished run delivers: the policy, and each table of rollouts."""
-    files = [output / "policy" / "model.safetensors", *sorted((output / "rollouts").iterdir())]
-    return [(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
+    """What a finished run delivers: the policy, and each table of rollouts."""
+    files = [output / "policy" / "model.safetensors", *(output / "rollouts").iterdir()]
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def unequal_results(output, calm):
     """Names of the files in which a finished run differs from the calm one."""
-    both = zip_longest(results(output), results(calm), fillvalue=("none", ""))
-    return [ours[0] for ours, theirs in both if ours != theirs]
+    return sorted({name for name, _ in results(output).items() ^ results(calm).items()})
 
 
 class Training:
@@ -162,7 +154,7 @@ class Attempt:
                     self.stopped[each] = now + fault.seconds
         self.struck.append(fault.kind)
         struck = sorted({self.roles.get(each, fault.target) for each in chosen})
-        self.record("fault", **faults.described(fault), struck=struck, step=len(self.training.rows()))
+        self.record("fault", **asdict(fault), struck=struck, step=len(self.training.rows()))
 
     def let_go_on(self, now):
         """Wake the processes whose stop is over."""

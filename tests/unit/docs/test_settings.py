@@ -1,22 +1,23 @@
 import runpy
+from pathlib import Path
 
+import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.flags.configuration import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.flags.stock import stock_parser
 
-SCRIPT = ROOT / "docs" / "make_settings.py"
-PAGE = ROOT / "docs" / "use" / "settings.md"
 
-
-def test_the_page_of_settings_is_up_to_date(capsys):
-    runpy.run_path(str(SCRIPT), run_name="__main__")
-    written = PAGE.read_text(encoding="utf-8")
-    assert written == capsys.readouterr().out, "python docs/make_settings.py > docs/use/settings.md"
+@pytest.mark.parametrize("page", ["method/conformance.md", "use/recipes.md", "use/settings.md"])
+def test_a_generated_page_is_up_to_date(capsys, page):
+    script = f"docs/make_{Path(page).stem}.py"
+    runpy.run_path(str(ROOT / script), run_name="__main__")
+    written = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert written == capsys.readouterr().out, f"python {script} > docs/{page}"
 
 
 def test_every_default_that_differs_has_its_reason():
-    script = runpy.run_path(str(SCRIPT))
+    script = runpy.run_path(str(ROOT / "docs" / "make_settings.py"))
     stock = {action.dest: action.default for action in stock_parser()._actions}
     ours = {**DEFAULTS, **ASYNC_DEFAULTS, **CPU_DEFAULTS}
     changed = {name for name, value in ours.items() if value != stock[name]} - {"reward.remote_url"}
