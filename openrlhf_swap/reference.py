@@ -106,7 +106,7 @@ def _parser() -> Parser:
 
 def _references(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
     """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
-    from openrlhf_swap.integration.startup.preflight import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
     flags = {"data.prompt_dataset": args.dataset, "data.prompt_probs": None, "data.prompt_split": args.split}
     flags |= {"data.input_key": args.input_key, "data.label_key": args.label_key, "data.input_template": None}

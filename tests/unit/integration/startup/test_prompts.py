@@ -13,8 +13,8 @@ from support.paths import POLICY
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import preflight
-from openrlhf_swap.integration.startup.preflight import load_prompts, write_usable_prompts
+from openrlhf_swap.integration.startup import prompts as startup_prompts
+from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
@@ -144,7 +144,7 @@ def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
     path = rows_file(tmp_path / "rows.jsonl", rows)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = read(usable(path, tokenizer, tmp_path / "out"))
-    monkeypatch.setattr(preflight, "reasons_to_drop", None)
+    monkeypatch.setattr(startup_prompts, "reasons_to_drop", None)
     assert read(usable(path, tokenizer, tmp_path / "again")) == first
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -188,7 +188,7 @@ What is 7?,7,2020-01-06
 @pytest.fixture
 def all_kept(monkeypatch):
     """Every row is usable: nothing is graded, so no process starts."""
-    monkeypatch.setattr(preflight, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
+    monkeypatch.setattr(startup_prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
@@ -283,8 +283,8 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    reasons = preflight.reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
-    assert reasons == [None, preflight.CHANGED_PROMPT]
+    reasons = startup_prompts.reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
+    assert reasons == [None, startup_prompts.CHANGED_PROMPT]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
