@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -106,13 +105,22 @@ def _shape(weight: Tensor) -> torch.Size:
 
 
 class EngineClient:
-    """Has the methods of vLLM's `VLLMWeightSyncClient`, and calls them on all engines over Ray."""
+    """vLLM's methods of a weight transfer (its `VLLMWeightSyncClient`), called on all engines over Ray."""
 
     def __init__(self, engines: list[Any]) -> None:
         self.engines = engines
 
-    def __getattr__(self, method: str) -> Callable[..., None]:
-        return partial(self._call, method)
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._call("init_weight_transfer_engine", init_info)
+
+    def start_weight_update(self) -> None:
+        self._call("start_weight_update")
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        self._call("update_weights", update_info)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._call("finish_weight_update")
 
     def _call(self, method: str, *info: Any) -> None:
         stored = [ray.put(part) for part in info]
