@@ -99,7 +99,7 @@ class Objective:
 
     It changes nothing in the sampling: in an asynchronous run it stays with the training."""
     predicted_tokens_left: Sequence[Sequence[float]] | None = None
-    """At each state of each response of the last batch, for the table of rollouts."""
+    """Tokens predicted to be left at each state of each response of the last batch, for the table of rollouts."""
     Settings: ClassVar[type[FlagSettings]] = FlagSettings
     """The attributes declared by `setting(...)`, here and in base classes: each a flag `--swap.<objective>.<name>`."""
 

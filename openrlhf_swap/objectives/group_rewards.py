@@ -654,7 +654,7 @@ class HAPO(Objective):
         self.counts: dict[str, int] = {}
 
     def rewards(self, batch: Batch) -> Tensor:
-        """By what was known before this batch; then remembers its correct lengths."""
+        """Uses the lengths known before this batch, then remembers those of its correct responses."""
         known = batch.each(lambda rollout: self.lengths.get(prompt_key(rollout.prompt), math.nan))
         f = torch.cos(math.pi / 2 * (batch.lengths / known).clamp(max=2)).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))

@@ -352,7 +352,7 @@ class LAPO(_Staged):
         return [SamplingRequest(prompt, count, self.limit or max_new_tokens)]
 
     def rewards(self, batch: Batch) -> Tensor:
-        """By what was known before this batch; then remembers its correct lengths."""
+        """Uses the lengths known before this batch, then remembers those of its correct responses."""
         medians = target_lengths(batch.lengths, batch.correct)
         if self.stage == 0:
             lengths = torch.where(batch.correct, batch.lengths.double(), torch.nan)
@@ -375,7 +375,7 @@ class LAPO(_Staged):
         return batch.correct.double() + torch.where(batch.correct, shortness, 0.0)
 
     def _key(self, prompt: str) -> str:
-        """Of the problem, whether its prompt has a promise or not, and whoever opens its thought."""
+        """The key of a problem, the same with and without a promise, and whether prompt or model opens the thought."""
         return prompt_key(_PROMISE.sub("", prompt).removesuffix(thought_opening(self.config.start_of_thought)))
 
     def metrics(self) -> dict[str, float]:

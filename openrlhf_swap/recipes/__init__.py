@@ -1,4 +1,4 @@
-"""Flags in YAML files: recipes, which hold what an objective's authors set, and files of one's own for `--config`.
+"""Flags in YAML files: recipes, which hold what an objective's authors set, and a user's own files for `--config`.
 
 A file has a section `flags` (name without dashes: value; `true` and `false` for switches); `FlagFile` has the rest.
 """

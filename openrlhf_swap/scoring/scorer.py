@@ -148,7 +148,7 @@ class Scorer:
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Meanwhile the model has neither dropout nor activation checkpointing."""
+    """Turn dropout and activation checkpointing off inside the block."""
     training = model.training
     model.train(False)
     try:

@@ -121,7 +121,7 @@ class BranchedRows:
 
     @contextmanager
     def branching(self) -> Iterator[None]:
-        """Meanwhile the model runs on such inputs."""
+        """Let the model run on such inputs inside the block."""
         with self._attention.replacing(), self._mixing():
             yield
 
@@ -187,7 +187,7 @@ class BranchAttention:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Meanwhile a model attends its rows as it is configured to, with their mask, and the branches."""
+        """Let a model attend its rows as it is configured to, with their mask, and the branches, inside the block."""
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
@@ -236,7 +236,7 @@ class BranchAttention:
         return torch.cat([output, behind], dim=1), None
 
     def _laid_end_to_end(self, part: Tensor) -> tuple[Tensor, Tensor]:
-        """Of (B, heads, T + n/B, D) the rows' (heads, B*T, D), and (heads, n, D): views if there is one row."""
+        """Split (B, heads, T + n/B, D) into rows (heads, B*T, D) and branches (heads, n, D); views if B is 1."""
         rows, behind = torch.split(part, [self._tokens, part.shape[2] - self._tokens], dim=2)
         return rows.transpose(0, 1).flatten(1, 2), behind.transpose(0, 1).flatten(1, 2)
 
@@ -304,7 +304,7 @@ def branching_mixers(
     device: torch.device,
     agree: Callable[[int], int],
 ) -> Iterator[None]:
-    """Meanwhile a model's mixers, its recurrent and convolution layers, run rows of `tokens` each and the branches.
+    """Let a model's recurrent and convolution layers (mixers) run rows of `tokens` each and the branches.
 
     A mixer gets its rows in pieces that end where branches start, and its state is copied there; then all branches
     continue from their states in a batch. Rows come one at a time, without padding: states of different lengths cannot

@@ -120,9 +120,9 @@ class ChunkedActor(_StockActor):
 def _giving_log_probs(
     layer: nn.Linear, targets: Tensor, actions: Tensor, head_pass: HeadPass, branches: BranchedRows | None
 ) -> Iterator[list[Tensor]]:
-    """Meanwhile the layer returns what `token_log_probs` does, and the list gets it, as DeepSpeed's hooks leave it.
+    """Let the layer return what `token_log_probs` does inside the block; the list gets it after DeepSpeed's hooks.
 
-    With branches, their targets' log-probabilities are in front of it.
+    With branches, their targets' log-probabilities come first.
     """
     outputs: list[Tensor] = []
 

@@ -1,7 +1,7 @@
 """Weights beside those that are trained: with LoRA adapters added, and their moving average (`--train.enable_ema`).
 
 OpenRLHF keeps the average in bfloat16, which rounds away what an update adds to it, and leaves it out of checkpoints.
-The first rank saves the model, so it alone keeps the average, in float32 and main memory; the others' is empty.
+The first rank saves the model, so it alone keeps the average, in float32 and main memory; others keep an empty one.
 Sharded weights (ZeRO-3) are refused before a run starts.
 """
 

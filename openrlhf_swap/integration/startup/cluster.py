@@ -36,7 +36,7 @@ OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; R
 
 @contextmanager
 def starting_ray(configuration: Configuration) -> Iterator[Future[None]]:
-    """Start Ray behind the block, which waits for the result before it uses Ray, and shut it down with the block."""
+    """Start Ray while the block runs, which waits for the result before it uses Ray, and shut it down at the end."""
     args, on_cpu = configuration.args, configuration.on_cpu
     if on_cpu:
         install(CPU_COMMAND)

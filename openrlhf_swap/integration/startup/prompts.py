@@ -193,7 +193,7 @@ def _remembered_reasons(
     for row, reference in zip(rows, references, strict=True):
         digest.update(to_line([row[data.input_key], reference.answer]).encode())
     path = memory.with_name(f"rows_{digest.hexdigest()[:32]}.jsonl")
-    # A function of one's own may change between two starts, so its rows are always checked.
+    # A user's own function may change between two starts, so its rows are always checked.
     if run.grader == MATH and (known := list(read_rows(path))):
         return list(known[0])
     prompts = list(render_prompts(rows, args, tokenizer))
