@@ -80,8 +80,11 @@ def main(argv: list[str]) -> int:
 
 def _read_record(path: Path) -> dict[str, Any]:
     """A JSON file that an earlier start wrote; {} if there is none or, after a line that says so, if it is torn."""
+    if not path.exists():
+        return {}
     with suppress(ValueError, RecursionError):
-        if isinstance(record := json.loads(path.read_bytes()) if path.exists() else {}, dict):
+        record = json.loads(path.read_bytes())
+        if isinstance(record, dict):
             return record
     print(f"[swap] {path} cannot be read and is ignored")
     return {}

@@ -5,10 +5,9 @@ OpenRLHF's own parser and main have accepted the arguments by then (`configurati
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from operator import attrgetter, ge, gt, le, lt
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -32,20 +31,28 @@ NEEDED = {
     "data.label_key": "is missing; name the column with the reference answers",
     "reward.remote_url": "is empty; leave it out to use the built-in grader",
 }
-BOUNDS = {"at least": ge, "more than": gt, "at most": le, "less than": lt}
-# A zero would train nothing, divide by zero, or wait without end.
-RANGES = {  # bounds, in the words of the message -> flags
-    "at least 1": """actor.num_nodes actor.num_gpus_per_node ref.num_nodes ref.num_gpus_per_node vllm.num_engines
+# What a number has to be, and the flags that say so. A zero would train nothing, divide by zero, or wait without end.
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "at least 1": (
+        lambda number: number >= 1,
+        """actor.num_nodes actor.num_gpus_per_node ref.num_nodes ref.num_gpus_per_node vllm.num_engines
         vllm.tensor_parallel_size rollout.batch_size rollout.micro_batch_size rollout.max_new_tokens
         rollout.max_tokens_per_gpu train.batch_size train.micro_batch_size train.max_tokens_per_gpu train.max_epochs
         train.num_episodes train.async_queue_size eval.n_samples_per_prompt data.max_samples ckpt.max_num
         logger.logging_steps""",
-    "at least 1, or -1 to switch it off": "ckpt.save_steps eval.steps",
-    "more than 0": "actor.adam.lr actor.muon.lr actor.adam.eps actor.eps_clip rollout.temperature",
-    "at least 0": "actor.max_norm actor.adam.weight_decay algo.kl.init_coef eval.temperature ds.lora.rank",
-    "more than 1": "actor.dual_clip",
-    "more than 0 and at most 1": "rollout.top_p vllm.gpu_memory_utilization",
-    "at least 0 and less than 1": "actor.lr_warmup_ratio train.ema_beta",
+    ),
+    "at least 1, or -1 to switch it off": (lambda number: number >= 1 or number == -1, "ckpt.save_steps eval.steps"),
+    "more than 0": (
+        lambda number: number > 0,
+        "actor.adam.lr actor.muon.lr actor.adam.eps actor.eps_clip rollout.temperature",
+    ),
+    "at least 0": (
+        lambda number: number >= 0,
+        "actor.max_norm actor.adam.weight_decay algo.kl.init_coef eval.temperature ds.lora.rank",
+    ),
+    "more than 1": (lambda number: number > 1, "actor.dual_clip"),
+    "more than 0 and at most 1": (lambda number: 0 < number <= 1, "rollout.top_p vllm.gpu_memory_utilization"),
+    "at least 0 and less than 1": (lambda number: 0 <= number < 1, "actor.lr_warmup_ratio train.ema_beta"),
 }
 FIXED = (
     ("algo.advantage.estimator", "group_norm", "the outcome term is group_norm: leave it out"),
@@ -104,13 +111,13 @@ def _values(configuration: Configuration) -> Refusals:
     args, values = configuration.args, configuration.values
     for name, remedy in NEEDED.items():
         yield not values[name], f"--{name} {remedy}"
-    for text, names in RANGES.items():
-        bounds = [(BOUNDS[words], int(bound)) for words, bound in re.findall(r"(\w+ \w+) (\d+)", text)]
+    for text, (fits, names) in RANGES.items():
         for name in names.split():
             value = attrgetter(name)(args)
-            is_off = value is None or ("or -1" in text and value == -1)
-            fits = is_off or (abs(value) < 2**63 and all(compare(value, bound) for compare, bound in bounds))
-            yield not fits, f"--{name} is {value}; use {text}"
+            yield (
+                value is not None and not (abs(value) < 2**63 and fits(value)),  # of NaN neither is true
+                f"--{name} is {value}; use {text}",
+            )
     for name, wanted, reason in FIXED:
         yield (values[name] or None) != (wanted or None), f"--{name} is {values[name]}; {reason}"
     yield (
