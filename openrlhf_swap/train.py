@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -32,7 +31,7 @@ from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.process import locked, private_ray, quiet_console
+from openrlhf_swap.runs.process import ctrl_c_after, locked, private_ray, quiet_console
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
@@ -110,10 +109,8 @@ def _check_quickly(configuration: Configuration) -> None:
 def _train(configuration: Configuration, words: list[str]) -> None:
     notes = complete(configuration.values)[1]
     print(f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end="")  # a resumed run appends to the log
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # in the middle of torch's import Ctrl-C would abort
-    import torch  # noqa: F401
-
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    with ctrl_c_after():  # in the middle of torch's import it would abort the process
+        import torch  # noqa: F401
     from openrlhf_swap.integration import patches
 
     patches.check_versions()

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -101,6 +102,22 @@ def _own(line: bytes, mark: str) -> str:
     text = _OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace"))
     foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
     return text if text.startswith(mark) and not foreign_end else ""
+
+
+@contextmanager
+def ctrl_c_after() -> Iterator[None]:
+    """Hold back a Ctrl-C until the block has ended. Only the main thread may enter.
+
+    A handler, because a mask holds in one thread only: the signal would go to another, and raise here all the same.
+    """
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager

@@ -8,12 +8,14 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError, RunError
-from openrlhf_swap.runs.process import _own, locked, quiet_console
+from openrlhf_swap.runs.process import _own, ctrl_c_after, locked, quiet_console
 
 PROGRAM = """
 import atexit, os, subprocess, sys, time
@@ -55,6 +57,41 @@ def run(folder, *argv, **options):
 
 def run_quietly(folder, *argv):
     return run(folder, *argv, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def another_thread():
+    """Like the one that follows the log: the kernel may give it a signal that is meant for the process."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_waits_for_the_end_of_a_block(another_thread, presses):
+    steps = []
+    with pytest.raises(KeyboardInterrupt):
+        with ctrl_c_after():
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
+            steps.append("the block went on")
+        steps.append("the code after it did not")
+    assert steps == ["the block went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_stays_ignored_where_it_was(another_thread):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell runs in the background
+    try:
+        with ctrl_c_after():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
