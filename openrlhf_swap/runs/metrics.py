@@ -154,7 +154,9 @@ def drop_metrics_after(folder: Path, step: int) -> None:
     """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the files away."""
     for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
-            path.replace(path.with_suffix(".before.jsonl"))
+            before = path.with_suffix(".before.jsonl")
+            write_rows(before, [*read_rows(before), *read_rows(path)])
+            path.unlink()
         else:
             write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
 

@@ -97,7 +97,9 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     assert list(read_rows(tmp_path / "metrics.jsonl")) == [{"step": 1, "a": 1.0}, {"step": 2, "a": 20.0}]
     drop_metrics_after(tmp_path, 0)
     assert not (tmp_path / "metrics.jsonl").exists()
-    assert [row["step"] for row in read_rows(tmp_path / "metrics.before.jsonl")] == [1, 2]
+    append_metrics(tmp_path, 1, {"a": 30})
+    drop_metrics_after(tmp_path, 0)  # a third start
+    assert [row["a"] for row in read_rows(tmp_path / "metrics.before.jsonl")] == [1, 20, 30]
 
 
 def test_keys_are_not_written_down():
