@@ -72,6 +72,9 @@ def ask_again(folder: Path, args: argparse.Namespace) -> list[Row]:
     model, end = settings["model"], settings["end_of_thought"]
     tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
     rows = {name: list(hinted_rows(folder, name, args)) for name in samples.graded_benchmarks(folder)}
+    if empty := [name for name, some in rows.items() if not some]:
+        need = "it takes two problems with different answers, and --samples of at least 1"
+        raise DataError(f"nothing of {', '.join(empty)} in {folder} can be asked again; {need}")
     prompts = {
         name: [prompt_ids(tokenizer, samples.asked(row["problem"], settings["suffix"])) for row in some]
         for name, some in rows.items()

@@ -73,3 +73,11 @@ def test_the_card_carries_one_table(asked, tokenizer, monkeypatch, tmp_path):
 def test_what_cannot_work_is_one_line(tmp_path, capsys, flags, message):
     assert run_command(hints.main, [str(tmp_path / "nothing"), *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_problems_that_share_their_answer_have_no_wrong_one(asked, tokenizer, monkeypatch, capsys):
+    problems = [{"id": name, "problem": name, "answer": "2"} for name in "pq"]
+    write_rows(rows_path("problems", asked, "own"), problems)
+    assert ask(asked, tokenizer, monkeypatch, lambda _: "")[0] == 2
+    expected = f"error: nothing of own in {asked} can be asked again; it takes two problems with different answers, "
+    assert capsys.readouterr().err == f"{expected}and --samples of at least 1\n"
