@@ -15,16 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.rows import EMPTY_PROBLEM, find_faults
 from openrlhf_swap.rewards.verifiers import MATH, Reference
-
-if TYPE_CHECKING:
-    pass
 
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"

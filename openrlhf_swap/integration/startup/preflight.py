@@ -100,7 +100,7 @@ def settings_of(configuration: Configuration) -> Row:
 def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
     """The settings of the run that wrote the checkpoint to resume from; {} to start from the beginning.
 
-    Moves incomplete ones aside and prints what it finds. Raises ConfigError for a checkpoint of a run with other
+    Deletes incomplete ones and prints what it finds. Raises ConfigError for a checkpoint of a run with other
     settings, and CheckpointError for one although the run is to start from the beginning.
     """
     path = Path(args.ckpt.path)
