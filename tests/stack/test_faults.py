@@ -104,6 +104,7 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
     (events,) = (tmp_path / "tb").rglob("events.out.tfevents.*")
     assert_is_complete(calm, result, events)
 
+    flags += ["--logger.tensorboard_dir", str(tmp_path / "disturbed_tb")]
     run = Run(tmp_path, prompts_file, flags)
     _, status = run.start_and_disturb(3, None, signal.SIGKILL)
     assert status == -signal.SIGKILL
@@ -136,6 +137,10 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(tmp_path
 
     rows = list(read_rows(run.output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]  # each of them once, after all
+    (events,) = (tmp_path / "disturbed_tb").iterdir()
+    assert len(list(events.glob("events.out.tfevents.*"))) > 2  # one of each start
+    shown = EventAccumulator(str(events)).Reload().Scalars("train/swap/accuracy")
+    assert [event.step for event in shown] == [1, 2, 3, 4, 5, 6]
     expected = by_step(read_rows(calm / "metrics.jsonl"))
     found = by_step([*run.done, *run.new_rows()])
     assert sum(map(len, found.values())) > 6

@@ -189,6 +189,11 @@ class TrainerMixin(BasePPOTrainer):
         if self.args.algo.kl.target:
             self.kl_ctl.value = states.get("kl_coefficient", self.kl_ctl.value)
         drop_metrics_after(self._folder, states["global_step"])
+        if self.tensorboard_logger:  # its steps after this one are replaced, as with SummaryWriter's `purge_step`
+            from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+            start = Event(step=states["global_step"] + 1, session_log=SessionLog(status=SessionLog.START))
+            self.tensorboard_logger.writer.file_writer.add_event(start)
         self._guards.history = states.get("guards", [])
         return states
 
