@@ -110,12 +110,11 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     notes = complete(configuration.values)[1]
     print(f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end="")  # a resumed run appends to the log
     with ctrl_c_after():  # in the middle of torch's import it would abort the process
-        import torch  # noqa: F401
-    from openrlhf_swap.integration import patches
+        from openrlhf_swap.integration import patches
 
-    patches.check_versions()
-    from openrlhf_swap.integration.startup.cluster import starting_ray
-    from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
+        patches.check_versions()
+        from openrlhf_swap.integration.startup.cluster import starting_ray
+        from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)
@@ -138,10 +137,10 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     whole = resolved.use_whole_paths()
     if not whole.on_cpu:
         whole = check_gpus(whole)
-    with starting_ray(whole) as started:
+    with starting_ray(whole) as wait_for_ray:
         from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
 
-        launch(whole, started)
+        launch(whole, wait_for_ray)
     try_write_card(Path(args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")

@@ -9,9 +9,9 @@ wait silently.
 import os
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
 from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES, install
 from openrlhf_swap.integration.runtime.cpu import THREADS
+from openrlhf_swap.runs.process import ctrl_c_after
 
 POLL_SECONDS = 2.0
 # What OpenRLHF gives to its processes.
@@ -35,16 +36,25 @@ OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; R
 
 
 @contextmanager
-def starting_ray(configuration: Configuration) -> Iterator[Future[None]]:
-    """Start Ray while the block runs, which waits for the result before it uses Ray, and shut it down at the end."""
+def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
+    """Start Ray while the block imports, and shut it down at the end.
+
+    Yields what waits for Ray. Until then a Ctrl-C is held back: in the middle of an import it may get lost.
+    """
     args, on_cpu = configuration.args, configuration.on_cpu
     if on_cpu:
         install(CPU_COMMAND)
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(1) as pool, ExitStack() as held:
+        held.enter_context(ctrl_c_after())
         started = pool.submit(start_ray, gpu_actors(args), on_cpu)
+
+        def wait() -> None:
+            started.result()
+            held.close()
+
         try:
-            yield started
+            yield wait
         finally:
             pool.submit(ray.shutdown).result()
 

@@ -5,7 +5,7 @@ import re
 import runpy
 import sys
 import time
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +28,8 @@ from openrlhf_swap.runs import checkpoints
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 
-def launch(configuration: Configuration, started: Future[None]) -> None:
-    """Train as soon as Ray has `started`; raises the SwapError that was raised in an actor."""
+def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> None:
+    """Train as soon as Ray is there; raises the SwapError that was raised in an actor."""
     args, run = configuration.args, configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
@@ -49,7 +49,7 @@ def launch(configuration: Configuration, started: Future[None]) -> None:
     print("[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import", flush=True)
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
-        run_openrlhf(configuration, engines, started)
+        run_openrlhf(configuration, engines, wait_for_ray)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -64,13 +64,13 @@ def launch(configuration: Configuration, started: Future[None]) -> None:
             time.sleep(LAST_WORDS_SECONDS)
 
 
-def run_openrlhf(configuration: Configuration, engines: Any, started: Future[None]) -> None:
+def run_openrlhf(configuration: Configuration, engines: Any, wait_for_ray: Callable[[], None]) -> None:
     """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes and settings."""
     args = configuration.args
     args.swap, args.swap_run = configuration.method, configuration.run
     with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
         train = runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"]
-        started.result()
+        wait_for_ray()
         train(args)
 
 

@@ -1,11 +1,16 @@
 """Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
+import os
+import signal
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import ray.util.state
 
 from openrlhf_swap.command import run_command
+from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import cluster
 
 NOWHERE = "http://127.0.0.1:9"  # nothing listens on the port for discarding
@@ -73,3 +78,16 @@ def test_processes_at_work_at_the_same_time_share_the_cores(cores, actors, engin
         train=SimpleNamespace(async_enable=asynchronous),
     )
     assert cluster.threads(args, cores) == expected
+
+
+def test_ctrl_c_while_ray_starts_ends_the_run_when_it_is_there(monkeypatch):
+    ready, steps = threading.Event(), []
+    monkeypatch.setattr(cluster, "start_ray", lambda places, on_cpu: ready.wait())
+    with pytest.raises(KeyboardInterrupt), cluster.starting_ray(configure([], on_cpu=False)) as wait_for_ray:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        steps.append("imports go on")
+        ready.set()
+        wait_for_ray()
+        steps.append("and the run begins")
+    assert steps == ["imports go on"]
