@@ -1,6 +1,7 @@
 import os
 import random
 import secrets
+import signal
 from contextlib import closing
 
 import pytest
@@ -32,6 +33,14 @@ def grader():
 
     with closing(Grader(processes=2, time_limit=3.0)) as grader:
         yield grader
+
+
+@pytest.fixture
+def in_foreground():
+    """Take Ctrl-C as usual: what a shell runs in the background ignores it, and so do the tests that it started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

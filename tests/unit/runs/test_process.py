@@ -71,7 +71,7 @@ def another_thread():
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_waits_for_the_end_of_a_block(another_thread, presses):
+def test_ctrl_c_waits_for_the_end_of_a_block(in_foreground, another_thread, presses):
     steps = []
     with pytest.raises(KeyboardInterrupt):
         with ctrl_c_after():

@@ -80,7 +80,7 @@ def test_processes_at_work_at_the_same_time_share_the_cores(cores, actors, engin
     assert cluster.threads(args, cores) == expected
 
 
-def test_ctrl_c_while_ray_starts_ends_the_run_when_it_is_there(monkeypatch):
+def test_ctrl_c_while_ray_starts_ends_the_run_when_it_is_there(monkeypatch, in_foreground):
     ready, steps = threading.Event(), []
     monkeypatch.setattr(cluster, "start_ray", lambda places, on_cpu: ready.wait())
     with pytest.raises(KeyboardInterrupt), cluster.starting_ray(configure([], on_cpu=False)) as wait_for_ray:
