@@ -62,7 +62,8 @@ _FUNCTION = re.compile(
 )
 _OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
-_DEGREE = re.compile(r"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*\{?\s*(?:\\text\s*\{\s*o\s*\}|o(?![A-Za-z]))\s*\}?")
+_O = r"(?:o(?![A-Za-z])|\\text\s*\{\s*o\s*\})"
+_DEGREE = re.compile(rf"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*(?:\{{\s*{_O}\s*\}}|{_O})")
 _POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
@@ -115,6 +116,7 @@ def write_latex(text: str) -> str:
         return text
     while (rooted := _ROOT.sub(_write_root, text)) != text:  # roots of roots
         text = rooted
+    text = re.sub(r"(?<=[\d)}])π", r"\\pi ", text)  # before a unit in other letters, too
     return re.sub(r"[^\x00-\x7f]+", _spell, text)
 
 

@@ -64,6 +64,10 @@ def graded(answer, response, closed=True):
         (r"2\sqrt{3}", "2√3 米", True),
         ("9.11e-31", r"9.11\times 10^{-31}", True),
         (r"120^\circ", r"120\degree", True),
+        (r"120^\circ", "120^o", True),
+        (r"120^\circ", "120^{o}", True),
+        (r"16\pi", "16π平方厘米", True),
+        (r"16\pi", "16πr", False),
         ("5 θ", "5", False),
         ("E", r"\boxed{E}", True),
         ("e", "E", False),
@@ -125,6 +129,7 @@ def test_equality(answer, given, correct):
         ("42", r"Is it \boxed{42}?", None),
         ("42", r"x is not zero, so \boxed{42}", True),
         ("16", r"First \boxed{16}. Twice that: \fbox{32", None),
+        ("32", r"First \boxed{16}. Twice that: \framebox{32}", True),
         ("16", r"First \boxed{16}. Twice that: \boxed", None),
         # Announcements.
         ("(2, 3)", "We solve both.\n\nAnswer: (2, 3)", True),
