@@ -106,12 +106,19 @@ def _own(line: bytes, mark: str) -> str:
 
 @contextmanager
 def ctrl_c_after() -> Iterator[None]:
-    """Hold back a Ctrl-C until the block has ended. Only the main thread may enter.
+    """Hold back a Ctrl-C, but not a second one, until the block has ended. Only the main thread may enter.
 
     A handler, because a mask holds in one thread only: the signal would go to another, and raise here all the same.
     """
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+
+    def hold(number: int, _: object) -> None:
+        if came:
+            signal.signal(number, before)
+            signal.raise_signal(number)
+        came.append(number)
+
+    before = signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
