@@ -19,11 +19,12 @@ _PROSE = re.compile(  # two words in a row, "Step 3", "5 make 41"
     r"(?<!\\)\b(?:[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|[A-Z][a-z]{2,}\s+\d|\d\s+(?!or\b|and\b)[a-z]{2,}\s+\S)"
 )
 _LONGEST_BARE = 200  # characters of a response that may be nothing but an answer
-_BRACES = re.compile(r"\\(?:boxed|f(?:rame)?box)\s*\{|\{|\}")
+_BOX = r"\\(?:boxed|fbox|framebox)"
+_BRACES = re.compile(rf"{_BOX}\s*\{{|\{{|\}}")
 _BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
 _HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
-_BARE_BOX = re.compile(r"\\(?:boxed|fbox|framebox)(?:\s*(\d[\d.,]*(?<!\D))|\s+([A-Za-z])(?![A-Za-z]))")
-_FILLED_BOX = re.compile(rf"\\(?:boxed|f(?:rame)?box)\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
+_BARE_BOX = re.compile(rf"{_BOX}(?:\s*(\d[\d.,]*(?<!\D))|\s+([A-Za-z])(?![A-Za-z]))")
+_FILLED_BOX = re.compile(rf"{_BOX}\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
 # How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
 _COPULA = (
     r"(?:\b(?:is|are|was|were|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"

@@ -1,4 +1,4 @@
-"""The process of a run: its console, the lock on its folders, and a Ray that nobody else can use.
+"""The process of a run: its console, its Ctrl-C, the lock on its folders, and a Ray that nobody else can use.
 
 Stdout and stderr are redirected to a log, not to a pipe: printing never waits for us, a killed process loses nothing,
 and its children print there too. A thread follows the log, and shows the command's own lines.
