@@ -27,7 +27,8 @@ from openrlhf_swap.errors import ConfigError, RunError, SwapError, first_line
 SECONDS = 0.2  # between two reads of the log
 BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
 LEAST_SPACE = 2**20  # bytes that the log must find free
-_OF_AN_ACTOR = re.compile(r"^\(\w+ pid=\d+(, ip=[^)]*)?\) ")
+# Ray puts an actor's name in front of its lines, and vLLM its engine's: "(SwapRolloutActor pid=5) (EngineCore pid=6) ".
+_OF_AN_ACTOR = re.compile(r"^(\(\w+ pid=\d+[^)]*\) )+")
 FOLDER = "RAY_TMPDIR"
 LOCK = "run.lock"
 
@@ -98,7 +99,7 @@ def _follow(log: Path, start: int, mark: str, console: int, done: threading.Even
 
 
 def _own(line: bytes, mark: str) -> str:
-    """The text after a progress bar's last carriage return, without an actor's prefix; "" if it lacks the mark."""
+    """The text after a progress bar's last carriage return, without the prefixes of actors; "" if it lacks the mark."""
     text = _OF_AN_ACTOR.sub("", line.rpartition(b"\r")[2].decode(errors="replace"))
     foreign_end = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
     return text if text.startswith(mark) and not foreign_end else ""

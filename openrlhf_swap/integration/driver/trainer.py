@@ -137,6 +137,10 @@ class TrainerMixin(BasePPOTrainer):
     ) -> None:
         """Overrides OpenRLHF's: after a skipped step, a ruined policy must not displace good checkpoints."""
         metrics = {**(logs_dict or {}), "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
+        if "timing/step_total" in metrics:
+            # OpenRLHF adds up all that begins with "timing/", and these are parts of phases that it has already.
+            for part in ("timing/score", "timing/continuations"):
+                metrics["timing/step_total"] -= metrics.get(part, 0.0)
         append_metrics(self._folder, global_step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has reported the step
             print(f"[swap] {step_line(global_step, self._last_step, metrics)}", flush=True)

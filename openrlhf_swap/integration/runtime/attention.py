@@ -107,6 +107,9 @@ def bounds_or_mask(
     if not one_row or options.get("use_vmap"):
         return sdpa_mask(batch_size, q_length, kv_length, mask_function=mask_function, **options)
     token = torch.arange(1, q_length, device=options["device"])
+    if token.is_cuda:
+        # Tried here, outside of the layers: inside a checkpointed layer the trial's tensors would count as the layer's.
+        kernels_work(token.device)
     first = token.new_zeros(1)
     starts = (~mask_function(first, first, token, token - 1)).cpu().nonzero().flatten() + 1
     places = [0, *starts.tolist(), q_length]

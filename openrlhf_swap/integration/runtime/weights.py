@@ -305,9 +305,12 @@ class WorkerExtension:
 class _Phases(logging.Handler):
     """Says on the console what the engine whose process this is does next, at messages of vLLM's."""
 
+    # By the beginning of a message. Of two with one meaning, one is of the older model runner or of a first start.
     MESSAGES: ClassVar[dict[str, str]] = {
         "Starting to load model": "loads the weights",
+        "Loading model from scratch": "loads the weights",
         "Using cache directory": "compiles the model, or loads what was compiled before",
+        "Directly load AOT compilation": "loads the model that was compiled before",
         "GPU KV cache size": "warms up, and captures CUDA graphs unless it runs eagerly",
     }
 
