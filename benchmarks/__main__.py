@@ -1,11 +1,11 @@
 """Run all benchmarks at a small size and print their ratios in one table.
 
-    python -m benchmarks                    # a few minutes on two cores
-    python -m benchmarks driver logits      # only these
-    python -m benchmarks --whole            # each with its own defaults, as docs/measurements.md has them
+    python -m benchmarks                    # a few minutes on two cores python -m benchmarks driver
+    logits      # only these python -m benchmarks --whole            # each with its own defaults,
+    as docs/measurements.md has them
 
-Each ratio is listed with what it compares; both sides are timed in one process. The benchmarks' own output goes to
-stderr.
+Each ratio is listed with what it compares; both sides are timed in one process. The benchmarks' own
+output goes to stderr.
 """
 
 from __future__ import annotations
@@ -21,7 +21,18 @@ from tabulate import tabulate
 # Flags that make each of them small.
 SMALL = {
     "advantages": ["--groups", "32", "--tokens", "4000"],
-    "beside_trl": ["--steps", "2", "--prompts", "4", "--responses", "4", "--tokens", "100", "--rows", "8"],
+    "beside_trl": [
+        "--steps",
+        "2",
+        "--prompts",
+        "4",
+        "--responses",
+        "4",
+        "--tokens",
+        "100",
+        "--rows",
+        "8",
+    ],
     "bfloat16": ["--repeats", "3"],
     "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],
@@ -36,7 +47,9 @@ _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
 
 
 def run(name: str, options: list[str]) -> list[list[str]]:
-    """Run a benchmark; returns rows of the table: benchmark, ratio, meaning, and the seconds that it took."""
+    """Run a benchmark; returns rows of the table: benchmark, ratio, meaning, and the seconds that
+    it took.
+    """
     command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", *options]
     start = time.perf_counter()
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -48,15 +61,26 @@ def run(name: str, options: list[str]) -> list[list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(SMALL)} (default: all)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of {', '.join(SMALL)} (default: all)"
+    )
     parser.add_argument("--whole", action="store_true", help="run each at its default size")
     args = parser.parse_args()
     if unknown := sorted(set(args.names) - set(SMALL)):
         parser.error(f"{unknown[0]} is not a benchmark; use any of {', '.join(SMALL)}")
-    rows = [row for name in args.names or SMALL for row in run(name, [] if args.whole else SMALL[name])]
+    rows = [
+        row for name in args.names or SMALL for row in run(name, [] if args.whole else SMALL[name])
+    ]
     print(
-        tabulate(rows, ["benchmark", "ratio", "of what to what", "seconds"], tablefmt="github", disable_numparse=True)
+        tabulate(
+            rows,
+            ["benchmark", "ratio", "of what to what", "seconds"],
+            tablefmt="github",
+            disable_numparse=True,
+        )
     )
     return int(any(row[1] == "-" for row in rows))
 

@@ -33,7 +33,13 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
     logprobs = torch.randn(*shape, steps + 1, dtype=torch.float64).cumsum(-1) - 5
     scored = correct.unsqueeze(-1).expand(*shape, steps).clone()
     return StepBatch(
-        lengths, correct, logprobs, ends, scored, state_mask=pad(scored, (1, 0)), states=torch.empty(0, 0)
+        lengths,
+        correct,
+        logprobs,
+        ends,
+        scored,
+        state_mask=pad(scored, (1, 0)),
+        states=torch.empty(0, 0),
     )
 
 
@@ -41,8 +47,12 @@ def vectorised(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Te
     """(G, N, A) float32, as a training step computes them."""
     outcome = outcome_advantages(batch.correct.double(), numbers.eps).float()
     signals = step_signals(batch, numbers)
-    process = process_advantages(signals.normalised.float(), batch.step_ends, batch.step_mask, tokens)
-    return unified_advantages(outcome.unsqueeze(-1), process, numbers.outcome_weight, numbers.process_weight)
+    process = process_advantages(
+        signals.normalised.float(), batch.step_ends, batch.step_mask, tokens
+    )
+    return unified_advantages(
+        outcome.unsqueeze(-1), process, numbers.outcome_weight, numbers.process_weight
+    )
 
 
 def looped(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:
@@ -51,7 +61,9 @@ def looped(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor
     normalised = step_signals(batch, numbers).normalised.float()
     advantages = (numbers.outcome_weight * outcome).unsqueeze(-1).repeat(1, 1, tokens)
     for g, n in batch.correct.nonzero().tolist():
-        for reward, end in zip(normalised[g, n].tolist(), batch.step_ends[g, n].tolist(), strict=True):
+        for reward, end in zip(
+            normalised[g, n].tolist(), batch.step_ends[g, n].tolist(), strict=True
+        ):
             advantages[g, n, : end + 1] += numbers.process_weight * reward
     return advantages
 
@@ -67,7 +79,9 @@ def timed(function: Callable, *arguments: object) -> tuple[torch.Tensor, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--groups", type=int, default=128)
     parser.add_argument("--responses", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=12_000)
@@ -77,7 +91,9 @@ def main() -> None:
     numbers = Coefficients()
     fast, fast_seconds = timed(vectorised, batch, numbers, args.tokens)
     slow, slow_seconds = timed(looped, batch, numbers, args.tokens)
-    print(f"{args.groups * args.responses} responses of up to {args.tokens} tokens, {args.steps} steps each")
+    print(
+        f"{args.groups * args.responses} responses of up to {args.tokens} tokens, {args.steps} steps each"
+    )
     print(f"vectorised {fast_seconds:.2f} s, loop over steps {slow_seconds:.2f} s")
     print(f"largest difference {(fast - slow).abs().max().item():.1e}")
     print(f"ratio {slow_seconds / fast_seconds:.2f}: advantages by a loop over steps, to ours")

@@ -1,13 +1,15 @@
-"""A training step by phases, with swap, with grpo, and in TRL's GRPO on the same model, prompts and machine.
+"""A training step by phases, with swap, with grpo, and in TRL's GRPO on the same model, prompts and
+machine.
 
     python -m benchmarks.beside_trl
 
-Without a GPU the embedded policy trains as `scripts/train_swap.sh laptop` has it, and TRL samples with transformers.
-With one, a model of R1-Distill-Qwen-1.5B's sizes with random weights trains as `train_swap.sh 1gpu` has it, both with
-vLLM on the same GPU; its responses end at random, after 1,100 tokens on average. A coin says which are correct.
+Without a GPU the embedded policy trains as `scripts/train_swap.sh laptop` has it, and TRL samples
+with transformers. With one, a model of R1-Distill-Qwen-1.5B's sizes with random weights trains as
+`train_swap.sh 1gpu` has it, both with vLLM on the same GPU; its responses end at random, after
+1,100 tokens on average. A coin says which are correct.
 
-TRL gets an environment of its own in --environment, which sees the packages of this one; what it adds stands in
-benchmarks/requirements-trl.txt. The first step of each, which warms up, is left out.
+TRL gets an environment of its own in --environment, which sees the packages of this one; what it
+adds stands in benchmarks/requirements-trl.txt. The first step of each, which warms up, is left out.
 """
 
 from __future__ import annotations
@@ -69,7 +71,10 @@ def write_prompts(path: Path, number: int) -> None:
     sys.path.insert(0, str(ROOT / "examples" / "worlds"))
     from addition import problems
 
-    rows = ({"problem": problem.question, "answer": problem.answer} for problem in islice(problems(5), number))
+    rows = (
+        {"problem": problem.question, "answer": problem.answer}
+        for problem in islice(problems(5), number)
+    )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -95,17 +100,26 @@ def flags_of(
         "train.num_episodes": 1,
         "ckpt.save_steps": 1000,
     }
-    return [str(word) for name, value in flags.items() for word in (f"--{name}", value)] + args.flags
+    return [
+        str(word) for name, value in flags.items() for word in (f"--{name}", value)
+    ] + args.flags
 
 
-def train(objective: str, model: Path, prompts: Path, context: int, args: argparse.Namespace) -> list[Seconds]:
+def train(
+    objective: str, model: Path, prompts: Path, context: int, args: argparse.Namespace
+) -> list[Seconds]:
     """The phases of each step of ours."""
     with tempfile.TemporaryDirectory() as output:
         command = [sys.executable, "-m", "openrlhf_swap.train"]
         command += flags_of(objective, model, prompts, output, context, args)
         subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
-        rows = [json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()]
-    return [{phase: sum(row.get(name, 0.0) for name in names) for phase, names in OURS.items()} for row in rows]
+        rows = [
+            json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()
+        ]
+    return [
+        {phase: sum(row.get(name, 0.0) for name in names) for phase, names in OURS.items()}
+        for row in rows
+    ]
 
 
 def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace) -> list[Seconds]:
@@ -116,7 +130,16 @@ def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace
         (packages,) = args.environment.glob("lib/python*/site-packages")
         (packages / "stack.pth").write_text("\n".join(site.getsitepackages()) + "\n")
         requirements = ROOT / "benchmarks" / "requirements-trl.txt"
-        install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "-r", str(requirements)]
+        install = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "-r",
+            str(requirements),
+        ]
         subprocess.run(install, check=True, stdout=sys.stderr)
     settings = {
         "model": str(model),
@@ -127,19 +150,32 @@ def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace
         **{name: getattr(args, name) for name in ("steps", "responses", "tokens", "rows")},
     }
     command = [str(python), str(ROOT / "benchmarks" / "trl_trial.py"), json.dumps(settings)]
-    environment = {**os.environ, **({} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND])}
+    environment = {
+        **os.environ,
+        **({} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND]),
+    }
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     print(result.stdout, file=sys.stderr)
-    return [json.loads(line.removeprefix(MARK)) for line in result.stdout.splitlines() if line.startswith(MARK)]
+    return [
+        json.loads(line.removeprefix(MARK))
+        for line in result.stdout.splitlines()
+        if line.startswith(MARK)
+    ]
 
 
 def main() -> None:
     on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     for name, size in SIZES[on_gpu].items():
         parser.add_argument(f"--{name}", type=int, default=size, help="(default: %(default)s)")
-    parser.add_argument("--tokenizer", default=MODEL, help="on a GPU: folder or hub id (default: %(default)s)")
-    parser.add_argument("--environment", type=Path, default=ROOT / ".venv-trl", help="TRL's (default: %(default)s)")
+    parser.add_argument(
+        "--tokenizer", default=MODEL, help="on a GPU: folder or hub id (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--environment", type=Path, default=ROOT / ".venv-trl", help="TRL's (default: %(default)s)"
+    )
     args, args.flags = parser.parse_known_args()
     args.on_gpu = on_gpu
     context = args.tokens + (1000 if on_gpu else 80)
@@ -149,19 +185,27 @@ def main() -> None:
         if on_gpu:
             model = Path(folder) / "model"
             # In a process of its own, whose memory on the GPU ends with it.
-            making = multiprocessing.get_context("spawn").Process(target=make_model, args=(model, args.tokenizer))
+            making = multiprocessing.get_context("spawn").Process(
+                target=make_model, args=(model, args.tokenizer)
+            )
             making.start()
             making.join()
         found = {name: train(name, model, prompts, context, args) for name in ("swap", "grpo")}
         found["TRL"] = train_trl(model, prompts, context, args)
     medians = {
-        name: {phase: median(step[phase] for step in steps[1:]) for phase in steps[0]} for name, steps in found.items()
+        name: {phase: median(step[phase] for step in steps[1:]) for phase in steps[0]}
+        for name, steps in found.items()
     }
     rows = [[phase, *(steps.get(phase) for steps in medians.values())] for phase in OURS]
     device = torch.cuda.get_device_name() if on_gpu else f"{len(os.sched_getaffinity(0))} cores"
-    print(f"{args.prompts} x {args.responses} responses of at most {args.tokens} tokens, {args.steps} steps; {device}")
+    print(
+        f"{args.prompts} x {args.responses} responses of at most {args.tokens} tokens, {args.steps} steps; {device}"
+    )
     print(tabulate(rows, ["seconds", *medians], tablefmt="github", floatfmt=".2f", missingval="-"))
-    print("first steps:", ", ".join(f"{name} {steps[0]['step']:.1f} s" for name, steps in found.items()))
+    print(
+        "first steps:",
+        ", ".join(f"{name} {steps[0]['step']:.1f} s" for name, steps in found.items()),
+    )
     ours, theirs = medians["swap"]["step"], medians["TRL"]["step"]
     print(f"ratio {ours / theirs:.2f}: a step with swap, to a step of TRL's GRPO")
     print(f"ratio {ours / medians['grpo']['step']:.2f}: a step with swap, to a step with grpo")

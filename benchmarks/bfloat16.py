@@ -3,8 +3,8 @@
     python -m benchmarks.bfloat16
 
 The embedded policy reads responses of 100 tokens, with torch's kernels and with those of
-`openrlhf_swap.packages.kernels` in turn. A run takes ours only on a processor without instructions for bfloat16
-products; the first line says whether this one has them.
+`openrlhf_swap.packages.kernels` in turn. A run takes ours only on a processor without instructions
+for bfloat16 products; the first line says whether this one has them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ def update(model: torch.nn.Module, tokens: torch.Tensor) -> float:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--responses", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
@@ -46,9 +48,13 @@ def main() -> None:
         seconds["ours"].append(update(model, tokens))
         library._destroy()
     theirs, ours = (median(values) for values in seconds.values())
-    print(f"this processor has {'' if has_fast_products() else 'no '}instructions for bfloat16 products; one thread")
+    print(
+        f"this processor has {'' if has_fast_products() else 'no '}instructions for bfloat16 products; one thread"
+    )
     print(f"torch's {theirs:.3f} s, ours {ours:.3f} s")
-    print(f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of the embedded policy")
+    print(
+        f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of the embedded policy"
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
-"""What a critic of states costs: states out of the log-probability pass, and the regression on the driver.
+"""What a critic of states costs: states out of the log-probability pass, and the regression on the
+driver.
 
     python -m benchmarks.critic --lengths 4000 12000
 
-The pass is that of a random model (`benchmarks.scoring`), with and without its states at the ends of steps, in turn in
-one process; the ratio is of CPU time, which says more than seconds on a busy machine. The regression, and the
-advantages that follow from it, are those of a whole batch of random states.
+The pass is that of a random model (`benchmarks.scoring`), with and without its states at the ends
+of steps, in turn in one process; the ratio is of CPU time, which says more than seconds on a busy
+machine. The regression, and the advantages that follow from it, are those of a whole batch of
+random states.
 """
 
 from __future__ import annotations
@@ -33,15 +35,25 @@ def random_batch(responses: int, steps: int, group: int = 8) -> StepBatch:
     generator = torch.Generator().manual_seed(0)
     ends = [100 * k + 99 for k in range(steps)]
     traces = [
-        StepTrace(100 * steps + 10, bool(n % 3), (), ends, torch.randn(steps + 1, 2 * WIDTH, generator=generator))
+        StepTrace(
+            100 * steps + 10,
+            bool(n % 3),
+            (),
+            ends,
+            torch.randn(steps + 1, 2 * WIDTH, generator=generator),
+        )
         for n in range(responses)
     ]
-    return StepBatch.from_traces([traces[first : first + group] for first in range(0, responses, group)])
+    return StepBatch.from_traces(
+        [traces[first : first + group] for first in range(0, responses, group)]
+    )
 
 
 def main() -> None:
     options = model_parser(__doc__)
-    options.add_argument("--responses", type=int, default=2048, help="of the batch that the driver regresses")
+    options.add_argument(
+        "--responses", type=int, default=2048, help="of the batch that the driver regresses"
+    )
     args = options.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = build_model("qwen2", args, device)
@@ -51,7 +63,10 @@ def main() -> None:
     for length in args.lengths:
         case = Case.build(model, [length], args, device)
         with torch.no_grad():
-            passes = [lambda case=case: case.plain(packed=False), lambda case=case: with_states(case)]
+            passes = [
+                lambda case=case: case.plain(packed=False),
+                lambda case=case: with_states(case),
+            ]
             passes[1]()  # to warm up
             plain, both = median_seconds(passes, device, args.repeats)
             peaks = [peak_gib(run, device) for run in passes]
@@ -59,9 +74,14 @@ def main() -> None:
             f"| {length} | {plain.wall:.3f} | {plain.cpu:.3f} | {both.wall:.3f} | {both.cpu:.3f} "
             f"| {peaks[0]:.2f} | {peaks[1]:.2f} |"
         )
-        print(f"\nratio {both.cpu / plain.cpu:.3f}: log-probability pass with states, to without, {length} tokens\n")
+        print(
+            f"\nratio {both.cpu / plain.cpu:.3f}: log-probability pass with states, to without, {length} tokens\n"
+        )
 
-    batch, objective = random_batch(args.responses, args.steps), LengthCritic(SwapConfig(objective="length_critic"))
+    batch, objective = (
+        random_batch(args.responses, args.steps),
+        LengthCritic(SwapConfig(objective="length_critic")),
+    )
     start, cpu = time.perf_counter(), time.process_time()
     objective.state_advantages(batch)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu

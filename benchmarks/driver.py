@@ -1,11 +1,12 @@
-"""What a training step costs in the driver while all GPUs wait, against OpenRLHF's own loop over tokens.
+"""What a training step costs in the driver while all GPUs wait, against OpenRLHF's own loop over
+tokens.
 
     python -m benchmarks.driver --responses 2048 --tokens 6000 [--json FILE]
 
-Synthetic responses, one per micro-batch, go through the real experience maker; instead of the actors there is a
-function that returns made-up log-probabilities and answer scores immediately. OpenRLHF's loop is timed on some of the
-responses and scaled up; on these its advantages have to be equal to ours. Also counted: the bytes of a response on its
-ways between driver, engines and actors.
+Synthetic responses, one per micro-batch, go through the real experience maker; instead of the
+actors there is a function that returns made-up log-probabilities and answer scores immediately.
+OpenRLHF's loop is timed on some of the responses and scaled up; on these its advantages have to be
+equal to ours. Also counted: the bytes of a response on its ways between driver, engines and actors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ import torch
 from transformers import AutoTokenizer
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.driver.experience_maker import RemoteExperienceMaker, SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience_maker import (
+    RemoteExperienceMaker,
+    SwapExperienceMaker,
+)
 from openrlhf_swap.integration.policy.chunked_actor import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
@@ -47,7 +51,9 @@ def embedded_tokenizer() -> tuple[Any, int]:
 
 
 def without_ray() -> Any:
-    """A context in which Ray's put and get return objects unchanged; with one thread, as Ray gives an actor."""
+    """A context in which Ray's put and get return objects unchanged; with one thread, as Ray gives
+    an actor.
+    """
     from openrlhf.trainer.ppo_utils import experience_maker
 
     torch.set_num_threads(1)
@@ -85,17 +91,30 @@ def make_samples(responses: int, tokens: int, vocabulary: int, close_id: int) ->
 
 
 class MadeUpActors:
-    """Stands in for the policy's actor group and answers immediately; keeps what the last call sent and returned."""
+    """Stands in for the policy's actor group and answers immediately; keeps what the last call sent
+    and returned.
+    """
 
     def async_run_method_batch(
-        self, method_name: str, action_mask: list[Any], score_requests: list[Any] | None = None, **others: Any
+        self,
+        method_name: str,
+        action_mask: list[Any],
+        score_requests: list[Any] | None = None,
+        **others: Any,
     ) -> list[list[ScoredForward]]:
         """The results of a group of one actor."""
         self.sent = (action_mask, score_requests, others)
         self.returned = [
             [
-                ScoredForward(-mask.float(), [-torch.rand(len(request.prefix_ends)) for request in requests], 0.0, [])
-                for mask, requests in zip(action_mask, score_requests or [[]] * len(action_mask), strict=True)
+                ScoredForward(
+                    -mask.float(),
+                    [-torch.rand(len(request.prefix_ends)) for request in requests],
+                    0.0,
+                    [],
+                )
+                for mask, requests in zip(
+                    action_mask, score_requests or [[]] * len(action_mask), strict=True
+                )
             ]
         ]
         return self.returned
@@ -103,7 +122,11 @@ class MadeUpActors:
 
 def make_maker(tokenizer: Any, objective: str = "swap") -> SwapExperienceMaker:
     """The experience maker of a run with our defaults."""
-    flags = {"actor.model_name_or_path": POLICY, "rollout.micro_batch_size": 1, "rollout.n_samples_per_prompt": GROUP}
+    flags = {
+        "actor.model_name_or_path": POLICY,
+        "rollout.micro_batch_size": 1,
+        "rollout.n_samples_per_prompt": GROUP,
+    }
     configuration = configure(as_words({"swap.objective": objective, **flags}), on_cpu=False)
     args = configuration.args
     config, _ = resolve_thought(configuration.method, tokenizer)
@@ -122,10 +145,14 @@ def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--responses", type=int, default=2048)
     parser.add_argument("--tokens", type=int, default=6000)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the seconds and bytes of a response")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the seconds and bytes of a response"
+    )
     args = parser.parse_args()
     tokenizer, close_id = embedded_tokenizer()
     maker = make_maker(tokenizer)
@@ -149,11 +176,15 @@ def main() -> None:
     rewards = torch.zeros(1, PROMPT + args.tokens - 1)
     rewards[0, -1] = 0.5
     mask = torch.ones_like(rewards)
-    _, loop = timed(lambda count: [stock_loop(None, rewards, mask, 1.0) for _ in range(count)], LOOPED)
+    _, loop = timed(
+        lambda count: [stock_loop(None, rewards, mask, 1.0) for _ in range(count)], LOOPED
+    )
     loop *= args.responses / LOOPED
     total = splitting + making + advantages
     print(f"{args.responses} responses of {args.tokens} tokens, one a micro-batch")
-    print(f"steps and micro-batches {splitting:.2f} s, scores {making:.2f} s, advantages {advantages:.2f} s")
+    print(
+        f"steps and micro-batches {splitting:.2f} s, scores {making:.2f} s, advantages {advantages:.2f} s"
+    )
     print(f"together {total:.2f} s, {cpu:.2f} of them on the CPU")
     print(f"OpenRLHF's loop alone {loop:.0f} s (from {LOOPED} responses)")
     print(f"advantages equal to those of OpenRLHF's loop: {equal}")
@@ -168,17 +199,26 @@ def main() -> None:
             "bytes": ways,
         }
         args.json.write_text(
-            json.dumps({**measured, "cores": os.cpu_count(), "load": os.getloadavg()[0]}, indent=2) + "\n"
+            json.dumps({**measured, "cores": os.cpu_count(), "load": os.getloadavg()[0]}, indent=2)
+            + "\n"
         )
-    print(f"ratio {(total + loop) / total:.0f}: the driver's seconds per step with OpenRLHF's loop, to ours")
+    print(
+        f"ratio {(total + loop) / total:.0f}: the driver's seconds per step with OpenRLHF's loop, to ours"
+    )
 
 
 def bytes_of_a_response(
     maker: SwapExperienceMaker, tokens: int, close_id: int, responses: int = GROUP
 ) -> dict[str, float]:
-    """Mean bytes of a response, pickled as Ray sends it, on each way between the driver and the rest."""
+    """Mean bytes of a response, pickled as Ray sends it, on each way between the driver and the
+    rest.
+    """
     ids = torch.randint(VOCABULARY, (PROMPT + tokens,)).tolist()
-    response = {"observation_tokens": ids, "action_ranges": [(PROMPT, PROMPT + tokens)], "rollout_log_probs": None}
+    response = {
+        "observation_tokens": ids,
+        "action_ranges": [(PROMPT, PROMPT + tokens)],
+        "rollout_log_probs": None,
+    }
     samples = make_samples(responses, tokens, close_id, close_id)
     with without_ray():
         experiences = maker.make_experience_batch(samples)

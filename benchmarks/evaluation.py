@@ -2,8 +2,8 @@
 
     python -m benchmarks.evaluation [--model FOLDER]
 
-Both run the same prompts, settings and seeds in turn, each first equally often; the engine's prefix cache is reset
-before each. Prints the ratio of tokens per second.
+Both run the same prompts, settings and seeds in turn, each first equally often; the engine's prefix
+cache is reset before each. Prints the ratio of tokens per second.
 """
 
 from __future__ import annotations
@@ -28,15 +28,28 @@ from addition import problems  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--model", default=str(ROOT / "examples" / "worlds" / "policies" / "addition"), help="folder or hub id"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--problems", type=int, default=200, help="distinct prompts (default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=4, help="responses to each (default: %(default)s)")
-    parser.add_argument("--tokens", type=int, default=320, help="most tokens of a response (default: %(default)s)")
     parser.add_argument(
-        "--repeats", type=int, default=4, help="runs of each side, an even number (default: %(default)s)"
+        "--model",
+        default=str(ROOT / "examples" / "worlds" / "policies" / "addition"),
+        help="folder or hub id",
+    )
+    parser.add_argument(
+        "--problems", type=int, default=200, help="distinct prompts (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=4, help="responses to each (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--tokens", type=int, default=320, help="most tokens of a response (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=4,
+        help="runs of each side, an even number (default: %(default)s)",
     )
     args = parser.parse_args()
 
@@ -44,8 +57,16 @@ def main() -> None:
 
     sampler = Sampler(args.model, max_model_len=args.tokens + 100)
     llm = sampler.engine
-    settings = {"temperature": 1.0, "top_p": 1.0, "max_tokens": args.tokens, "seed": 0, "end_of_thought": "</think>"}
-    texts = [problem.question for problem, _ in zip(problems(0), range(args.problems), strict=False)]
+    settings = {
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "max_tokens": args.tokens,
+        "seed": 0,
+        "end_of_thought": "</think>",
+    }
+    texts = [
+        problem.question for problem, _ in zip(problems(0), range(args.problems), strict=False)
+    ]
     requests = [
         SampleRequest("b", str(number), sample, text)
         for number, text in enumerate(texts)
@@ -62,8 +83,14 @@ def main() -> None:
         return tokens
 
     def bare() -> int:
-        prompts = [{"prompt_token_ids": prompt_ids(llm.get_tokenizer(), request.text)} for request in requests]
-        ways = [sampling(settings, request.benchmark, request.id, request.sample) for request in requests]
+        prompts = [
+            {"prompt_token_ids": prompt_ids(llm.get_tokenizer(), request.text)}
+            for request in requests
+        ]
+        ways = [
+            sampling(settings, request.benchmark, request.id, request.sample)
+            for request in requests
+        ]
         parameters = [SamplingParams(**way, skip_special_tokens=False) for way in ways]
         outputs = llm.generate(prompts, parameters, use_tqdm=False)
         return sum(len(output.outputs[0].token_ids) for output in outputs)
@@ -81,7 +108,9 @@ def main() -> None:
     for side, rates in speeds.items():
         print(f"{side.__name__:5} tokens per second: {' '.join(f'{rate:.0f}' for rate in rates)}")
     ratio = median(speeds[ours]) / median(speeds[bare])
-    print(f"ratio {ratio:.2f}: tokens per second of evaluation, to those of bare vLLM (medians of {args.repeats})")
+    print(
+        f"ratio {ratio:.2f}: tokens per second of evaluation, to those of bare vLLM (medians of {args.repeats})"
+    )
 
 
 if __name__ == "__main__":

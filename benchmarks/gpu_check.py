@@ -1,10 +1,11 @@
 """Does training work on this machine's GPU? Takes minutes; run it before you rent hours.
 
-Scores in bfloat16 with both backends, trains the embedded policy on one GPU as the launch scripts do it (vLLM with
-CUDA graphs and DeepSpeed in turn, weights over CUDA IPC), kills and resumes the run, and compares the memory with
-`openrlhf-swap plan`. Ends at the first thing that is wrong, with a remedy. For a bug report, gpu_check.json in the
-output folder has versions, machine, seconds, memory and findings. Further flags go to the training. Exit status: 0, 1
-when something is wrong, 2 without a GPU.
+Scores in bfloat16 with both backends, trains the embedded policy on one GPU as the launch scripts
+do it (vLLM with CUDA graphs and DeepSpeed in turn, weights over CUDA IPC), kills and resumes the
+run, and compares the memory with `openrlhf-swap plan`. Ends at the first thing that is wrong, with
+a remedy. For a bug report, gpu_check.json in the output folder has versions, machine, seconds,
+memory and findings. Further flags go to the training. Exit status: 0, 1 when something is wrong, 2
+without a GPU.
 """
 
 import random
@@ -37,19 +38,36 @@ from openrlhf_swap.sizing.models import gib
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 REPORT = "gpu_check.json"
-MACHINE = ("os", "python_version", "cuda_compiled_version", "nvidia_driver_version", "nvidia_gpu_models")
+MACHINE = (
+    "os",
+    "python_version",
+    "cuda_compiled_version",
+    "nvidia_driver_version",
+    "nvidia_gpu_models",
+)
 STEP_TOKENS = 8
-CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
+CLOSE_TEMPLATE = (
+    "</think>\n\n**Final Answer**\n\\boxed{"  # the embedded policy closes its thought on a new line
+)
 MOST_SCORE = 0.1  # nats between the two backends in bfloat16
 RESPONSE_TOKENS = 160
 STEPS = 3  # the last one after a kill
 PROMPTS_A_STEP, RESPONSES = 16, 8
 CONTEXT = 400  # tokens of a prompt and its response
-MOST_KL = 1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
-# As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go over CUDA IPC.
-SHARED_GPU = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
-# The temperature is a real training's: at 1, logits that nobody scales would pass. With the correction, OpenRLHF
-# compares vLLM's log-probabilities with the trainer's.
+MOST_KL = (
+    1e-2  # between vLLM's and the trainer's log-probabilities; bfloat16 kernels differ by less
+)
+# As in the scripts: vLLM (with CUDA graphs) and DeepSpeed take turns on one GPU, and weights go
+# over CUDA IPC.
+SHARED_GPU = [
+    "--train.colocate_all",
+    "--vllm.enable_sleep",
+    "--ds.enable_sleep",
+    "--vllm.sync_backend",
+    "nccl",
+]
+# The temperature is a real training's: at 1, logits that nobody scales would pass. With the
+# correction, OpenRLHF compares vLLM's log-probabilities with the trainer's.
 FLAGS = f"""
     --data.input_key problem --data.label_key answer --data.apply_chat_template --data.max_len {CONTEXT}
     --rollout.max_new_tokens 320 --rollout.batch_size {PROMPTS_A_STEP} --rollout.n_samples_per_prompt {RESPONSES}
@@ -87,9 +105,13 @@ class Findings:
 
     lines: list[dict[str, str | None]] = field(default_factory=list)
 
-    def add(self, name: str, found: str, wanted: str = "", good: bool = True, remedy: str = "") -> None:
+    def add(
+        self, name: str, found: str, wanted: str = "", good: bool = True, remedy: str = ""
+    ) -> None:
         """Note what a check found; raises WrongError if that is not good."""
-        self.lines.append({"name": name, "found": found, "wanted": wanted, "remedy": None if good else remedy})
+        self.lines.append(
+            {"name": name, "found": found, "wanted": wanted, "remedy": None if good else remedy}
+        )
         if not good:
             raise WrongError(name)
 
@@ -102,32 +124,58 @@ class Findings:
     def print_table(self) -> int:
         """Print the table and what is wrong; returns the exit status."""
         rows = [(line["name"], line["found"], line["wanted"]) for line in self.lines]
-        print(tabulate(rows, ["check", "found", "wanted"], disable_numparse=True, maxcolwidths=[None, 60, 50]))
-        print(f"[gpu_check] wrong: {self.wrong}" if self.wrong else "[gpu_check] all is as it should be")
+        print(
+            tabulate(
+                rows,
+                ["check", "found", "wanted"],
+                disable_numparse=True,
+                maxcolwidths=[None, 60, 50],
+            )
+        )
+        print(
+            f"[gpu_check] wrong: {self.wrong}"
+            if self.wrong
+            else "[gpu_check] all is as it should be"
+        )
         return 1 if self.wrong else 0
 
 
 def main(argv: list[str]) -> int:
     """Run the command."""
     parser = Parser("python -m benchmarks.gpu_check", __doc__)
-    parser.add_argument("--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new")
-    parser.add_argument("--model", default=str(POLICY), help="folder or hub id; by default the embedded policy")
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new"
+    )
+    parser.add_argument(
+        "--model", default=str(POLICY), help="folder or hub id; by default the embedded policy"
+    )
     own, extra = parser.parse_known_args(argv)
     if not torch.cuda.is_available():
         if torch.version.cuda is None:
-            raise ConfigError("torch is a CPU build; install the other one: PROFILE=gpu bash scripts/setup.sh")
-        raise ConfigError("no CUDA GPU can be used; see nvidia-smi, and install a driver of 580 or newer (CUDA 13)")
+            raise ConfigError(
+                "torch is a CPU build; install the other one: PROFILE=gpu bash scripts/setup.sh"
+            )
+        raise ConfigError(
+            "no CUDA GPU can be used; see nvidia-smi, and install a driver of 580 or newer (CUDA 13)"
+        )
     if own.output.exists():
-        raise ConfigError(f"--output is {own.output}, which is there already; remove it, or name another folder")
+        raise ConfigError(
+            f"--output is {own.output}, which is there already; remove it, or name another folder"
+        )
     check_model_files("--model", own.model)
     device, properties = torch.device("cuda", 0), torch.cuda.get_device_properties(0)
     gpu = Gpu(device, lambda: torch.cuda.device_memory_used(device), properties.total_memory)
-    print(f"[gpu_check] {properties.name}; about three minutes on an H100, logs in {own.output}", flush=True)
+    print(
+        f"[gpu_check] {properties.name}; about three minutes on an H100, logs in {own.output}",
+        flush=True,
+    )
     return check(own.model, own.output, gpu, extra).print_table()
 
 
 def check(model: str, output: Path, gpu: Gpu, extra: Sequence[str] = ()) -> Findings:
-    """Run the checks up to the first that fails, and write the report; `extra` are flags of the training."""
+    """Run the checks up to the first that fails, and write the report; `extra` are flags of the
+    training.
+    """
     findings, seconds, memory = Findings(), dict[str, float](), dict[str, Any]()
     output.mkdir(parents=True, exist_ok=True)
     with suppress(WrongError):
@@ -177,10 +225,22 @@ def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
 def training_flags(model: str, output: Path) -> list[str]:
     """Flags of the training; writes its prompts into `output`."""
     prompts = output / "prompts.jsonl"
-    write_rows(prompts, ({"problem": p, "answer": a} for p, a in additions(STEPS * PROMPTS_A_STEP, seed=7)))
-    flags = ["--actor.model_name_or_path", model, "--data.prompt_dataset", str(prompts), *FLAGS, *SHARED_GPU]
+    write_rows(
+        prompts, ({"problem": p, "answer": a} for p, a in additions(STEPS * PROMPTS_A_STEP, seed=7))
+    )
+    flags = [
+        "--actor.model_name_or_path",
+        model,
+        "--data.prompt_dataset",
+        str(prompts),
+        *FLAGS,
+        *SHARED_GPU,
+    ]
     flags += ["--swap.close_template", CLOSE_TEMPLATE, "--swap.output_dir", str(output)]
-    return [*flags, *(f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout"))]
+    return [
+        *flags,
+        *(f"--{part}.max_tokens_per_gpu={32 * CONTEXT}" for part in ("train", "rollout")),
+    ]
 
 
 def watch(
@@ -201,7 +261,9 @@ def watch(
     try:
         while not (ended or done()):
             ended = process.poll() is not None  # before anything is read, so that nothing is missed
-            steps += [(time.monotonic(), row) for row in list(read_rows(metrics))[known + len(steps) :]]
+            steps += [
+                (time.monotonic(), row) for row in list(read_rows(metrics))[known + len(steps) :]
+            ]
             time.sleep(0.1)
     finally:
         process.kill()
@@ -222,11 +284,15 @@ def check_weights(findings: Findings, steps: Sequence[Step]) -> None:
 
 
 def check_steps(findings: Findings, rows: Sequence[Row], resumed: int) -> None:
-    """The steps that were trained, `resumed` of them after the kill, and the mean seconds of each phase."""
+    """The steps that were trained, `resumed` of them after the kill, and the mean seconds of each
+    phase.
+    """
     steps, wanted = [row["step"] for row in rows], list(range(1, STEPS + 1))
     good, name = steps == wanted and resumed > 0, "steps, resumed after a kill"
     remedy = "docs/use/faults.md says what a resumed run does; see train.log"
-    findings.add(name, f"{steps}, {resumed} after the kill", f"{wanted}, 1 after the kill", good, remedy)
+    findings.add(
+        name, f"{steps}, {resumed} after the kill", f"{wanted}, 1 after the kill", good, remedy
+    )
     for phase, key in STEP_PHASES.items():
         if times := [row[key] for row in rows[1:] if key in row]:  # the first step warms up
             findings.add(f"seconds a step: {phase}", f"{fmean(times):.2f}")
@@ -257,33 +323,50 @@ def planned_bytes(output: Path, total: int) -> dict[str, int]:
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
 
-def check_memory(findings: Findings, used: Sequence[Reading], steps: Sequence[Step], planned: int) -> None:
+def check_memory(
+    findings: Findings, used: Sequence[Reading], steps: Sequence[Step], planned: int
+) -> None:
     """Check the most in use, in bytes, and what sleep frees."""
     before = used[0][1]
-    # Between the first and the last step of a process: outside of these the engine does not exist yet, or has ended.
-    inside = [size - before for moment, size in used if steps[0][0] <= moment <= steps[-1][0]] or [0]
+    # Between the first and the last step of a process: outside of these the engine does not exist
+    # yet, or has ended.
+    inside = [size - before for moment, size in used if steps[0][0] <= moment <= steps[-1][0]] or [
+        0
+    ]
     asleep, awake = min(inside), max(inside)
     remedy = "sleep frees no memory: leave out --vllm.enable_sleep and --train.colocate_all"
     good, wanted = awake > 0 and asleep < 0.7 * awake, f"< 70% of {gib(awake)}"
     findings.add("GiB while vLLM sleeps", gib(asleep), wanted, good, remedy)
     peak, remedy = max(size for _, size in used) - before, "lower --vllm.gpu_memory_utilization"
     wanted = f"<= {gib(planned)}, as planned"
-    findings.add("GiB at most", gib(peak), wanted, peak <= planned, f"{remedy}, and report it: the plan is too small")
+    findings.add(
+        "GiB at most",
+        gib(peak),
+        wanted,
+        peak <= planned,
+        f"{remedy}, and report it: the plan is too small",
+    )
 
 
 def additions(count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of problem and answer, as the embedded policy was taught: additions of three-digit numbers."""
+    """Pairs of problem and answer, as the embedded policy was taught: additions of three-digit
+    numbers.
+    """
     rng = random.Random(seed)
     pairs = [(rng.randint(100, 999), rng.randint(100, 999)) for _ in range(count)]
     return [(f"What is {left} + {right}?", str(left + right)) for left, right in pairs]
 
 
 def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
-    """Score the model's own responses with one forward for all prefixes and with one for each, in bfloat16."""
+    """Score the model's own responses with one forward for all prefixes and with one for each, in
+    bfloat16.
+    """
     try:
         difference = largest_difference(name, device)
     except (RuntimeError, OSError) as error:  # those of CUDA are RuntimeErrors
-        findings.add("scoring on the GPU", first_line(error), "no error", False, "fix what the error names")
+        findings.add(
+            "scoring on the GPU", first_line(error), "no error", False, "fix what the error names"
+        )
         return
     good, remedy = difference < MOST_SCORE, "train with --swap.scoring per_prefix, and report it"
     name, wanted = "scoring, shared against per prefix", f"< {MOST_SCORE}"
@@ -299,19 +382,25 @@ def largest_difference(name: str, device: torch.device) -> float:
     from openrlhf_swap.scoring.scorer import Scorer
 
     tokenizer = AutoTokenizer.from_pretrained(name)
-    model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(
+        name, dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
     model = model.eval().to(device)
     config = SwapConfig(step_tokens=STEP_TOKENS, close_template=CLOSE_TEMPLATE)
-    # Before anything is generated, because they leave out cuDNN, which builds a plan for each length.
+    # Before anything is generated, because they leave out cuDNN, which builds a plan for each
+    # length.
     scorers = [Scorer(model, tokenizer, config, backend) for backend in (SHARED_PREFIX, PER_PREFIX)]
     rows = []
     for problem, answer in additions(8, seed=3):
         prompt = torch.tensor([prompt_ids(tokenizer, problem)], device=device)
         mask = torch.ones_like(prompt)
-        ids = model.generate(prompt, attention_mask=mask, max_new_tokens=RESPONSE_TOKENS, do_sample=False)[0]
+        ids = model.generate(
+            prompt, attention_mask=mask, max_new_tokens=RESPONSE_TOKENS, do_sample=False
+        )[0]
         rows.append((problem, answer, str(tokenizer.decode(ids[prompt.shape[1] :]))))
     shared, alone = (
-        torch.tensor([value for row in rows for value in scorer.score(*row)["answer_logprobs"]]) for scorer in scorers
+        torch.tensor([value for row in rows for value in scorer.score(*row)["answer_logprobs"]])
+        for scorer in scorers
     )
     return (shared - alone).abs().max().item()
 

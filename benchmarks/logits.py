@@ -2,9 +2,9 @@
 
     python -m benchmarks.logits --tokens 2048
 
-A random model with the sizes of SmolLM2-135M (49,152 words, tied weights, bf16): forward, GRPO's loss, backward and
-Adam's step, and the log-probability pass before it. Times are measured in turn in one process, memory in a process
-for each mode.
+A random model with the sizes of SmolLM2-135M (49,152 words, tied weights, bf16): forward, GRPO's
+loss, backward and Adam's step, and the log-probability pass before it. Times are measured in turn
+in one process, memory in a process for each mode.
 """
 
 from __future__ import annotations
@@ -51,12 +51,16 @@ def make_model(vocabulary: int, layers: int) -> nn.Module:
         tie_word_embeddings=True,
         use_cache=False,
     )
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.bfloat16, attn_implementation="sdpa"
+    )
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
 
 
-def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], object], Callable[[], object]]:
+def make_step(
+    model: nn.Module, chunk: int, tokens: int
+) -> tuple[Callable[[], object], Callable[[], object]]:
     """Functions that run an update and a log-probability pass."""
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
     from openrlhf.models import PolicyLoss
@@ -74,7 +78,14 @@ def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], o
     def update() -> None:
         model.train()
         log_probs, _output = actor(ids, actions, mask, return_output=True)
-        value, *_ = loss(log_probs, old, advantages, action_mask=actions, dp_size=1, batch_num_tokens=float(tokens))
+        value, *_ = loss(
+            log_probs,
+            old,
+            advantages,
+            action_mask=actions,
+            dp_size=1,
+            batch_num_tokens=float(tokens),
+        )
         value.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -88,13 +99,19 @@ def make_step(model: nn.Module, chunk: int, tokens: int) -> tuple[Callable[[], o
 
 
 def peaks(args: argparse.Namespace) -> dict[str, float]:
-    """GiB of this process with the model, and what the peaks of an update and of a log-probability pass add."""
+    """GiB of this process with the model, and what the peaks of an update and of a log-probability
+    pass add.
+    """
 
     def peak() -> float:  # getrusage would include the process that started this one
-        (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        (line,) = re.findall(
+            r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE
+        )
         return int(line) / 2**20
 
-    update, log_probs = make_step(make_model(args.vocabulary, args.layers), MODES[args.mode], args.tokens)
+    update, log_probs = make_step(
+        make_model(args.vocabulary, args.layers), MODES[args.mode], args.tokens
+    )
     small, _ = make_step(make_model(args.vocabulary, 1), MODES[args.mode], 8)
     small()  # loads what only the first step needs
     sizes = {"model": peak()}
@@ -121,29 +138,43 @@ def seconds(args: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--vocabulary", type=int, default=49_152)
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--mode", choices=list(MODES), help="only measure the memory of one mode, and print it as JSON"
+        "--mode",
+        choices=list(MODES),
+        help="only measure the memory of one mode, and print it as JSON",
     )
     args = parser.parse_args()
     if args.mode:
         print(json.dumps(peaks(args)))
         return
     taken = seconds(args)
-    print(f"{args.tokens} tokens, vocab {args.vocabulary:,}, {args.layers} layers, {torch.get_num_threads()} threads")
-    print("| logits | update s | log-probabilities s | update, GiB more | log-probabilities, GiB more |")
+    print(
+        f"{args.tokens} tokens, vocab {args.vocabulary:,}, {args.layers} layers, {torch.get_num_threads()} threads"
+    )
+    print(
+        "| logits | update s | log-probabilities s | update, GiB more | log-probabilities, GiB more |"
+    )
     print("|---|---|---|---|---|")
     for mode, (update, log_probs) in taken.items():
         command = [sys.executable, "-m", "benchmarks.logits", *sys.argv[1:], "--mode", mode]
-        gib = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        gib = json.loads(
+            subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[
+                -1
+            ]
+        )
         memory = f"{gib['update']:.2f} | {gib['log-probabilities']:.2f}"
         print(f"| {mode} | {update:.2f} | {log_probs:.2f} | {memory} |", flush=True)
     whole, chunked = (taken[mode][0] for mode in MODES)
-    print(f"ratio {chunked / whole:.2f}: an update with log-probabilities in chunks, to one with all logits at once")
+    print(
+        f"ratio {chunked / whole:.2f}: an update with log-probabilities in chunks, to one with all logits at once"
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python -m benchmarks.objectives --responses 512 --tokens 3000
 
-Covers the objectives that generate and score nothing in addition. The same synthetic responses go through the real
-experience maker with each of them in turn; the best of several rounds counts. Outside the driver their steps do not
-differ: same responses, same forward, same update.
+Covers the objectives that generate and score nothing in addition. The same synthetic responses go
+through the real experience maker with each of them in turn; the best of several rounds counts.
+Outside the driver their steps do not differ: same responses, same forward, same update.
 """
 
 from __future__ import annotations
@@ -20,11 +20,16 @@ from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMake
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 
-NOT_ALONE = {"adaptthink", "lc_r1"}  # need metadata that they attach to a response when it is sampled
+NOT_ALONE = {
+    "adaptthink",
+    "lc_r1",
+}  # need metadata that they attach to a response when it is sampled
 
 
 def is_plain(objective: Objective) -> bool:
-    """Whether an objective asks the policy for no more than log-probabilities, and samples nothing else."""
+    """Whether an objective asks the policy for no more than log-probabilities, and samples nothing
+    else.
+    """
     return (
         not (objective.scores_steps or objective.reads_states)
         and objective.continues == "no"
@@ -36,7 +41,9 @@ def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id
     """Seconds of the driver's part of a step."""
     samples: list[Any] = make_samples(responses, tokens, close_id, close_id)
     for number, sample in enumerate(samples):
-        prompt = maker._objective.rewrite_problem(f"p{number // GROUP}", random.Random(number // GROUP))
+        prompt = maker._objective.rewrite_problem(
+            f"p{number // GROUP}", random.Random(number // GROUP)
+        )
         part = {"part": float(number % GROUP * 4 // GROUP)}  # HBPO's four budgets
         sample.rollout = replace(sample.rollout, prompt=prompt, metadata=part)
     start = time.perf_counter()
@@ -46,7 +53,9 @@ def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--responses", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -58,8 +67,12 @@ def main() -> None:
     with without_ray():
         for _ in range(args.rounds):
             for name, maker in plain.items():
-                best[name] = min(best[name], seconds_of(maker, args.responses, args.tokens, close_id))
-    print(f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}")
+                best[name] = min(
+                    best[name], seconds_of(maker, args.responses, args.tokens, close_id)
+                )
+    print(
+        f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}"
+    )
     for name, seconds in sorted(best.items(), key=lambda item: item[1]):
         print(f"{name:16} {seconds:.3f}  {seconds / best['grpo']:.2f} of grpo")
     slowest = max(best, key=best.__getitem__)

@@ -1,12 +1,14 @@
-r"""The policy's side of a training step on one GPU, measured beside what `openrlhf_swap.plan` computes.
+r"""The policy's side of a training step on one GPU, measured beside what `openrlhf_swap.plan`
+computes.
 
     python -m benchmarks.policy_step --config scripts/train_swap_1gpu.yaml
 
-Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the run's sizes with
-random weights, on random responses that fill --data.max_len, one a micro-batch. For each phase it prints the peak that
-torch allocated, the plan's (without its allowance), seconds, and the share of the GPU's peak operations; then how far
-scores are from those of one forward pass per prefix, and how far two updates moved the log-probabilities. Further
-flags are the training's; without them, those of a run of the embedded policy. Without a GPU the memory is left out.
+Runs the policy's actor in this process, with DeepSpeed but without Ray and vLLM: a model of the
+run's sizes with random weights, on random responses that fill --data.max_len, one a micro-batch.
+For each phase it prints the peak that torch allocated, the plan's (without its allowance), seconds,
+and the share of the GPU's peak operations; then how far scores are from those of one forward pass
+per prefix, and how far two updates moved the log-probabilities. Further flags are the training's;
+without them, those of a run of the embedded policy. Without a GPU the memory is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,12 @@ PROMPT_TOKENS = 100
 SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))} --actor.gradient_checkpointing_enable
     --actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.batch_size 4
     --rollout.max_new_tokens 300 --rollout.n_samples_per_prompt 2 --train.batch_size 8 --swap.step_tokens 8"""
-ALONE, SCORED, UPDATE, ADAM = "alone", "score", "update", "adam"  # the plan's names, where it has them
+ALONE, SCORED, UPDATE, ADAM = (
+    "alone",
+    "score",
+    "update",
+    "adam",
+)  # the plan's names, where it has them
 PHASES = {
     ALONE: "log-probabilities",
     SCORED: "log-probabilities and scores",
@@ -45,9 +52,16 @@ PHASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--responses", type=int, default=4, help="of an update")
-    parser.add_argument("--peak", type=float, default=989e12, help="bf16 operations a second of the GPU's data sheet")
+    parser.add_argument(
+        "--peak",
+        type=float,
+        default=989e12,
+        help="bf16 operations a second of the GPU's data sheet",
+    )
     own, rest = parser.parse_known_args()
     one_row = ["--rollout.micro_batch_size", "1", "--train.micro_batch_size", "1"]
     training = configure([*(rest or shlex.split(SMALL)), *one_row], on_cpu=False)
@@ -59,10 +73,15 @@ def main() -> None:
         measure(Policy(args), model, settings, args, own)
 
 
-def fill_in(args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses: int, folder: Path) -> None:
+def fill_in(
+    args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses: int, folder: Path
+) -> None:
     """Replace what names the run's files, and add what OpenRLHF's command fills in."""
     args.swap, args.swap_run = config, run
-    args.actor.model_name_or_path, args.ckpt.path = str(folder / "model"), str(folder / "checkpoints")
+    args.actor.model_name_or_path, args.ckpt.path = (
+        str(folder / "model"),
+        str(folder / "checkpoints"),
+    )
     args.actor.eps_clip_low_high = (args.actor.eps_clip, args.actor.eps_clip)
     args.train.batch_size = responses
 
@@ -146,15 +165,21 @@ class Responses:
         request: the prefixes of each response to score, the only one of its micro-batch.
     """
 
-    def __init__(self, number: int, context: int, steps: int, vocabulary: int, seed: int = 0) -> None:
+    def __init__(
+        self, number: int, context: int, steps: int, vocabulary: int, seed: int = 0
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.sequences = torch.randint(vocabulary, (number, context), generator=generator)
         self.mask = torch.ones_like(self.sequences)
         self.actions = torch.ones(number, context - 1, dtype=torch.bool)
         self.actions[:, : PROMPT_TOKENS - 1] = False
-        ends = [PROMPT_TOKENS - 1 + k * (context - PROMPT_TOKENS) // steps for k in range(steps + 1)]
+        ends = [
+            PROMPT_TOKENS - 1 + k * (context - PROMPT_TOKENS) // steps for k in range(steps + 1)
+        ]
         ids = torch.randint(vocabulary, (BRANCH,), generator=generator).tolist()
-        branch = AnswerBranch(tuple(ids), tuple(place >= BRANCH - ANSWER for place in range(BRANCH)))
+        branch = AnswerBranch(
+            tuple(ids), tuple(place >= BRANCH - ANSWER for place in range(BRANCH))
+        )
         self.request = ScoreRequest(0, tuple(ends), branch)
 
     def batch(self, row: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -162,7 +187,9 @@ class Responses:
         return self.sequences[row, None], self.actions[row, None], self.mask[row, None]
 
 
-def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamespace, own: argparse.Namespace) -> None:
+def measure(
+    policy: Policy, model: Model, settings: Settings, args: SimpleNamespace, own: argparse.Namespace
+) -> None:
     """Run the phases and print them beside the plan's."""
     responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
     every, actor, request = range(own.responses), policy.actor, [responses.request]
@@ -170,11 +197,15 @@ def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamesp
     actor.forward(*responses.batch(0), score_requests=request)  # to warm up
     policy.phase(ALONE, lambda: [actor.forward(*responses.batch(row)) for row in every])
     scored = policy.phase(
-        SCORED, lambda: [actor.forward(*responses.batch(row), score_requests=request) for row in every]
+        SCORED,
+        lambda: [actor.forward(*responses.batch(row), score_requests=request) for row in every],
     )
     log_probs = torch.cat([each.action_log_probs for each in scored])
     difference = beside_per_prefix(policy, responses, scored)
-    for update in ("first update", UPDATE):  # only the second one has Adam's moments, and gradients of earlier ones
+    for update in (
+        "first update",
+        UPDATE,
+    ):  # only the second one has Adam's moments, and gradients of earlier ones
         if args.ds.enable_sleep:
             policy.phase("waking", actor.reload_states)
         for row in every:
@@ -184,28 +215,45 @@ def measure(policy: Policy, model: Model, settings: Settings, args: SimpleNamesp
             policy.phase("going to sleep", actor.offload_states)
     print_phases(policy, model, settings, args.swap.max_steps, own)
     asleep = allocated(torch.cuda.memory_allocated)
-    print(f"between the phases: {idle / GIB:.2f} GiB before the first update, {asleep / GIB:.2f} after the last")
+    print(
+        f"between the phases: {idle / GIB:.2f} GiB before the first update, {asleep / GIB:.2f} after the last"
+    )
     for name in ("going to sleep", "waking"):
         if name in policy.seconds:
             print(f"{name}: {policy.seconds[name]:.2f} s")
     moved = torch.cat([actor.forward(*responses.batch(row)) for row in every]) - log_probs
-    print(f"scores differ from those of one forward pass per prefix by at most {difference:.4f} nats")
-    print(f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to {moved.abs().max():.4f}")
+    print(
+        f"scores differ from those of one forward pass per prefix by at most {difference:.4f} nats"
+    )
+    print(
+        f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to {moved.abs().max():.4f}"
+    )
     alone, both = policy.seconds[ALONE], policy.seconds[SCORED]
-    print(f"ratio {both / alone:.3f}: log-probabilities with scores, to without, {settings.context} tokens")
+    print(
+        f"ratio {both / alone:.3f}: log-probabilities with scores, to without, {settings.context} tokens"
+    )
 
 
-def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, own: argparse.Namespace) -> None:
+def print_phases(
+    policy: Policy, model: Model, settings: Settings, steps: int, own: argparse.Namespace
+) -> None:
     """Print the table; an update's seconds include Adam's."""
     work = step_flops(model, settings, PROMPT_TOKENS, settings.context - PROMPT_TOKENS, steps, 1)
     phases = memory.phases(model, settings, gpu=0).items()
     planned = {name: sum(parts.values()) - memory.ALLOWANCE for name, parts in phases}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}")
+    print(
+        f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}"
+    )
     print(
         "| phase | planned GiB | measured GiB | seconds a response | of the peak operations |\n|---|---|---|---|---|"
     )
-    rows = {ALONE: ("log-probabilities",), SCORED: ("log-probabilities", "score"), UPDATE: ("update",), ADAM: ()}
+    rows = {
+        ALONE: ("log-probabilities",),
+        SCORED: ("log-probabilities", "score"),
+        UPDATE: ("update",),
+        ADAM: (),
+    }
     for name, parts in rows.items():
         seconds = policy.seconds[name] / own.responses
         share = f"{sum(work[part] for part in parts) / seconds / own.peak:.1%}" if parts else "-"
@@ -215,19 +263,25 @@ def print_phases(policy: Policy, model: Model, settings: Settings, steps: int, o
 
 
 def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -> float:
-    """The largest difference of the first response's scores from those of one forward pass per prefix, in nats."""
+    """The largest difference of the first response's scores from those of one forward pass per
+    prefix, in nats.
+    """
     from openrlhf_swap.scoring.backends import PER_PREFIX, ScoringBackend
 
     engine, device = policy.actor.actor.model, torch.cuda.current_device()
     batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
     engine.eval()
     with torch.no_grad():
-        (alone,) = ScoringBackend(PER_PREFIX).score(engine, engine.module.config, *batch, [responses.request])
+        (alone,) = ScoringBackend(PER_PREFIX).score(
+            engine, engine.module.config, *batch, [responses.request]
+        )
     engine.train()
     return float((alone - scored[0].answer_logprobs[0].cpu()).abs().max())
 
 
-def experience(batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], log_probs: torch.Tensor) -> Any:
+def experience(
+    batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], log_probs: torch.Tensor
+) -> Any:
     """What an update reads of a response: here advantages that change their sign within it."""
     from openrlhf.trainer.ppo_utils.experience import Experience
 

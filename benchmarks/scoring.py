@@ -1,13 +1,15 @@
-"""What scoring every prefix costs: per prefix, and with the shared prefix, against the plain forward.
+"""What scoring every prefix costs: per prefix, and with the shared prefix, against the plain
+forward.
 
-    python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths 4000 12000
-    python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
+    python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths
+    4000 12000 python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
 
-Builds a random model of the given width in each family: full attention (qwen2), windows (gemma3_text), recurrent
-layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on the same response in one process and prints
-for each length: the seconds of the plain forward that OpenRLHF's actor runs anyway (all logits), what scoring adds to
-them (also in CPU time), the seconds of the per-prefix reference, the largest difference between the two scorers, and
-the peak memory without and with scores. With --shares the tokens are split over several responses, both padded in a
+Builds a random model of the given width in each family: full attention (qwen2), windows
+(gemma3_text), recurrent layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on
+the same response in one process and prints for each length: the seconds of the plain forward that
+OpenRLHF's actor runs anyway (all logits), what scoring adds to them (also in CPU time), the seconds
+of the per-prefix reference, the largest difference between the two scorers, and the peak memory
+without and with scores. With --shares the tokens are split over several responses, both padded in a
 batch and packed into one row.
 """
 
@@ -35,7 +37,9 @@ ANSWER_TOKENS = 6
 def family_settings(args: argparse.Namespace) -> dict[str, dict[str, object]]:
     """Settings of each family's configuration in addition to the common sizes."""
     head = args.hidden // args.heads
-    kinds = ["full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(args.layers)]
+    kinds = [
+        "full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(args.layers)
+    ]
     return {
         "qwen2": {},
         "gemma3_text": {"head_dim": head, "sliding_window": 1024, "layer_types": kinds},
@@ -88,7 +92,9 @@ class Seconds(NamedTuple):
     cpu: float
 
 
-def median_seconds(functions: list[Callable[[], object]], device: str, repeats: int) -> list[Seconds]:
+def median_seconds(
+    functions: list[Callable[[], object]], device: str, repeats: int
+) -> list[Seconds]:
     """Median seconds of `repeats` runs of each function, in turn and in alternating order."""
     times: list[list[Seconds]] = [[] for _ in functions]
     for repeat in range(repeats):
@@ -121,7 +127,9 @@ class Case:
     requests: list[ScoreRequest]
 
     @classmethod
-    def build(cls, model: PreTrainedModel, lengths: list[int], args: argparse.Namespace, device: str) -> Case:
+    def build(
+        cls, model: PreTrainedModel, lengths: list[int], args: argparse.Namespace, device: str
+    ) -> Case:
         """Build responses of these lengths; a shorter one has fewer steps."""
         rows, width = len(lengths), PROMPT_TOKENS + max(lengths)
         template = args.branch - ANSWER_TOKENS
@@ -136,7 +144,9 @@ class Case:
             requests.append(ScoreRequest(row, tuple(ends), branch))
         counts = torch.tensor(lengths, device=device).unsqueeze(-1) + PROMPT_TOKENS
         mask = (torch.arange(width, device=device) < counts).long()
-        return cls(model, torch.randint(0, args.vocabulary, (rows, width), device=device), mask, requests)
+        return cls(
+            model, torch.randint(0, args.vocabulary, (rows, width), device=device), mask, requests
+        )
 
     def _rows(self, packed: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Token and position ids of the pass."""
@@ -148,7 +158,12 @@ class Case:
     def plain(self, packed: bool) -> None:
         """Run the pass that gives the log-probabilities, here with all logits."""
         ids, positions = self._rows(packed)
-        self.model(ids, position_ids=positions, attention_mask=None if packed else self.mask, use_cache=False)
+        self.model(
+            ids,
+            position_ids=positions,
+            attention_mask=None if packed else self.mask,
+            use_cache=False,
+        )
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
         """Run the same pass with the branches behind its rows."""
@@ -164,7 +179,9 @@ class Case:
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""
         return [
-            score_per_prefix(self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch).cpu()
+            score_per_prefix(
+                self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch
+            ).cpu()
             for each in self.requests
         ]
 
@@ -194,7 +211,10 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
             start = time.perf_counter()
             difference = (together - torch.cat(case.per_prefix())).abs().max().item()
             seconds = time.perf_counter() - start
-            reference = [f"{seconds:.3f} ({seconds / plain.wall:.1f}x)", f"{(plain.wall + seconds) / both.wall:.1f}x"]
+            reference = [
+                f"{seconds:.3f} ({seconds / plain.wall:.1f}x)",
+                f"{(plain.wall + seconds) / both.wall:.1f}x",
+            ]
             reference.append(f"{difference:.1e}")
     tokens = f"{len(case.ids)} {'packed' if packed else 'padded'}: " if len(case.ids) > 1 else ""
     tokens += f"{int(case.mask.sum()) - PROMPT_TOKENS * len(case.ids)}"
@@ -208,10 +228,16 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
 
 def model_parser(description: str | None) -> argparse.ArgumentParser:
     """The flags of a random model and its responses."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1000, 4000, 12000], help="response tokens")
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[1000, 4000, 12000], help="response tokens"
+    )
     parser.add_argument("--steps", type=int, default=25, help="K of the longest response")
-    parser.add_argument("--branch", type=int, default=24, help="tokens of close template and answer")
+    parser.add_argument(
+        "--branch", type=int, default=24, help="tokens of close template and answer"
+    )
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--intermediate", type=int, default=1408)
     parser.add_argument("--layers", type=int, default=8)
@@ -226,10 +252,21 @@ def model_parser(description: str | None) -> argparse.ArgumentParser:
 def main() -> None:
     parser = model_parser(__doc__)
     parser.add_argument(
-        "--families", nargs="+", default=["qwen2"], help="any of qwen2, gemma3_text, qwen3_5_text, ..."
+        "--families",
+        nargs="+",
+        default=["qwen2"],
+        help="any of qwen2, gemma3_text, qwen3_5_text, ...",
     )
-    parser.add_argument("--shares", type=float, nargs="+", default=[1.0], help="share of the tokens of each response")
-    parser.add_argument("--without-reference", action="store_true", help="do not score prefix by prefix as well")
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="+",
+        default=[1.0],
+        help="share of the tokens of each response",
+    )
+    parser.add_argument(
+        "--without-reference", action="store_true", help="do not score prefix by prefix as well"
+    )
     args = parser.parse_args()
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -237,7 +274,10 @@ def main() -> None:
         f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}, {args.branch}-token branch, "
         f"medians of {args.repeats}"
     )
-    print("| family | tokens | plain forward s | scoring adds s | CPU | per prefix s | cheaper | difference ", end="")
+    print(
+        "| family | tokens | plain forward s | scoring adds s | CPU | per prefix s | cheaper | difference ",
+        end="",
+    )
     print("| plain peak GiB | with scores |\n|---|---|---|---|---|---|---|---|---|---|")
     for family in args.families:
         model = build_model(family, args, device)
@@ -246,8 +286,12 @@ def main() -> None:
             for packed in (False, True)[: len(args.shares)]:
                 row, ratio = table_row(case, packed, args, device)
                 print(row, flush=True)
-        print(f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M parameters")
-        print(f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} tokens")
+        print(
+            f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M parameters"
+        )
+        print(
+            f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} tokens"
+        )
 
 
 if __name__ == "__main__":

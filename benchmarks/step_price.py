@@ -1,9 +1,11 @@
-"""What a step has to gain under each normalisation of the step rewards, on a policy small enough to understand.
+"""What a step has to gain under each normalisation of the step rewards, on a policy small enough to
+understand.
 
 python -m benchmarks.step_price
 
-The policy may stop before each of eight steps. The first three are essential: a response is correct with probability
-.05, .3, .93 and .995 after 0, 1, 2 and 3 of them; the other five change nothing. Takes two minutes on one core.
+The policy may stop before each of eight steps. The first three are essential: a response is correct
+with probability .05, .3, .93 and .995 after 0, 1, 2 and 3 of them; the other five change nothing.
+Takes two minutes on one core.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.nn.functional import pad
 
-from openrlhf_swap.algorithm.advantages import outcome_advantages, process_advantages, step_signals, unified_advantages
+from openrlhf_swap.algorithm.advantages import (
+    outcome_advantages,
+    process_advantages,
+    step_signals,
+    unified_advantages,
+)
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
 
@@ -34,7 +41,9 @@ Sample = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Sample:
-    """(G, N, S) whether the policy continues, (G, N) steps taken, (G, N) correct, (G, N, S+1) scores."""
+    """(G, N, S) whether the policy continues, (G, N) steps taken, (G, N) correct, (G, N, S+1)
+    scores.
+    """
     shape = (GROUPS, RESPONSES)
     continues = torch.rand(*shape, STEPS, generator=generator) < torch.sigmoid(logits).detach()
     taken = continues.int().cumprod(-1).sum(-1)
@@ -62,9 +71,13 @@ def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor)
 
 
 def less_value(process: Tensor, correct: Tensor) -> Tensor:
-    """(G, N, A) less the mean of the group's other correct responses at the same token, even if they have ended."""
+    """(G, N, A) less the mean of the group's other correct responses at the same token, even if
+    they have ended.
+    """
     others = correct.sum(-1)[:, None, None] - 1
-    value = torch.where(others > 0, (process.sum(1, keepdim=True) - process) / others.clamp(min=1), 0.0)
+    value = torch.where(
+        others > 0, (process.sum(1, keepdim=True) - process) / others.clamp(min=1), 0.0
+    )
     return torch.where(correct.unsqueeze(-1), process - value, 0.0)
 
 
@@ -73,7 +86,9 @@ def objective(name: str, logits: Tensor, drawn: Sample) -> Tensor:
     continues, taken, correct, scores = drawn
     advantages = choice_advantages(name, taken, correct, scores)
     stopping = advantages.gather(-1, taken.unsqueeze(-1)).expand(-1, -1, STEPS)
-    chosen = torch.where(torch.arange(STEPS) < taken.unsqueeze(-1), advantages[..., :STEPS], stopping)
+    chosen = torch.where(
+        torch.arange(STEPS) < taken.unsqueeze(-1), advantages[..., :STEPS], stopping
+    )
     logprobs = torch.nn.functional.logsigmoid(torch.where(continues, logits, -logits))
     made = torch.arange(STEPS) <= taken.unsqueeze(-1)
     return (chosen.float() * logprobs * made).sum() / made.sum()
@@ -108,7 +123,9 @@ def gradient_noise(name: str, batches: int = 200) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--updates", type=int, default=250)
     args = parser.parse_args()
@@ -116,11 +133,23 @@ def main() -> None:
     rows = []
     for name in SETUPS:
         runs = [train(name, seed, args.updates) for seed in range(args.seeds)]
-        early, late = (fmean(fmean(steps[part]) for steps, _ in runs) for part in (slice(15, 25), slice(-20, None)))
+        early, late = (
+            fmean(fmean(steps[part]) for steps, _ in runs)
+            for part in (slice(15, 25), slice(-20, None))
+        )
         endings = [fmean(accuracy[-20:]) for _, accuracy in runs]
         rows.append((name, early, late, fmean(endings), min(endings), gradient_noise(name)))
-    headers = ("objective", "steps after 20 updates", "at the end", "accuracy", "of the worst seed", "gradient noise")
-    print(tabulate(rows, headers, tablefmt="github", floatfmt=("", ".2f", ".2f", ".3f", ".3f", ".2f")))
+    headers = (
+        "objective",
+        "steps after 20 updates",
+        "at the end",
+        "accuracy",
+        "of the worst seed",
+        "gradient noise",
+    )
+    print(
+        tabulate(rows, headers, tablefmt="github", floatfmt=("", ".2f", ".2f", ".3f", ".3f", ".2f"))
+    )
     for name, _, late, *_ in rows[1:]:
         print(f"ratio {late / rows[0][2]:.2f}: steps at the end with {name}, to GRPO")
 

@@ -1,4 +1,5 @@
-"""The steps of `benchmarks.beside_trl` in TRL's GRPO, run by an environment that has it; prints a line of JSON a step.
+"""The steps of `benchmarks.beside_trl` in TRL's GRPO, run by an environment that has it; prints a
+line of JSON a step.
 
 python benchmarks/trl_trial.py '{"model": FOLDER, "prompts": FILE, "steps": 4, "responses": 8, ...}'
 """
@@ -16,7 +17,11 @@ from collections.abc import Callable
 from typing import Any
 
 MARK = "TRIAL "  # in front of a step's line
-GENERATE, SCORE, PREPARE = "_generate", "_get_per_token_logps_and_entropies", "_generate_and_score_completions"
+GENERATE, SCORE, PREPARE = (
+    "_generate",
+    "_get_per_token_logps_and_entropies",
+    "_generate_and_score_completions",
+)
 LOSS = "_compute_loss"
 
 
@@ -84,7 +89,9 @@ def main() -> None:
             print(MARK + json.dumps(phases), flush=True)
 
     with open(settings["prompts"], encoding="utf-8") as file:
-        rows = [{"prompt": [{"role": "user", "content": json.loads(line)["problem"]}]} for line in file]
+        rows = [
+            {"prompt": [{"role": "user", "content": json.loads(line)["problem"]}]} for line in file
+        ]
     batch, new = settings["prompts_a_step"] * settings["responses"], settings["tokens"]
     vllm = {
         "use_vllm": True,
@@ -114,7 +121,12 @@ def main() -> None:
         tokenizer = AutoTokenizer.from_pretrained(settings["model"])
         data = Dataset.from_list(rows)
         trainer = GRPOTrainer(
-            settings["model"], reward, config, data, processing_class=tokenizer, callbacks=[Report()]
+            settings["model"],
+            reward,
+            config,
+            data,
+            processing_class=tokenizer,
+            callbacks=[Report()],
         )
         for name in (GENERATE, SCORE, PREPARE):
             clock.wrap(trainer, name)

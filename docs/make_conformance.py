@@ -2,8 +2,8 @@
 
     python docs/make_conformance.py > docs/method/conformance.md
 
-The seeded groups and the authors' numbers are data (`tests/conformance`); each objective is run on the groups along
-the training's own path (`tests/support/conformance.py`).
+The seeded groups and the authors' numbers are data (`tests/conformance`); each objective is run on
+the groups along the training's own path (`tests/support/conformance.py`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ OWN = {
         "versions of `--swap.step_price weights` and `--swap.weights_from monotone`, which are ours"
     ),
     **dict.fromkeys(
-        ("step_only", "no_penalty", "static_penalty", "uniform_penalty"), "rows of the paper's ablation, as `swap`"
+        ("step_only", "no_penalty", "static_penalty", "uniform_penalty"),
+        "rows of the paper's ablation, as `swap`",
     ),
     "attnpo": "the scale is after its code, whose score of a step is not published: worked by hand in `tests/unit`",
     "vsrm_scores": "not published: ours, after `vsrm`",
@@ -76,7 +77,14 @@ def row(name: str) -> list[str]:
 
 def main() -> None:
     """Print the page."""
-    headers = ("objective", "origin", "how", "responses", "largest difference", "differs on purpose")
+    headers = (
+        "objective",
+        "origin",
+        "how",
+        "responses",
+        "largest difference",
+        "differs on purpose",
+    )
     print(HEAD)
     print(tabulate([row(name) for name in numbers()], headers, "github", disable_numparse=True))
     print("\nWithout authors' numbers:\n")

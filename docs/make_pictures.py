@@ -35,27 +35,53 @@ def essential_lines(text: str) -> list[tuple[str, bool]]:
 
 
 def draw_thought(problem: str, base: dict, trained: dict, theme: str) -> None:
-    """The same problem answered before and after the training, side by side; redundant lines are muted."""
+    """The same problem answered before and after the training, side by side; redundant lines are
+    muted.
+    """
     background, text, muted, gain, _ = THEMES[theme]
     figure, axes = pyplot.subplots(figsize=(8, 3.4), facecolor=background)
     axes.set(xlim=(0, 100), ylim=(0, 14.4))
     axes.axis("off")
     axes.text(0, 13.7, problem, color=text, fontsize=13, weight="bold", va="center")
     for x, title, response in ((0, "before", base), (54, "after SWAP", trained)):
-        axes.text(x, 12.4, f"{title}: {response['tokens']} tokens", color=gain, fontsize=11, va="center")
-        lines = [*essential_lines(response["response"]), ("", False), (f"answer: {response['answer']}", True)]
+        axes.text(
+            x, 12.4, f"{title}: {response['tokens']} tokens", color=gain, fontsize=11, va="center"
+        )
+        lines = [
+            *essential_lines(response["response"]),
+            ("", False),
+            (f"answer: {response['answer']}", True),
+        ]
         for number, (line, needed) in enumerate(lines):
             colour = text if needed else muted
-            axes.text(x, 11.2 - number * 1.02, line, color=colour, fontsize=10.5, family="monospace", va="center")
-    figure.savefig(PICTURES / f"thought_{theme}.png", dpi=150, bbox_inches="tight", facecolor=background)
+            axes.text(
+                x,
+                11.2 - number * 1.02,
+                line,
+                color=colour,
+                fontsize=10.5,
+                family="monospace",
+                va="center",
+            )
+    figure.savefig(
+        PICTURES / f"thought_{theme}.png", dpi=150, bbox_inches="tight", facecolor=background
+    )
     pyplot.close(figure)
 
 
 def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
-    """l_k after each step, what each step gains and pays, and each token's advantage, over the response's tokens."""
+    """l_k after each step, what each step gains and pays, and each token's advantage, over the
+    response's tokens.
+    """
     background, text, muted, gain, penalty = THEMES[theme]
     figure, panels = pyplot.subplots(
-        4, 1, figsize=(9, 9), sharex=True, facecolor=background, layout="constrained", height_ratios=(3.4, 1.5, 1.5, 2)
+        4,
+        1,
+        figsize=(9, 9),
+        sharex=True,
+        facecolor=background,
+        layout="constrained",
+        height_ratios=(3.4, 1.5, 1.5, 2),
     )
     scores, gains, penalties, tokens = panels
     starts = [0, *(end + 1 for end in row["step_ends"])]
@@ -65,11 +91,24 @@ def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
     for middle, step in zip(middles, row["steps"], strict=True):
         lines = step.strip().replace("\n", " / ")
         scores.text(
-            middle + 3, -2.1, lines, color=muted, fontsize=8, rotation=32, ha="right", va="top", family="monospace"
+            middle + 3,
+            -2.1,
+            lines,
+            color=muted,
+            fontsize=8,
+            rotation=32,
+            ha="right",
+            va="top",
+            family="monospace",
         )
     gains.bar(middles, row["gains"], widths, color=gain)
     penalties.bar(middles, [-value for value in row["penalties"]], widths, color=penalty)
-    tokens.bar(range(len(advantages)), advantages, 1.0, color=[gain if a > 0 else penalty for a in advantages])
+    tokens.bar(
+        range(len(advantages)),
+        advantages,
+        1.0,
+        color=[gain if a > 0 else penalty for a in advantages],
+    )
     tokens.set_xlabel("token of the response", color=text)
     titles = (
         "1. How likely is the known answer, if the thought is closed here? ($\\ell_k$, nats per token)",
@@ -101,11 +140,17 @@ def main(folder: Path) -> None:
     for row in group:
         row["length"] = row["tokens"]  # as the page of traces calls it
     add_penalties(group, config.length_coef, config.tau)
-    traces = [StepTrace(r["tokens"], r["correct"], r["answer_logprobs"], r["step_ends"]) for r in group]
-    trained = [
-        row for row in read_rows(folder / "trained.scored.jsonl") if row["problem"] == problem and row["correct"]
+    traces = [
+        StepTrace(r["tokens"], r["correct"], r["answer_logprobs"], r["step_ends"]) for r in group
     ]
-    penalised = next(i for i, row in enumerate(group) if row["correct"] and sum(row["penalties"]) > 0)
+    trained = [
+        row
+        for row in read_rows(folder / "trained.scored.jsonl")
+        if row["problem"] == problem and row["correct"]
+    ]
+    penalised = next(
+        i for i, row in enumerate(group) if row["correct"] and sum(row["penalties"]) > 0
+    )
     for theme in THEMES:
         draw_concepts(group[penalised], swap_advantages(traces, config)[penalised].tolist(), theme)
         draw_thought(problem, group[0], min(trained, key=lambda row: row["tokens"]), theme)

@@ -1,4 +1,5 @@
-"""Write the page of the paper's Table 1: what each recipe sets, side by side, and where each value comes from.
+"""Write the page of the paper's Table 1: what each recipe sets, side by side, and where each value
+comes from.
 
     python docs/make_recipes.py > docs/use/recipes.md
 
@@ -51,9 +52,14 @@ def main() -> None:
     runs = {name: configure(["--swap.recipe", name], on_cpu=False) for name in METHODS}
     columns = {name: {**run.values, **run.dump()} for name, run in runs.items()}
     recipes = {name: run.recipe for name, run in runs.items()}
-    flags = sorted({flag for recipe in recipes.values() for flag in recipe.flags} - {"swap.objective"})
+    flags = sorted(
+        {flag for recipe in recipes.values() for flag in recipe.flags} - {"swap.objective"}
+    )
     shared = [flag for flag in flags if not flag.startswith("swap.")]
-    values = [[f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)] for flag in shared]
+    values = [
+        [f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)]
+        for flag in shared
+    ]
     own = [
         (name, f"`--{flag}`", value, recipes[name].sources[flag])
         for name in METHODS
@@ -70,7 +76,12 @@ def main() -> None:
     print(
         PAGE.format(
             values=tabulate(values, ("", *METHODS), "github", disable_numparse=True),
-            own=tabulate(own, ("method", "setting", "value", "at the origin"), "github", disable_numparse=True),
+            own=tabulate(
+                own,
+                ("method", "setting", "value", "at the origin"),
+                "github",
+                disable_numparse=True,
+            ),
             sources="\n\n".join(sources),
         ),
         end="",

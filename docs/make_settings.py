@@ -2,8 +2,8 @@
 
     python docs/make_settings.py > docs/use/settings.md
 
-Flags, types, defaults and meanings come from the declarations of the settings and from OpenRLHF's own parser. Only the
-reasons for defaults that differ from OpenRLHF's are written by hand.
+Flags, types, defaults and meanings come from the declarations of the settings and from OpenRLHF's
+own parser. Only the reasons for defaults that differ from OpenRLHF's are written by hand.
 """
 
 from __future__ import annotations
@@ -90,7 +90,12 @@ def settings_page() -> str:
 
 def _settings_table(kind: type[FlagSettings], prefix: str) -> str:
     rows = [
-        (_code(f"--{prefix}.{name}"), type_name(spec), _code(spec.default), _text(spec.description or ""))
+        (
+            _code(f"--{prefix}.{name}"),
+            type_name(spec),
+            _code(spec.default),
+            _text(spec.description or ""),
+        )
         for name, spec in kind.declared().items()
     ]
     return _table(("flag", "type", "default", "meaning"), rows)

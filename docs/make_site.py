@@ -41,7 +41,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         for link in LINK.findall(page.read_text(encoding="utf-8"))
         if (target := (page.parent / link).resolve()).is_file() and target.suffix != ".md"
     ]
-    names = sorted({str(path.relative_to(ROOT)) for path in [*pages, *linked, *(ROOT / name for name in ASSETS)]})
+    names = sorted(
+        {
+            str(path.relative_to(ROOT))
+            for path in [*pages, *linked, *(ROOT / name for name in ASSETS)]
+        }
+    )
     listed = [File.generated(config, name, abs_src_path=str(ROOT / name)) for name in names]
     return Files([*theme, *listed, File.generated(config, "docs/python.md", content=python_page())])
 

@@ -48,7 +48,9 @@ def main(argv: list[str]) -> None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices of the (tokens, accuracy) points that no other point beats in both, by increasing tokens."""
+    """Indices of the (tokens, accuracy) points that no other point beats in both, by increasing
+    tokens.
+    """
     front: list[int] = []
     for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
         if not front or points[index][1] > points[front[-1]][1]:
@@ -63,9 +65,19 @@ def pareto(folders: Sequence[Path]) -> Figure:
         points = []
         for folder, measured in runs.items():
             x = measured.values["tokens"]
-            y, low, high = (100 * measured.values[name] for name in ("accuracy", "accuracy_low", "accuracy_high"))
+            y, low, high = (
+                100 * measured.values[name]
+                for name in ("accuracy", "accuracy_low", "accuracy_high")
+            )
             points.append((x, y))
-            panel.errorbar(x, y, yerr=[[max(0, y - low)], [max(0, high - y)]], fmt="o", capsize=3, label=folder.name)
+            panel.errorbar(
+                x,
+                y,
+                yerr=[[max(0, y - low)], [max(0, high - y)]],
+                fmt="o",
+                capsize=3,
+                label=folder.name,
+            )
         front = [points[i] for i in pareto_front(points)]
         panel.plot(*zip(*front, strict=True), color="0.6", zorder=0, linestyle="--")
     return figure
@@ -73,15 +85,20 @@ def pareto(folders: Sequence[Path]) -> Figure:
 
 def accuracy_within(samples: pd.DataFrame, budgets: Sequence[int]) -> list[float]:
     """Accuracy at each token budget, where a response counts as correct only if it fits the budget."""
-    return [float((samples["correct"] & (samples["tokens"] <= budget)).mean()) for budget in budgets]
+    return [
+        float((samples["correct"] & (samples["tokens"] <= budget)).mean()) for budget in budgets
+    ]
 
 
 def budget(folders: Sequence[Path]) -> Figure:
-    """Accuracy vs. token budget, one panel per benchmark: by truncation, and with forced answers if there are any.
+    """Accuracy vs. token budget, one panel per benchmark: by truncation, and with forced answers if
+    there are any.
 
     Forced answers come from `openrlhf-swap eval forced`.
     """
-    figure, parts = _by_benchmark(folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log")
+    figure, parts = _by_benchmark(
+        folders, xlabel="token budget", ylabel="correct within budget, %", xscale="log"
+    )
     for panel, runs in parts:
         longest = max(run.samples["tokens"].max() for run in runs.values())
         budgets = np.unique(np.geomspace(max(8, longest / 256), longest, 40).astype(int))
@@ -90,7 +107,13 @@ def budget(folders: Sequence[Path]) -> Figure:
             (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
             if len(run.forced):
                 curve, label = run.forced.sort_values("budget"), f"{folder.name}, forced"
-                panel.plot(curve["budget"], 100 * curve["accuracy"], "--o", color=line.get_color(), label=label)
+                panel.plot(
+                    curve["budget"],
+                    100 * curve["accuracy"],
+                    "--o",
+                    color=line.get_color(),
+                    label=label,
+                )
     return figure
 
 
@@ -101,13 +124,22 @@ def gains(files: Sequence[Path]) -> Figure:
     """
     from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
 
-    figure, (panel,) = _panels({}, xlabel="information gain of a step, nats", ylabel="share of steps")
+    figure, (panel,) = _panels(
+        {}, xlabel="information gain of a step, nats", ylabel="share of steps"
+    )
     values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
     top = max(HIGH_GAIN * 2, float(np.quantile(np.concatenate(list(values.values())), 0.99)))
     for file, steps in values.items():
         label = f"{label_of(file)}: {(steps > HIGH_GAIN).mean():.1%} above {HIGH_GAIN}"
         weights = np.full(len(steps), 1 / len(steps))
-        panel.hist(np.clip(steps, 0, top), bins=40, range=(0, top), weights=weights, histtype="step", label=label)
+        panel.hist(
+            np.clip(steps, 0, top),
+            bins=40,
+            range=(0, top),
+            weights=weights,
+            histtype="step",
+            label=label,
+        )
     panel.axvline(HIGH_GAIN, color="0.6", linestyle="--")
     panel.set_yscale("log")
     return figure
@@ -115,14 +147,20 @@ def gains(files: Sequence[Path]) -> Figure:
 
 def sweep(folders: Sequence[Path]) -> Figure:
     """Accuracy and tokens vs. the value that a sweep varied, mean and range over seeds."""
-    figure, panels = _panels({"ylabel": "accuracy, %"}, {"ylabel": "tokens per response"}, xlabel="value")
+    figure, panels = _panels(
+        {"ylabel": "accuracy, %"}, {"ylabel": "tokens per response"}, xlabel="value"
+    )
     for folder in folders:
         rows = []
         for file in folder.glob("*/seed_*/result.json"):
             if match := re.search(r"_([\d.]+|inf)$", file.parent.parent.name):
-                rows.append({"value": float(match[1]), **json.loads(file.read_text(encoding="utf-8"))})
+                rows.append(
+                    {"value": float(match[1]), **json.loads(file.read_text(encoding="utf-8"))}
+                )
         if not rows:
-            raise DataError(f"{folder} holds no results of a sweep; make them with examples/studies/run_sweep.py")
+            raise DataError(
+                f"{folder} holds no results of a sweep; make them with examples/studies/run_sweep.py"
+            )
         by_value = pd.DataFrame(rows).groupby("value")
         for panel, key, scale in zip(panels, ("accuracy", "tokens"), (100, 1), strict=True):
             seeds = scale * by_value[key].agg(["mean", "min", "max"])
@@ -133,11 +171,19 @@ def sweep(folders: Sequence[Path]) -> Figure:
 
 def dynamics(files: Sequence[Path]) -> Figure:
     """Accuracy and length of the rollouts of each training step, from metrics.jsonl."""
-    figure, panels = _panels({"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens per rollout"}, xlabel="step")
+    figure, panels = _panels(
+        {"ylabel": "accuracy of rollouts, %"}, {"ylabel": "tokens per rollout"}, xlabel="step"
+    )
     for file in files:
         rows = read_steps(file)
-        for panel, key, scale in zip(panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True):
-            panel.plot([row["step"] for row in rows], [scale * row[key] for row in rows], label=file.parent.name)
+        for panel, key, scale in zip(
+            panels, ("swap/accuracy", "length/mean"), (100, 1), strict=True
+        ):
+            panel.plot(
+                [row["step"] for row in rows],
+                [scale * row[key] for row in rows],
+                label=file.parent.name,
+            )
     return figure
 
 
@@ -147,7 +193,9 @@ FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, sweep, 
 def _by_benchmark(
     folders: Sequence[Path], **labels: str
 ) -> tuple[Figure, Iterator[tuple[Axes, dict[Path, Measures]]]]:
-    """A figure with one panel per benchmark; and each panel, with the evaluations that have its benchmark."""
+    """A figure with one panel per benchmark; and each panel, with the evaluations that have its
+    benchmark.
+    """
     runs = {folder: measure_evaluation(folder) for folder in folders}
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels(*({"title": title_of(name)} for name in names), **labels)
@@ -156,12 +204,17 @@ def _by_benchmark(
 
 
 def _panels(*labels: Mapping[str, str], **shared: str) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each set of labels, at most three per row; `shared` labels apply to all panels."""
+    """A figure with a panel for each set of labels, at most three per row; `shared` labels apply to
+    all panels.
+    """
     from matplotlib.figure import Figure  # takes a second, so not at module level
 
     rows, columns = -(-len(labels) // 3), min(len(labels), 3)
     figure = Figure(figsize=(SIZE[0] * columns, SIZE[1] * rows), layout="constrained")
-    panels = [figure.add_subplot(rows, columns, i, **label, **shared) for i, label in enumerate(labels, start=1)]
+    panels = [
+        figure.add_subplot(rows, columns, i, **label, **shared)
+        for i, label in enumerate(labels, start=1)
+    ]
     for panel in panels:
         panel.spines[["top", "right"]].set_visible(False)
     return figure, panels

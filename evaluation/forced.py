@@ -2,9 +2,10 @@ r"""Accuracy when the model is forced to answer after a budget of tokens.
 
     openrlhf-swap eval forced outputs/eval/base --budgets 500 1000 2000 4000
 
-Takes the samples of an evaluation. A response longer than the budget is cut there, its thought is closed, and the
-model writes an answer; a shorter response counts as is. Writes `<benchmark>.forced.jsonl` (accuracy for each budget)
-next to the samples; the area under the curve joins the evaluation's table.
+Takes the samples of an evaluation. A response longer than the budget is cut there, its thought is
+closed, and the model writes an answer; a shorter response counts as is. Writes
+`<benchmark>.forced.jsonl` (accuracy for each budget) next to the samples; the area under the curve
+joins the evaluation's table.
 """
 
 from collections.abc import Sequence
@@ -33,8 +34,12 @@ def main(argv: list[str]) -> None:
     """Write the accuracies of every benchmark."""
     parser = Parser("openrlhf-swap eval forced", __doc__)
     parser.add_argument("folder", type=Path, help="folder of an evaluation")
-    parser.add_argument("--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut")
-    parser.add_argument("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
+    parser.add_argument(
+        "--budgets", type=int, nargs="+", required=True, help="tokens after which a response is cut"
+    )
+    parser.add_argument(
+        "--max-model-len", type=int, help="limit for prompt and response (default: the longest one)"
+    )
     args = parse_with_settings(parser, ("close_template", "trust_remote_code"), argv)
     if (least := min(args.budgets)) < 0:
         raise ConfigError(f"--budgets has {least}; use 0 or more tokens")
@@ -43,14 +48,23 @@ def main(argv: list[str]) -> None:
     model = settings["model"]
     check_model_files(f"the model of {args.folder}", model, args.trust_remote_code)
     tokenizer = read_tokenizer(model, args.trust_remote_code, settings)
-    given = SwapConfig(end_of_thought=settings["end_of_thought"], close_template=args.close_template)
+    given = SwapConfig(
+        end_of_thought=settings["end_of_thought"], close_template=args.close_template
+    )
     marks, messages = resolve_thought(given, tokenizer)
     print(messages[0])
 
-    options: dict[str, Any] = {"max_model_len": args.max_model_len, "trust_remote_code": args.trust_remote_code}
+    options: dict[str, Any] = {
+        "max_model_len": args.max_model_len,
+        "trust_remote_code": args.trust_remote_code,
+    }
     written = max(args.budgets) + len(_ids(tokenizer, marks.close_template)) + ANSWER_TOKENS
-    problems = [problem for name in names for problem in samples.read_problems(args.folder, name).values()]
-    prompts = (prompt_ids(tokenizer, samples.asked(problem, settings["suffix"])) for problem in problems)
+    problems = [
+        problem for name in names for problem in samples.read_problems(args.folder, name).values()
+    ]
+    prompts = (
+        prompt_ids(tokenizer, samples.asked(problem, settings["suffix"])) for problem in problems
+    )
     engine = open_engine(model, longest=max(map(len, prompts)) + written, **options)
     forcing = Forcing(engine, tokenizer, marks, settings["suffix"])
     for name in names:
@@ -58,7 +72,9 @@ def main(argv: list[str]) -> None:
         rows = ({"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items())
         write_rows(samples.rows_path("forced", args.folder, name), rows)
         for budget, accuracy in accuracies.items():
-            print(f"{name}: {100 * accuracy:.1f}% correct when forced to answer after {budget} tokens")
+            print(
+                f"{name}: {100 * accuracy:.1f}% correct when forced to answer after {budget} tokens"
+            )
 
 
 @dataclass(frozen=True)
@@ -79,9 +95,16 @@ class Forcing:
         for budget in budgets:
             longer = [(row, problems[row["id"]]) for row, _ in rows if row["tokens"] > budget]
             texts = self._answers(longer, budget)
-            pairs = [(text, samples.reference_of(problem)) for (_, problem), text in zip(longer, texts, strict=True)]
-            forced = [grade.correct for grade in grader.grade_many(pairs, self.marks.end_of_thought)]
-            accuracies[budget] = fmean(forced + [grade["correct"] for row, grade in rows if row["tokens"] <= budget])
+            pairs = [
+                (text, samples.reference_of(problem))
+                for (_, problem), text in zip(longer, texts, strict=True)
+            ]
+            forced = [
+                grade.correct for grade in grader.grade_many(pairs, self.marks.end_of_thought)
+            ]
+            accuracies[budget] = fmean(
+                forced + [grade["correct"] for row, grade in rows if row["tokens"] <= budget]
+            )
         grader.close()
         return accuracies
 

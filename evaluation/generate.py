@@ -1,4 +1,6 @@
-"""Sample responses with vLLM and write each as it finishes: one engine in this process, or several that Ray places."""
+"""Sample responses with vLLM and write each as it finishes: one engine in this process, or several
+that Ray places.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class SampleRequest:
 
 
 def read_tokenizer(model: str, trust_remote_code: bool, settings: Row) -> PreTrainedTokenizerBase:
-    """The tokenizer of `--model`, which renders as the settings say; raises ConfigError if it cannot be read."""
+    """The tokenizer of `--model`, which renders as the settings say; raises ConfigError if it
+    cannot be read.
+    """
     from transformers import AutoTokenizer
 
     with reader_errors(f"--model is {model}, which cannot be read: {{reason}}", ConfigError):
@@ -48,34 +52,51 @@ class Sampler:
     """A vLLM engine, in this process or in a Ray actor's."""
 
     def __init__(self, model: str, **options: Any) -> None:
-        """Start the engine for a hub id or folder, with the options of `open_engine`; returns when it is ready."""
+        """Start the engine for a hub id or folder, with the options of `open_engine`; returns when
+        it is ready.
+        """
         self.engine = open_engine(model, **options)
 
     def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
-        """Yield the benchmark and the row of each sample as it finishes; `settings` are the evaluation's `SETTINGS`.
+        """Yield the benchmark and the row of each sample as it finishes; `settings` are the
+        evaluation's `SETTINGS`.
 
-        `thinking_tokens` counts through the end of the thought, or all tokens if it is open. A problem that does not
-        fit the model's context gets an empty response that counts as cut off.
+        `thinking_tokens` counts through the end of the thought, or all tokens if it is open. A
+        problem that does not fit the model's context gets an empty response that counts as cut off.
         """
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
-        from openrlhf_swap.rollouts.rollout import ResponseReader  # with torch, which the checks above do not need
+        from openrlhf_swap.rollouts.rollout import (
+            ResponseReader,
+        )  # with torch, which the checks above do not need
 
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         prompts = (
-            (prompt_ids(tokenizer, request.text), sampling(settings, request.benchmark, request.id, request.sample))
+            (
+                prompt_ids(tokenizer, request.text),
+                sampling(settings, request.benchmark, request.id, request.sample),
+            )
             for request in requests
         )
         for number, (response,) in generate(self.engine, prompts):
             request, ids = requests[number], list(response.token_ids)
             before = reader.thought_length(ids)
             thinking = len(ids) if before is None else before + reader.end_tokens
-            counts = {"tokens": len(ids), "thinking_tokens": thinking, "truncated": response.finish_reason == "length"}
-            yield request.benchmark, {"id": request.id, "sample": request.sample, "text": response.text, **counts}
+            counts = {
+                "tokens": len(ids),
+                "thinking_tokens": thinking,
+                "truncated": response.finish_reason == "length",
+            }
+            yield (
+                request.benchmark,
+                {"id": request.id, "sample": request.sample, "text": response.text, **counts},
+            )
 
 
 def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
-    """Generate with a progress bar that starts when the engines are ready; `total` counts earlier samples, too."""
+    """Generate with a progress bar that starts when the engines are ready; `total` counts earlier
+    samples, too.
+    """
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     prompts = (prompt_ids(tokenizer, text) for text in {request.text for request in requests})
     options = {
@@ -92,18 +113,26 @@ def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: i
     tokens, done = 0, total - len(requests)
     with ExitStack() as stack:
         names = {request.benchmark for request in requests}
-        append = {name: stack.enter_context(appending(rows_path("samples", args.output, name))) for name in names}
+        append = {
+            name: stack.enter_context(appending(rows_path("samples", args.output, name)))
+            for name in names
+        }
         bar = tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1)
         stack.enter_context(bar)
         for name, row in rows:
             append[name](row)
             tokens += row["tokens"]
-            bar.set_postfix_str(f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False)
+            bar.set_postfix_str(
+                f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False
+            )
             bar.update()
 
 
 def sample_with_ray(
-    args: argparse.Namespace, requests: Sequence[SampleRequest], settings: Row, options: dict[str, Any]
+    args: argparse.Namespace,
+    requests: Sequence[SampleRequest],
+    settings: Row,
+    options: dict[str, Any],
 ) -> Iterator[tuple[str, Row]]:
     """Split the requests among engines, and yield their rows as they finish.
 
@@ -112,7 +141,8 @@ def sample_with_ray(
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     if "RAY_ADDRESS" not in os.environ:
         check_gpus(args.engines, gpus)
-        # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the name).
+        # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the
+        # name).
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
@@ -121,7 +151,9 @@ def sample_with_ray(
     engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
     ray.get([engine.__ray_ready__.remote() for engine in engines])
     streams = [
-        engine.sample.options(num_returns="streaming").remote(requests[number :: args.engines], settings)
+        engine.sample.options(num_returns="streaming").remote(
+            requests[number :: args.engines], settings
+        )
         for number, engine in enumerate(engines)
     ]
     return _rows_of(streams)

@@ -2,8 +2,9 @@ r"""Tables of evaluations.
 
     openrlhf-swap eval report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
 
-Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95% bootstrap interval
-over problems. With several evaluations, also prints the difference of each pair with paired-bootstrap intervals.
+Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95%
+bootstrap interval over problems. With several evaluations, also prints the difference of each pair
+with paired-bootstrap intervals.
 """
 
 import sys
@@ -18,7 +19,12 @@ from tabulate import tabulate
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
-from openrlhf_swap.evaluation.measures import Evaluation, Measures, measure_evaluations, paired_difference
+from openrlhf_swap.evaluation.measures import (
+    Evaluation,
+    Measures,
+    measure_evaluations,
+    paired_difference,
+)
 from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, read_settings
 from openrlhf_swap.runs.provenance import shown
 
@@ -43,9 +49,15 @@ AREA = {"area": "area %"}  # of evaluations with budgets of thought
 def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = Parser("openrlhf-swap eval report", __doc__)
-    parser.add_argument("folders", type=Path, nargs="+", help="folders of evaluations; the baseline first")
-    parser.add_argument("--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal")
-    parser.add_argument("--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such")
+    parser.add_argument(
+        "folders", type=Path, nargs="+", help="folders of evaluations; the baseline first"
+    )
+    parser.add_argument(
+        "--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal"
+    )
+    parser.add_argument(
+        "--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such"
+    )
     args = parser.parse_args(argv)
     runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):
@@ -59,7 +71,9 @@ def main(argv: list[str]) -> None:
 
 
 def settings_that_differ(folders: Sequence[Path]) -> list[str]:
-    """Settings that differ between evaluations, apart from those of the model and the seed: one line each."""
+    """Settings that differ between evaluations, apart from those of the model and the seed: one
+    line each.
+    """
     runs = {folder: settings for folder in folders if (settings := read_settings(folder))}
     warnings = []
     for name in SETTINGS:
@@ -71,7 +85,9 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
 
 
 def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
-    """A table of evaluations, by name, for `style`: terminal, markdown, latex or csv (all measures)."""
+    """A table of evaluations, by name, for `style`: terminal, markdown, latex or csv (all
+    measures).
+    """
     if style == "csv":
         lines = [
             {"evaluation": run, "benchmark": name, **measured.values}
@@ -85,22 +101,29 @@ def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
 def evaluation_cells(
     runs: Mapping[str, Evaluation], chosen: Mapping[str, str] = COLUMNS
 ) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table: one row per evaluation and benchmark, and one for the average over several.
+    """Header and rows of the table: one row per evaluation and benchmark, and one for the average
+    over several.
 
-    An evaluation that lacks a benchmark of the others has no average, which would not be comparable. `chosen` are the
-    measures that it has, by column.
+    An evaluation that lacks a benchmark of the others has no average, which would not be
+    comparable. `chosen` are the measures that it has, by column.
     """
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
-    has_areas = any("area" in measured.values for measures in runs.values() for measured in measures.values())
+    has_areas = any(
+        "area" in measured.values for measures in runs.values() for measured in measures.values()
+    )
     columns = {**chosen, **(AREA if has_areas else {})}
     rows: list[list[str]] = []
     for run, measures in runs.items():
         for name in measures:
             cells = _cells(measures[name].values)
-            rows.append([run, title_of(name), cells["problems"], *(cells.get(key, "") for key in columns)])
+            rows.append(
+                [run, title_of(name), cells["problems"], *(cells.get(key, "") for key in columns)]
+            )
         if len(names) > 1 and measures.keys() >= set(names):
             averaged = ("accuracy", "tokens")
-            cells = _texts({key: fmean(each.values[key] for each in measures.values()) for key in averaged})
+            cells = _texts(
+                {key: fmean(each.values[key] for each in measures.values()) for key in averaged}
+            )
             rows.append([run, "Average", "", *(cells.get(key, "") for key in columns)])
     return ["evaluation", "benchmark", "problems", *columns.values()], rows
 
@@ -119,13 +142,19 @@ def _cells(values: Mapping[str, float]) -> dict[str, str]:
 def _texts(values: Mapping[str, float]) -> dict[str, str]:
     """Measures as texts: shares are given in percent."""
     return {
-        key: f"{value:.0f}" if key.startswith(("tokens", "budget", "problems")) else f"{100 * value:.1f}"
+        key: f"{value:.0f}"
+        if key.startswith(("tokens", "budget", "problems"))
+        else f"{100 * value:.1f}"
         for key, value in values.items()
     }
 
 
-def difference_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[list[str]], list[str]]:
-    """Header and rows: each evaluation minus each earlier one, on the problems they share; a note where it is none."""
+def difference_cells(
+    runs: Mapping[str, Evaluation],
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Header and rows: each evaluation minus each earlier one, on the problems they share; a note
+    where it is none.
+    """
     rows, notes = [], []
     for (earlier, first), (later, second) in combinations(runs.items(), 2):
         for name in (name for name in second if name in first):
@@ -133,8 +162,14 @@ def difference_cells(runs: Mapping[str, Evaluation]) -> tuple[list[str], list[li
                 rows.append([f"{later} - {earlier}", title_of(name), *cells])
             else:
                 pair = f"{later} and {earlier}"
-                notes.append(f"no difference on {title_of(name)}: {pair} share no problem of the same text")
-    return ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"], rows, notes
+                notes.append(
+                    f"no difference on {title_of(name)}: {pair} share no problem of the same text"
+                )
+    return (
+        ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"],
+        rows,
+        notes,
+    )
 
 
 def difference_tables(runs: Mapping[str, Evaluation], style: str) -> list[str]:
@@ -144,16 +179,21 @@ def difference_tables(runs: Mapping[str, Evaluation], style: str) -> list[str]:
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:
-    """Cells of the shared problems and of second minus first in accuracy and tokens; [] if none are shared.
+    """Cells of the shared problems and of second minus first in accuracy and tokens; [] if none are
+    shared.
 
-    Problems are the same if their texts are, apart from white space: those of the hub and of a local copy differ in
-    their ids.
+    Problems are the same if their texts are, apart from white space: those of the hub and of a
+    local copy differ in their ids.
     """
     there, here = (
-        measured.problems.assign(text=["".join(text.split()) for text in measured.problems["problem"]])
+        measured.problems.assign(
+            text=["".join(text.split()) for text in measured.problems["problem"]]
+        )
         for measured in (second, first)
     )
-    pairs = there.merge(here.drop_duplicates("text", keep="last"), on="text", suffixes=("", "_first"))
+    pairs = there.merge(
+        here.drop_duplicates("text", keep="last"), on="text", suffixes=("", "_first")
+    )
     if pairs.empty:
         return []
     accuracy, tokens = (
@@ -176,7 +216,9 @@ def paper_table(model: str, style: str) -> str:
     for method, cells in paper.iterrows():
         accuracy, tokens = (cells.filter(like=f"_{key}") for key in ("accuracy", "tokens"))
         average = f"{accuracy.astype(float).mean():.1f}", f"{tokens.astype(float).mean():.0f}"
-        rows.append([f"{method} (paper)", *map(" / ".join, [*zip(accuracy, tokens, strict=True), average])])
+        rows.append(
+            [f"{method} (paper)", *map(" / ".join, [*zip(accuracy, tokens, strict=True), average])]
+        )
     title = f"{model}, accuracy % / tokens as reported in the paper, and their averages; not measured here"
     return f"{title}\n\n{_table(['method', *map(title_of, names), 'Average'], rows, style)}"
 

@@ -1,7 +1,8 @@
 """The files of an evaluation: one line per sample, appended as it finishes.
 
-`<benchmark>.samples.jsonl` holds the generated responses, `<benchmark>.grades.jsonl` their grades. Both are keyed by
-(problem id, sample number), so that whatever is missing can be found and added later.
+`<benchmark>.samples.jsonl` holds the generated responses, `<benchmark>.grades.jsonl` their grades.
+Both are keyed by (problem id, sample number), so that whatever is missing can be found and added
+later.
 """
 
 import argparse
@@ -20,12 +21,18 @@ from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
 RENDERING = ("chat_template_kwargs", "system_prompt")
 SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
-OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")  # flags that are called as in training
+OF_TRAINING = (
+    "end_of_thought",
+    "grader",
+    "trust_remote_code",
+)  # flags that are called as in training
 GRADES = ".grades.jsonl"
 
 
 def rows_path(kind: str, folder: Path, benchmark: str) -> Path:
-    """A benchmark's `problems` as they were asked, its `samples`, their `grades`, or what was `forced`."""
+    """A benchmark's `problems` as they were asked, its `samples`, their `grades`, or what was
+    `forced`.
+    """
     return folder / f"{benchmark}.{kind}.jsonl"
 
 
@@ -41,7 +48,9 @@ def flag_of(name: str) -> str:
 
 
 def read_settings(folder: Path) -> Row:
-    """The settings that a folder's samples were made with; {} without samples, as a start that failed leaves it."""
+    """The settings that a folder's samples were made with; {} without samples, as a start that
+    failed leaves it.
+    """
     has_samples = any(True for path in folder.glob("*.samples.jsonl") for _ in read_rows(path))
     if not has_samples or not settings_path(folder).exists():
         return {}
@@ -52,31 +61,48 @@ def read_settings(folder: Path) -> Row:
 def compare_settings(args: argparse.Namespace, origin: Row) -> Row:
     """The contents of `run.json`, or {} if there are no samples yet.
 
-    Raises ConfigError for a setting or a model file that differs from what the existing samples were made with.
+    Raises ConfigError for a setting or a model file that differs from what the existing samples
+    were made with.
     """
     if before := read_settings(args.output):
         now, recorded = _by_flag(vars(args), origin), _by_flag(before, before)
-        refuse_other_settings(now, recorded, f"the samples in {args.output} were made", "use another --output")
+        refuse_other_settings(
+            now, recorded, f"the samples in {args.output} were made", "use another --output"
+        )
     return before
 
 
 def _by_flag(settings: Row, origin: Row) -> Row:
-    """The settings by flag; the model is known by all of its files, as its template and tokenizer matter, too."""
+    """The settings by flag; the model is known by all of its files, as its template and tokenizer
+    matter, too.
+    """
     (model,) = origin["inputs"]["weights"]
-    digest = hashlib.sha256(to_line(model["files"]).encode()).hexdigest() if model["files"] else None
+    digest = (
+        hashlib.sha256(to_line(model["files"]).encode()).hexdigest() if model["files"] else None
+    )
     return {flag_of(name): settings[name] for name in SETTINGS} | {
         "--model": {"name": model["name"], "sha256": digest}
     }
 
 
-def write_settings(args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]) -> None:
+def write_settings(
+    args: argparse.Namespace, origin: Row, before: Row, benchmarks: Sequence[str]
+) -> None:
     """Write `run.json`: settings, provenance of this start, commands of earlier ones."""
-    earlier = [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
-    origin["inputs"]["data"] = [fingerprint(str(rows_path("problems", args.output, name))) for name in benchmarks]
+    earlier = (
+        [*before.get("earlier_commands", ()), before["command"]] if "command" in before else []
+    )
+    origin["inputs"]["data"] = [
+        fingerprint(str(rows_path("problems", args.output, name))) for name in benchmarks
+    ]
     settings = {name: getattr(args, name) for name in SETTINGS}
     if Path(args.model).exists():
         settings["model"] = str(Path(args.model).absolute())
-    content = {**settings, **origin, "earlier_commands": [line for line in earlier if line != origin["command"]]}
+    content = {
+        **settings,
+        **origin,
+        "earlier_commands": [line for line in earlier if line != origin["command"]],
+    }
     write_text(settings_path(args.output), to_line(content, indent=2))
 
 
@@ -93,7 +119,10 @@ def asked(problem: Row, suffix: str) -> str:
 def sampling(settings: Row, benchmark: str, problem: str, sample: int) -> Row:
     """How vLLM samples a response: as the evaluation's settings say, with a seed of its own."""
     seed = seed_of(benchmark, problem, sample, settings["seed"])
-    return {**{name: settings[name] for name in ("temperature", "top_p", "max_tokens")}, "seed": seed}
+    return {
+        **{name: settings[name] for name in ("temperature", "top_p", "max_tokens")},
+        "seed": seed,
+    }
 
 
 def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
@@ -134,7 +163,8 @@ def key_of(row: Row) -> tuple[str, int]:
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:
-    """Rewrite a file in problem order, atomically, so that a resumed evaluation ends like an uninterrupted one.
+    """Rewrite a file in problem order, atomically, so that a resumed evaluation ends like an
+    uninterrupted one.
 
     Of a sample that stands there twice, the first line is kept.
     """

@@ -1,9 +1,11 @@
-"""Run a command, and end it and all its descendants when the process that started it ends, however that happens.
+"""Run a command, and end it and all its descendants when the process that started it ends, however
+that happens.
 
     python examples/leash.py COMMAND ...
 
-Otherwise a killed quickstart or sweep would leave a training running unseen, which the next start would collide with.
-A signal to the command alone is not enough: DeepSpeed's launcher passes none on.
+Otherwise a killed quickstart or sweep would leave a training running unseen, which the next start
+would collide with. A signal to the command alone is not enough: DeepSpeed's launcher passes none
+on.
 """
 
 from __future__ import annotations
@@ -33,9 +35,13 @@ def main(argv: list[str]) -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command receives Ctrl-C itself, and decides
     try:
-        running = subprocess.Popen(argv, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        running = subprocess.Popen(
+            argv, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+        )
     except OSError as error:
-        raise ConfigError(f"{argv[0]} cannot be started ({error.strerror}); check its name and PATH") from None
+        raise ConfigError(
+            f"{argv[0]} cannot be started ({error.strerror}); check its name and PATH"
+        ) from None
     while os.getppid() == starter:
         with suppress(subprocess.TimeoutExpired):
             status = running.wait(timeout=POLL_SECONDS)

@@ -1,7 +1,8 @@
-"""Train reasoning models with SWAP and other length objectives, and evaluate them: all commands under one name.
+"""Train reasoning models with SWAP and other length objectives, and evaluate them: all commands
+under one name.
 
-`python -m openrlhf_swap COMMAND` is the same as `openrlhf-swap COMMAND`. A command is imported when it is named: what
-the others need does not have to be installed.
+`python -m openrlhf_swap COMMAND` is the same as `openrlhf-swap COMMAND`. A command is imported when
+it is named: what the others need does not have to be installed.
 """
 
 import ast
@@ -45,7 +46,9 @@ def dispatch(argv: list[str]) -> int | None:
     for count in (1, 2):
         if module := COMMANDS.get(" ".join(argv[:count])):
             return cast("int | None", import_module(module).main(argv[count:]))
-    group = {name: module for name, module in COMMANDS.items() if argv and name.startswith(f"{argv[0]} ")}
+    group = {
+        name: module for name, module in COMMANDS.items() if argv and name.startswith(f"{argv[0]} ")
+    }
     name = " ".join(argv[: 2 if group else 1])
     if name == "--version":
         print(f"{PROGRAM} {__version__}")
@@ -54,7 +57,10 @@ def dispatch(argv: list[str]) -> int | None:
         width = max(map(len, commands)) + 2
         print(f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help\n")
         print((__doc__ or "").partition("\n")[0], "\n\ncommands:", sep="")
-        print(*(f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()), sep="\n")
+        print(
+            *(f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()),
+            sep="\n",
+        )
     else:
         problem = f"{name} is not a command" if name else "a command is missing"
         raise ConfigError(f"{problem}; {did_you_mean(name, COMMANDS)}; --help explains them")

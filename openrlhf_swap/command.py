@@ -1,4 +1,6 @@
-"""What all commands share: a parser that reports errors in one line, and the entry point that prints them."""
+"""What all commands share: a parser that reports errors in one line, and the entry point that
+prints them.
+"""
 
 import argparse
 import difflib
@@ -30,13 +32,18 @@ class Parser(argparse.ArgumentParser):
         super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes")
+        raise ConfigError(
+            f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes"
+        )
 
 
-def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None) -> int:
+def run_command(
+    command: Callable[[list[str]], int | None], argv: Sequence[str] | None = None
+) -> int:
     """Run a command with its arguments, the process's own by default, and return its exit status.
 
-    After a SwapError or a missing package it is 2, after Ctrl-C 130; each of these is printed as one line.
+    After a SwapError or a missing package it is 2, after Ctrl-C 130; each of these is printed as
+    one line.
     """
     try:
         status = command(list(sys.argv[1:] if argv is None else argv)) or 0
@@ -55,7 +62,10 @@ def run_command(command: Callable[[list[str]], int | None], argv: Sequence[str] 
         if package == "openrlhf_swap":
             raise
         part = f"pip install '.[{EXTRAS[package]}]' in a checkout, or " if package in EXTRAS else ""
-        print(f"error: {package} is not installed; remedy: {part}bash scripts/setup.sh", file=sys.stderr)
+        print(
+            f"error: {package} is not installed; remedy: {part}bash scripts/setup.sh",
+            file=sys.stderr,
+        )
     return 2
 
 
@@ -90,4 +100,6 @@ def check_writable(flag: str, folder: Path) -> None:
     try:
         TemporaryFile(dir=existing).close()
     except OSError as error:
-        raise ConfigError(f"{flag} is {folder}, which cannot be written to ({error.strerror}); use another") from error
+        raise ConfigError(
+            f"{flag} is {folder}, which cannot be written to ({error.strerror}); use another"
+        ) from error

@@ -17,16 +17,21 @@ AUTO = "auto"  # take the marks of the thought from the model's chat template
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
     """Declare a setting; `doc` is the help of its flag, and its row in docs/use/settings.md.
 
-    `remedy` says what to use instead of an invalid value, where pydantic does not. The path of a file (`is_path`) is
-    made absolute before other processes read it. `limits` are pydantic's: ge, gt, le, lt, allow_inf_nan, min_length.
+    `remedy` says what to use instead of an invalid value, where pydantic does not. The path of a
+    file (`is_path`) is made absolute before other processes read it. `limits` are pydantic's: ge,
+    gt, le, lt, allow_inf_nan, min_length.
     """
-    return Field(default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits)
+    return Field(
+        default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits
+    )
 
 
 class FlagSettings(BaseModel):
-    """Settings that are also flags: immutable, built by name from Python values or from a command line's text.
+    """Settings that are also flags: immutable, built by name from Python values or from a command
+    line's text.
 
-    Raises ConfigError for an unknown name, or a value that its type or range excludes, with the flag and the remedy.
+    Raises ConfigError for an unknown name, or a value that its type or range excludes, with the
+    flag and the remedy.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -54,10 +59,14 @@ class FlagSettings(BaseModel):
         name, value = str(first["loc"][0]), first["input"]
         if first["type"] == "extra_forbidden":
             owner = prefix.rpartition(".")[2]
-            return ConfigError(f"unknown flag --{prefix}.{name}; {owner} has: {', '.join(cls.declared()) or 'none'}")
+            return ConfigError(
+                f"unknown flag --{prefix}.{name}; {owner} has: {', '.join(cls.declared()) or 'none'}"
+            )
         remedy = extra(cls.model_fields[name])["remedy"]
         rule = first["msg"].partition(" ")[2]  # "Input should be ..."
-        return ConfigError(f"--{prefix}.{name} is {value!r}{f'; {remedy}' if remedy else f', which {rule}'}")
+        return ConfigError(
+            f"--{prefix}.{name} is {value!r}{f'; {remedy}' if remedy else f', which {rule}'}"
+        )
 
 
 def extra(spec: FieldInfo) -> dict[str, Any]:
@@ -80,7 +89,9 @@ def short_name(objective: str) -> str:
 
 
 def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
-    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd; ValueError for any other value."""
+    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd; ValueError for
+    any other value.
+    """
     relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
     number = float(str(tau).removesuffix(DEVIATIONS))
     if not number > 0 or (relative and math.isinf(number)):
@@ -92,11 +103,19 @@ _WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}
 
 
 class SwapConfig(FlagSettings):
-    """Settings of the objective. Defaults are the paper's where it gives one: M, K, lambda, beta, theta."""
+    """Settings of the objective. Defaults are the paper's where it gives one: M, K, lambda, beta,
+    theta.
+    """
 
-    objective: str = setting("swap", "a name of docs/use/objectives.md, or a class of your own as module:Class")
-    step_tokens: int = setting(350, "M: tokens of a step before it is extended to the next newline", ge=1)
-    max_steps: int = setting(25, "K: maximum number of steps in a response; longer responses get longer steps", ge=1)
+    objective: str = setting(
+        "swap", "a name of docs/use/objectives.md, or a class of your own as module:Class"
+    )
+    step_tokens: int = setting(
+        350, "M: tokens of a step before it is extended to the next newline", ge=1
+    )
+    max_steps: int = setting(
+        25, "K: maximum number of steps in a response; longer responses get longer steps", ge=1
+    )
     steps: Literal["tokens", "turns"] = setting(
         "tokens",
         "what a step is: tokens (M of them, extended to the next newline), or turns: each turn of an agent is a step "
@@ -113,7 +132,9 @@ class SwapConfig(FlagSettings):
         ge=1,
         allow_inf_nan=False,
     )
-    length_coef: float = setting(1.0, "lambda: penalty mass at twice the target length; 0: no penalty", **_WEIGHT)
+    length_coef: float = setting(
+        1.0, "lambda: penalty mass at twice the target length; 0: no penalty", **_WEIGHT
+    )
     tau: float | str = setting(
         1.0,
         "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small value concentrates "
@@ -127,8 +148,12 @@ class SwapConfig(FlagSettings):
         "paper)",
         "use local or monotone",
     )
-    outcome_weight: float = setting(1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT)
-    process_weight: float = setting(0.3, "theta: weight of correct responses' process advantage; 0 is GRPO", **_WEIGHT)
+    outcome_weight: float = setting(
+        1.0, "beta: weight of the group-normalised outcome advantage", **_WEIGHT
+    )
+    process_weight: float = setting(
+        0.3, "theta: weight of correct responses' process advantage; 0 is GRPO", **_WEIGHT
+    )
     step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
         "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
@@ -152,9 +177,13 @@ class SwapConfig(FlagSettings):
         "constant that static_penalty subtracts from every normalised step reward (no value in the paper)",
         **_WEIGHT,
     )
-    eps: float = setting(1e-6, "added to deviations; one below it counts as zero (no value in the paper)", gt=0, lt=1)
+    eps: float = setting(
+        1e-6, "added to deviations; one below it counts as zero (no value in the paper)", gt=0, lt=1
+    )
     start_of_thought: str = setting(
-        AUTO, "text that opens the thought; auto: from the model's chat template, or R1's if it has none", min_length=1
+        AUTO,
+        "text that opens the thought; auto: from the model's chat template, or R1's if it has none",
+        min_length=1,
     )
     end_of_thought: str = setting(
         AUTO,
@@ -171,8 +200,14 @@ class SwapConfig(FlagSettings):
 
     @property
     def segmentation(self) -> tuple[int, int, float]:
-        """M, K and the newline patience, as `segment_steps` takes them; an endless M where turns are steps."""
-        return ENDLESS if self.steps == "turns" else self.step_tokens, self.max_steps, self.newline_patience
+        """M, K and the newline patience, as `segment_steps` takes them; an endless M where turns
+        are steps.
+        """
+        return (
+            ENDLESS if self.steps == "turns" else self.step_tokens,
+            self.max_steps,
+            self.newline_patience,
+        )
 
     @field_validator("tau", mode="before")
     @classmethod
@@ -182,7 +217,9 @@ class SwapConfig(FlagSettings):
 
     def model_post_init(self, _: Any) -> None:
         if self.objective == "step_only" and self.process_weight == 0:
-            raise ConfigError("--swap.process_weight is 0.0; step_only has no other signal: use a value above 0")
+            raise ConfigError(
+                "--swap.process_weight is 0.0; step_only has no other signal: use a value above 0"
+            )
         if self.step_price == "weights" and self.step_baseline != "mean":
             raise ConfigError(
                 f"--swap.step_price is weights, but --swap.step_baseline {self.step_baseline} charges steps nothing "
@@ -200,19 +237,26 @@ class RunConfig(FlagSettings):
         min_length=1,
     )
     keep_placeholders: bool = setting(
-        False, "keep rows whose reference answer looks like a placeholder, such as None, instead of dropping them"
+        False,
+        "keep rows whose reference answer looks like a placeholder, such as None, instead of dropping them",
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",
     )
     logits_chunk: int = setting(
-        1024, "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does", ge=0
+        1024,
+        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does",
+        ge=0,
     )
     engine_sequences: int = setting(
-        0, "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)", ge=0
+        0,
+        "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
+        ge=0,
     )
-    self_test_steps: int = setting(5, "stop if no process term reached an update in this many steps; 0: never", ge=0)
+    self_test_steps: int = setting(
+        5, "stop if no process term reached an update in this many steps; 0: never", ge=0
+    )
     max_skipped_steps: int = setting(
         5,
         "stop after this many consecutive steps without an update, because of a non-finite score, loss or gradient",
@@ -223,13 +267,21 @@ class RunConfig(FlagSettings):
         "stop if the rollout engines finish no prompt, or accept no weights, for this many seconds; inf waits forever",
         gt=0,
     )
-    rollouts_every: int = setting(10, "training steps between two tables of rollouts with their steps; 0: none", ge=0)
+    rollouts_every: int = setting(
+        10, "training steps between two tables of rollouts with their steps; 0: none", ge=0
+    )
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
     recipe: str = setting(
         "",
         "name of a recipe, which sets every flag that an objective's authors set (docs/use/objectives.md); the "
         "command line takes precedence",
     )
-    output_dir: str = setting("outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json")
-    verbose: bool = setting(False, "print everything on the console, library output too, instead of to train.log")
-    trust_remote_code: bool = setting(False, "allow a model's own Python code, which OpenRLHF runs without asking")
+    output_dir: str = setting(
+        "outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json"
+    )
+    verbose: bool = setting(
+        False, "print everything on the console, library output too, instead of to train.log"
+    )
+    trust_remote_code: bool = setting(
+        False, "allow a model's own Python code, which OpenRLHF runs without asking"
+    )

@@ -21,7 +21,9 @@ class CompatibilityError(SwapError, RuntimeError):
 
 
 class ObjectiveError(SwapError, ValueError):
-    """An objective returned what cannot be trained on; the message names it, its method, and what was expected."""
+    """An objective returned what cannot be trained on; the message names it, its method, and what
+    was expected.
+    """
 
 
 class NonFiniteError(SwapError, ArithmeticError):
@@ -50,5 +52,7 @@ def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[N
     """
     try:
         yield
-    except Exception as error:  # no common base: hub, JSON, parquet, weights; tokenizers raises Exception itself
+    except (
+        Exception
+    ) as error:  # no common base: hub, JSON, parquet, weights; tokenizers raises Exception itself
         raise kind(message.replace("{reason}", first_line(error))) from error

@@ -1,4 +1,5 @@
-"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced as a whole.
+"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced
+as a whole.
 
 Rows are numbered from 1, as editors number lines.
 """
@@ -25,12 +26,14 @@ def to_line(row: Any, indent: int | None = None) -> str:
 def read_rows(path: Path) -> Iterator[Any]:
     """The rows of a JSONL file that we wrote, one at a time; none if there is no file.
 
-    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the last rows. Raises
-    DataError, with the row's number, for any other that cannot be read.
+    An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the
+    last rows. Raises DataError, with the row's number, for any other that cannot be read.
     """
     if path.exists():
         with open(path, "rb") as file:
-            for number, line in enumerate(file, 1):  # not splitlines(), which also splits at separators in a text
+            for number, line in enumerate(
+                file, 1
+            ):  # not splitlines(), which also splits at separators in a text
                 if line.endswith(b"\n") and (text := line.strip(b"\0\r\n")):
                     try:
                         yield parse_value(text)
@@ -53,7 +56,9 @@ def parse_value(line: bytes) -> Any:
 
 
 def parse_row(line: bytes) -> Row:
-    """A line of somebody else's JSONL as a row; DataError with what is wrong with it, such as a lone surrogate."""
+    """A line of somebody else's JSONL as a row; DataError with what is wrong with it, such as a
+    lone surrogate.
+    """
     if b"\0" in line:
         raise DataError("zero bytes, as a crash leaves them")
     return checked_row(parse_value(line))
@@ -93,7 +98,9 @@ def drop_unfinished_line(path: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Continue a JSONL file: yields a function that appends a row, visible to every reader when it returns."""
+    """Continue a JSONL file: yields a function that appends a row, visible to every reader when it
+    returns.
+    """
     drop_unfinished_line(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a", encoding="utf-8") as file:
@@ -107,7 +114,9 @@ def appending(path: Path) -> Iterator[Callable[[Row], None]]:
 
 @contextmanager
 def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that replaces `path` when complete: readers find the old content or the new, even after a power cut."""
+    """A file that replaces `path` when complete: readers find the old content or the new, even
+    after a power cut.
+    """
     temporary = path.with_name(path.name + ".writing")
     try:
         with open(temporary, mode, encoding=None if "b" in mode else "utf-8") as file:

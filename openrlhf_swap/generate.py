@@ -18,13 +18,19 @@ if TYPE_CHECKING:
 QUEUE = 1024  # responses that the engine works on at a time: enough to keep it busy, few enough to start quickly
 
 
-def open_engine(model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any) -> LLM:
-    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before another is opened.
+def open_engine(
+    model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any
+) -> LLM:
+    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before
+    another is opened.
 
-    Its context is `max_model_len` or, without it, at most `longest`, the tokens of the longest prompt and response
-    together. `options` for `vllm.LLM` override ours.
+    Its context is `max_model_len` or, without it, at most `longest`, the tokens of the longest
+    prompt and response together. `options` for `vllm.LLM` override ours.
     """
-    from openrlhf_swap.integration.patches import CPU_COMMAND, install  # imports torch, before vLLM is imported
+    from openrlhf_swap.integration.patches import (
+        CPU_COMMAND,
+        install,
+    )  # imports torch, before vLLM is imported
 
     _use_own_temporary_folder()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # otherwise fifty lines a start
@@ -32,21 +38,31 @@ def open_engine(model: str, longest: int | None = None, max_model_len: int | Non
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         install(CPU_COMMAND)
-        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
-        defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, "enable_chunked_prefill": False}
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts
+        # are read whole.
+        defaults |= {
+            "enforce_eager": True,
+            "gpu_memory_utilization": 0.2,
+            "enable_chunked_prefill": False,
+        }
 
     from vllm import LLM, EngineArgs
 
     options = {**defaults, **options}
     if max_model_len is None and longest is not None:
-        # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its configuration says.
-        max_model_len = min(longest, EngineArgs(model, **options).create_model_config().max_model_len)
+        # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its
+        # configuration says.
+        max_model_len = min(
+            longest, EngineArgs(model, **options).create_model_config().max_model_len
+        )
     return LLM(model, max_model_len=max_model_len, **options)
 
 
 @cache
 def _use_own_temporary_folder() -> None:
-    """Give vLLM, which leaves sockets and files among the temporary ones, a folder that goes with this process."""
+    """Give vLLM, which leaves sockets and files among the temporary ones, a folder that goes with
+    this process.
+    """
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vllm_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
@@ -59,10 +75,11 @@ def close_engine(engine: LLM) -> None:
 def generate(
     engine: LLM, requests: Iterable[tuple[Sequence[int], Mapping[str, Any]]]
 ) -> Iterator[tuple[int, list[CompletionOutput]]]:
-    """Generate responses, and yield the number of a request, from 0, with all of its responses when they are finished.
+    """Generate responses, and yield the number of a request, from 0, with all of its responses when
+    they are finished.
 
-    A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams. Responses to a prompt that is
-    too long for the engine are empty and count as cut off.
+    A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams. Responses
+    to a prompt that is too long for the engine are empty and count as cut off.
     """
     from vllm import CompletionOutput, SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -72,10 +89,15 @@ def generate(
     fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
     waiting = enumerate(requests)
     while True:
-        while core.get_num_unfinished_requests() < QUEUE and (entry := next(waiting, None)) is not None:
+        while (
+            core.get_num_unfinished_requests() < QUEUE
+            and (entry := next(waiting, None)) is not None
+        ):
             number, (prompt, sampling) = entry
             if len(prompt) < core.model_config.max_model_len:
-                core.add_request(str(number), {"prompt_token_ids": prompt}, SamplingParams(**sampling, **fixed))
+                core.add_request(
+                    str(number), {"prompt_token_ids": prompt}, SamplingParams(**sampling, **fixed)
+                )
             else:
                 empty = CompletionOutput(0, "", [], None, None, finish_reason="length")
                 yield number, [empty] * sampling.get("n", 1)

@@ -3,9 +3,9 @@ r"""Size a training run before any GPU is taken: memory, days, disk, and what wi
     openrlhf-swap plan --gpu h100 --config scripts/train_swap_1.5b.yaml
     openrlhf-swap plan --gpu h200 --model r1-7b --gpus 8 --ds.zero_stage 3 --node-memory 1500
 
-All other flags are those of `openrlhf-swap train` and are read by its own parser, with its defaults: the plan sees
-what the run will see. Everything printed is computed from the settings; nothing is measured. Exit status: 0, 1 with
-warnings, 2 after a one-line error.
+All other flags are those of `openrlhf-swap train` and are read by its own parser, with its
+defaults: the plan sees what the run will see. Everything printed is computed from the settings;
+nothing is measured. Exit status: 0, 1 with warnings, 2 after a one-line error.
 """
 
 import argparse
@@ -52,13 +52,32 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    add("--gpus", type=int, help="plan one node of N GPUs: used in turn, or halved with --train.async_enable")
+    add(
+        "--gpus",
+        type=int,
+        help="plan one node of N GPUs: used in turn, or halved with --train.async_enable",
+    )
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    add("--prompt", type=int, metavar="TOKENS", help=f"mean prompt length (default: {memory.PROMPT})")
-    add("--response", type=int, metavar="TOKENS", help="mean response length (default: half of the maximum)")
+    add(
+        "--prompt",
+        type=int,
+        metavar="TOKENS",
+        help=f"mean prompt length (default: {memory.PROMPT})",
+    )
+    add(
+        "--response",
+        type=int,
+        metavar="TOKENS",
+        help="mean response length (default: half of the maximum)",
+    )
     correct = "share of correct responses, the only ones that are scored (default: 1)"
     add("--correct", type=float, default=1.0, metavar="SHARE", help=correct)
-    add("--node-memory", type=float, metavar="GIB", help="main memory of a node; warns if it is too small")
+    add(
+        "--node-memory",
+        type=float,
+        metavar="GIB",
+        help="main memory of a node; warns if it is too small",
+    )
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -71,21 +90,35 @@ def _gpu(name: str) -> tuple[int, tuple[float, ...]]:
     with suppress(ValueError):
         if 0 < (size := float(name)) < math.inf:
             return int(size * GIB), ()
-    raise argparse.ArgumentTypeError(f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB")
+    raise argparse.ArgumentTypeError(
+        f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB"
+    )
 
 
 def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Configuration:
-    """Read the training's flags as `openrlhf-swap train` does; raises ConfigError for what the run would refuse."""
+    """Read the training's flags as `openrlhf-swap train` does; raises ConfigError for what the run
+    would refuse.
+    """
     if own.model:
-        words = [*words, "--actor.model_name_or_path", SHORT_NAMES.get(own.model.lower(), own.model)]
-    defaults: dict[str, Any] = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}  # a plan needs no data
+        words = [
+            *words,
+            "--actor.model_name_or_path",
+            SHORT_NAMES.get(own.model.lower(), own.model),
+        ]
+    defaults: dict[str, Any] = {
+        "data.prompt_dataset": "unknown",
+        "data.label_key": "answer",
+    }  # a plan needs no data
     configuration = configure(words, on_cpu=False, defaults=defaults)
     if (gpus := own.gpus) is not None:
         size = max(1, configuration.args.vllm.tensor_parallel_size)
         engines = gpus // size
         placed = SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
         if configuration.args.train.async_enable:
-            placed = {"actor.num_gpus_per_node": gpus - engines // 2 * size, "vllm.num_engines": engines // 2}
+            placed = {
+                "actor.num_gpus_per_node": gpus - engines // 2 * size,
+                "vllm.num_engines": engines // 2,
+            }
             placed["actor.gradient_checkpointing_enable"] = True
         configuration = configure(words, on_cpu=False, defaults=defaults | placed)
     check_flags(configuration)
@@ -94,9 +127,11 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
-    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, and its warnings.
+    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, and its
+    warnings.
 
-    `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be planned.
+    `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be
+    planned.
     """
     (gpu, peaks), config, args = own.gpu, training.method, training.args
     model, given = memory.read_run(training)
@@ -105,7 +140,9 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
             f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the {model.heads} "
             "attention heads; use a divisor"
         )
-    machine = memory.Machine(gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB))
+    machine = memory.Machine(
+        gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB)
+    )
     settings = memory.place_optimizer(model, given, machine)
     prompt = own.prompt or min(memory.PROMPT, settings.context // 2)
     response = own.response or settings.longest // 2
@@ -121,8 +158,12 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
     vllm = memory.engine_capacity(model, settings, gpu, prompt + response)
     seconds: dict[str, float] | None = None
     if peaks:
-        generation = memory.generation_seconds(model, settings, prompt, response, vllm["most_sequences"], peaks)
-        training_flops = responses * sum(value for phase, value in flops.items() if phase != "generate")
+        generation = memory.generation_seconds(
+            model, settings, prompt, response, vllm["most_sequences"], peaks
+        )
+        training_flops = responses * sum(
+            value for phase, value in flops.items() if phase != "generate"
+        )
         seconds = memory.step_seconds(settings, generation, training_flops, peaks)
     plan = {
         "model": args.actor.model_name_or_path,
@@ -143,13 +184,21 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
             "scoring_of_the_step": flops["score"] / sum(flops.values()),
         },
         "seconds": seconds,
-        "run": _run(own, args, memory.checkpoint_bytes(model, settings), seconds["step"] if seconds else None),
+        "run": _run(
+            own,
+            args,
+            memory.checkpoint_bytes(model, settings),
+            seconds["step"] if seconds else None,
+        ),
         "host_bytes": memory.host_bytes(model, settings, machine.gpus_of_node),
         "node_bytes": machine.node,
     }
     warnings, remedy = list(_warnings(plan)), None
     if warnings:
-        remedy = memory.find_remedy(model, given, machine) or "more or larger GPUs, or nodes with more main memory"
+        remedy = (
+            memory.find_remedy(model, given, machine)
+            or "more or larger GPUs, or nodes with more main memory"
+        )
     if plan["run"].get("steps") == 0:
         warnings.append(
             f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
@@ -161,7 +210,9 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
 def _run(
     own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int], seconds: float | None
 ) -> dict[str, Any]:
-    """Steps, hours and disk of the whole run, where the number of prompts is known; from the seconds of a step."""
+    """Steps, hours and disk of the whole run, where the number of prompts is known; from the
+    seconds of a step.
+    """
     rows, path = own.rows, Path(args.data.prompt_dataset)
     if rows is None and path.suffix == ".jsonl" and path.is_file():
         rows = sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
@@ -172,7 +223,9 @@ def _run(
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
     rows = min(rows, args.data.max_samples)
-    steps = rows // rollout.batch_size * train.num_episodes  # an episode's incomplete last batch is dropped
+    steps = (
+        rows // rollout.batch_size * train.num_episodes
+    )  # an episode's incomplete last batch is dropped
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
     kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
     responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
@@ -188,7 +241,12 @@ def _run(
 
 def _warnings(plan: dict[str, Any]) -> Iterator[str]:
     """What does not fit."""
-    gpu, held, vllm, node = plan["gpu_bytes"], sum(plan["host_bytes"].values()), plan["vllm"], plan["node_bytes"]
+    gpu, held, vllm, node = (
+        plan["gpu_bytes"],
+        sum(plan["host_bytes"].values()),
+        plan["vllm"],
+        plan["node_bytes"],
+    )
     for phase, parts in plan["phases"].items():
         if (total := sum(parts.values())) > gpu:
             part, size = max(parts.items(), key=itemgetter(1))
@@ -204,11 +262,17 @@ def _warnings(plan: dict[str, Any]) -> Iterator[str]:
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     """A plan as text."""
-    settings, vllm, step, run, seconds = (plan[part] for part in ("settings", "vllm", "step", "run", "seconds"))
+    settings, vllm, step, run, seconds = (
+        plan[part] for part in ("settings", "vllm", "step", "run", "seconds")
+    )
     held, node, shared = plan["host_bytes"], plan["node_bytes"], settings["shared"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
     yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
-    place = "vLLM and DeepSpeed in turn" if shared else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    place = (
+        "vLLM and DeepSpeed in turn"
+        if shared
+        else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    )
     yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
     yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
     yield _memory_table(plan) + "\n"
@@ -231,27 +295,47 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         "the run": "prompts unknown: give --rows",
     }
     if run["rows"] is not None:
-        time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); " if run["hours"] is not None else ""
-        assumed = " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
+        time = (
+            f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); "
+            if run["hours"] is not None
+            else ""
+        )
+        assumed = (
+            " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
+        )
         facts["the run"] = (
             f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
             f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
         )
     if shared and not settings["adam_offload"]:
         stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
-        facts["optimizer"] = "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
+        facts["optimizer"] = (
+            "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
+        )
     for label, text in [*facts.items(), *(("warning:", text) for text in plan["warnings"])]:
-        yield textwrap.fill(f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False)
-    yield "It fits." if plan["fits"] else f"Remedy: {plan['remedy']}" if plan["remedy"] else "See the warnings."
+        yield textwrap.fill(
+            f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False
+        )
+    yield (
+        "It fits."
+        if plan["fits"]
+        else f"Remedy: {plan['remedy']}"
+        if plan["remedy"]
+        else "See the warnings."
+    )
 
 
 def _memory_table(plan: dict[str, Any]) -> str:
     phases = plan["phases"].values()
-    parts = sorted({part: None for phase in phases for part in phase if phase[part]}, key="allowance".__eq__)
+    parts = sorted(
+        {part: None for phase in phases for part in phase if phase[part]}, key="allowance".__eq__
+    )
     used = [sum(phase.values()) for phase in phases]
     rows = {part: [phase.get(part, 0) for phase in phases] for part in parts}
     rows |= {"together": used, "left": [plan["gpu_bytes"] - total for total in used]}
-    cells = [[name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()]
+    cells = [
+        [name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()
+    ]
     head = ["GiB on a GPU", *memory.PHASES.values()]
     return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
 

@@ -1,20 +1,22 @@
 r"""Turn a data set of maths problems into the prompt set of a training.
 
-    openrlhf-swap prepare --output prompts.jsonl
-    openrlhf-swap train --data.prompt_dataset prompts.jsonl --data.input_key problem --data.label_key answer
+    openrlhf-swap prepare --output prompts.jsonl openrlhf-swap train --data.prompt_dataset
+    prompts.jsonl --data.input_key problem --data.label_key answer
 
-A problem is a text, or a chat that ends with the user's turn. A key may be a nested field, as in verl's files:
+A problem is a text, or a chat that ends with the user's turn. A key may be a nested field, as in
+verl's files:
 
-    openrlhf-swap prepare --input train.parquet --problem-key prompt --answer-key reward_model.ground_truth \
-        --output prompts.jsonl
+    openrlhf-swap prepare --input train.parquet --problem-key prompt --answer-key
+        reward_model.ground_truth \ --output prompts.jsonl
 
-From a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows are dropped if the
-problem is empty, or if the answer is empty, a sentence, a long text, or one that the grader cannot parse; so are
-duplicates, and exact or near copies of problems of the five benchmarks. The rest is written in input order as JSONL of
-problem, answer and, if there is one, id; the suffix is appended to each problem, so that training asks as
-scripts/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row with the reason and, if there is one, the
-benchmark problem that it repeats. OUTPUT.source.json records what was read, with the commit of a hub data set: it may
-change, and --revision COMMIT reads the same rows again.
+From a worked solution the answer is taken: what follows `####`, or stands in the last box. Rows are
+dropped if the problem is empty, or if the answer is empty, a sentence, a long text, or one that the
+grader cannot parse; so are duplicates, and exact or near copies of problems of the five benchmarks.
+The rest is written in input order as JSONL of problem, answer and, if there is one, id; the suffix
+is appended to each problem, so that training asks as scripts/eval_benchmarks.sh does.
+OUTPUT.removed.jsonl lists every dropped row with the reason and, if there is one, the benchmark
+problem that it repeats. OUTPUT.source.json records what was read, with the commit of a hub data
+set: it may change, and --revision COMMIT reads the same rows again.
 """
 
 from __future__ import annotations
@@ -68,25 +70,38 @@ def main(argv: list[str]) -> None:
     index = None
     if not args.no_benchmarks:
         with flags_called({"--data": "--benchmarks"}):
-            index = BenchmarkIndex({name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS})
+            index = BenchmarkIndex(
+                {name: load_benchmark(name, args.benchmarks) for name in PAPER_BENCHMARKS}
+            )
     reasons = find_reasons(problems, references, index, args.grader, faults, args.keep_placeholders)
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     dropped = [(number, reason) for number, reason in enumerate(reasons) if reason is not None]
     if not kept:
         counts = Counter(reason["reason"] for _, reason in dropped)
-        summary = ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
+        summary = (
+            ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
+        )
         raise DataError(f"--input is {args.input}, of which no row can be used: {summary}")
-    is_chat = any(len(chats[number]) > 1 for number in kept)  # for all rows or none: a column has one type
+    is_chat = any(
+        len(chats[number]) > 1 for number in kept
+    )  # for all rows or none: a column has one type
 
     def prompt_row(number: int) -> Row:
         *before, last = chats[number]
         text, reference = last["content"] + args.suffix, references[number]
         problem = [*before, {"role": "user", "content": text}] if is_chat else text
-        return {**rows[number], **reference.metadata, "problem": problem, "answer": reference.answer}
+        return {
+            **rows[number],
+            **reference.metadata,
+            "problem": problem,
+            "answer": reference.answer,
+        }
 
     def dropped_row(number: int, reason: Reason) -> Row:
         own_id = {"id": rows[number]["id"]} if "id" in rows[number] else {}
-        earlier = {"duplicate_of": reason["duplicate_of"] + 1} if "duplicate_of" in reason else {}  # from 1, like rows
+        earlier = (
+            {"duplicate_of": reason["duplicate_of"] + 1} if "duplicate_of" in reason else {}
+        )  # from 1, like rows
         return {"row": number + 1, **own_id, **reason, **earlier, "problem": problems[number]}
 
     source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
@@ -97,7 +112,9 @@ def main(argv: list[str]) -> None:
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items():
-        with reader_errors(f"--output needs {path}, which cannot be written ({{reason}}); use another", ConfigError):
+        with reader_errors(
+            f"--output needs {path}, which cannot be written ({{reason}}); use another", ConfigError
+        ):
             write_rows(path, content)
     for line in _summary(args, reasons):
         print(line)
@@ -110,24 +127,42 @@ def main(argv: list[str]) -> None:
         print(f"The data set may change; --revision {revision} reads these rows again.")
     if find_verifier(args.grader).answer_is_text:
         print("Answers as they are graded and scored, for example:")
-        print("\n".join(f"  {line}" for line in examples((rows[i]["answer"], references[i].answer) for i in kept)))
+        print(
+            "\n".join(
+                f"  {line}"
+                for line in examples((rows[i]["answer"], references[i].answer) for i in kept)
+            )
+        )
 
 
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap prepare", __doc__)
     add, endings = parser.add_argument, ", ".join(DATA_FILES)
-    add("--input", default=DATASET, help=f"hub data set, or a file that ends in {endings} (default: %(default)s)")
+    add(
+        "--input",
+        default=DATASET,
+        help=f"hub data set, or a file that ends in {endings} (default: %(default)s)",
+    )
     add("--output", type=Path, required=True, help="JSONL to write")
-    add("--config", help="configuration of a hub data set that has several, such as main of openai/gsm8k")
+    add(
+        "--config",
+        help="configuration of a hub data set that has several, such as main of openai/gsm8k",
+    )
     add("--split", default="train", help="split of a hub data set (default: %(default)s)")
     add("--revision", help="commit, tag or branch of a hub data set; the newest by default")
     keys = "column of the %s, or a field in it as COLUMN.NAME (default: %%(default)s)"
     add("--problem-key", default="problem", help=keys % "problems, texts or chats")
     add("--answer-key", default="answer", help=keys % "answers")
     compared = parser.add_mutually_exclusive_group()
-    compared.add_argument("--benchmarks", type=Path, help="folder with local copies of the five; default: the hub")
+    compared.add_argument(
+        "--benchmarks", type=Path, help="folder with local copies of the five; default: the hub"
+    )
     compared.add_argument("--no-benchmarks", action="store_true", help="keep benchmark problems")
-    add("--suffix", default=SUFFIX, help="text appended to each problem, '' for none (default: %(default)r)")
+    add(
+        "--suffix",
+        default=SUFFIX,
+        help="text appended to each problem, '' for none (default: %(default)r)",
+    )
     text = "of prompts rendered with a chat template, keep the user's turn: no system prompt, no special tokens"
     add("--strip-templates", action="store_true", help=text)
     add("--limit", type=int, help="write only the first LIMIT usable rows")
@@ -139,7 +174,9 @@ def _check(args: argparse.Namespace) -> None:
     if args.limit is not None and args.limit < 1:
         raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
     if args.output.suffix != ".jsonl":
-        raise ConfigError(f"--output is {args.output}; training recognises files by their extension: use .jsonl")
+        raise ConfigError(
+            f"--output is {args.output}; training recognises files by their extension: use .jsonl"
+        )
     if args.output.exists() and Path(args.input).exists() and args.output.samefile(args.input):
         raise ConfigError(f"--output is {args.output}, which is the input; use another file")
     check_writable("--output", args.output.parent)
@@ -157,7 +194,9 @@ def _summary(args: argparse.Namespace, reasons: Sequence[Reason | None]) -> Iter
     else:
         repeated = Counter(reason.get("benchmark") for reason in dropped)
         yield from (f"{repeated[name]:12} of {title_of(name)}" for name in PAPER_BENCHMARKS)
-        wrappers = Counter(reason["wrapper"] for reason in dropped if "wrapper" in reason).most_common()
+        wrappers = Counter(
+            reason["wrapper"] for reason in dropped if "wrapper" in reason
+        ).most_common()
         for wrapper, count in wrappers[:SHOWN]:
             shown = wrapper if len(wrapper) <= 100 else f"{wrapper[:49]}..{wrapper[-49:]}"
             yield f"{count:12} of these inside {shown!r}"

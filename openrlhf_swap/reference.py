@@ -1,11 +1,13 @@
-r"""Measure how often the reference policy solves each training problem, which AdaptThink compares with.
+r"""Measure how often the reference policy solves each training problem, which AdaptThink compares
+with.
 
-    openrlhf-swap reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key answer \
-        --output reference.jsonl
+    openrlhf-swap reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key
+        answer \ --output reference.jsonl
 
-Samples responses to every prompt from the policy before training, grades them, and appends one line per prompt: `key`
-(of the rendered prompt), `accuracy`, `tokens`. The same command resumes where it stopped; OUTPUT.settings.json records
-the model and the flags that the rows depend on, and others are refused.
+Samples responses to every prompt from the policy before training, grades them, and appends one line
+per prompt: `key` (of the rendered prompt), `accuracy`, `tokens`. The same command resumes where it
+stopped; OUTPUT.settings.json records the model and the flags that the rows depend on, and others
+are refused.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from openrlhf_swap.command import Parser, check_writable, flags_called, run_comm
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.rows import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
-from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_template_arguments, parse_with_settings
+from openrlhf_swap.flags.configuration import (
+    TEMPLATE_ARGUMENTS,
+    add_template_arguments,
+    parse_with_settings,
+)
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
@@ -56,13 +62,22 @@ def main(argv: list[str]) -> None:
     with flags_called(TRAINING_FLAGS):
         tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
         set_template_arguments(tokenizer, args.chat_template_kwargs)
-        config, messages = resolve_thought(SwapConfig(end_of_thought=args.end_of_thought), tokenizer)
+        config, messages = resolve_thought(
+            SwapConfig(end_of_thought=args.end_of_thought), tokenizer
+        )
         references = _references(args, tokenizer)
         try_grader(args.grader, list(references.values()))
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
     settings = {f"--{name.replace('_', '-')}": value for name, value in sampling.items()}
-    settings |= {"--samples": args.samples, "--max-model-len": args.max_model_len, "--model": identity(args.model)}
-    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--swap.end_of_thought": args.end_of_thought}
+    settings |= {
+        "--samples": args.samples,
+        "--max-model-len": args.max_model_len,
+        "--model": identity(args.model),
+    }
+    settings |= {
+        TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
+        "--swap.end_of_thought": args.end_of_thought,
+    }
     record_or_compare(args.output, settings | {"--swap.grader": args.grader})
     done = {row["key"] for row in read_rows(args.output)}
     prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
@@ -70,16 +85,26 @@ def main(argv: list[str]) -> None:
         print(f"{args.output} is complete")
         return
     print(messages[0])
-    # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered prompt.
+    # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered
+    # prompt.
     ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     longest = max(map(len, ids)) + args.max_tokens
-    engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=args.trust_remote_code)
+    engine = open_engine(
+        args.model, longest, args.max_model_len, trust_remote_code=args.trust_remote_code
+    )
     grader = Grader(verifier=args.grader)
     with appending(args.output) as append, tqdm(total=len(prompts), unit="problem") as bar:
-        for number, responses in generate(engine, ((row, {**sampling, "n": args.samples}) for row in ids)):
+        for number, responses in generate(
+            engine, ((row, {**sampling, "n": args.samples}) for row in ids)
+        ):
             prompt, texts = prompts[number], [response.text for response in responses]
-            grades = grader.grade_many([(text, references[prompt]) for text in texts], config.end_of_thought)
-            right = [is_right(grade.correct, prompt, text, config) for grade, text in zip(grades, texts, strict=True)]
+            grades = grader.grade_many(
+                [(text, references[prompt]) for text in texts], config.end_of_thought
+            )
+            right = [
+                is_right(grade.correct, prompt, text, config)
+                for grade, text in zip(grades, texts, strict=True)
+            ]
             tokens = fmean(len(response.token_ids) for response in responses)
             append({"key": prompt_key(prompt), "accuracy": fmean(right), "tokens": tokens})
             bar.update()
@@ -100,22 +125,38 @@ def _parser() -> Parser:
     add("--temperature", type=float, default=0.6)
     add("--top-p", type=float, default=0.95)
     add("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    add("--max-model-len", type=int, help="limit for prompt and response (default: the longest one)")
+    add(
+        "--max-model-len", type=int, help="limit for prompt and response (default: the longest one)"
+    )
     return parser
 
 
-def _references(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> dict[str, Reference]:
+def _references(
+    args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
+) -> dict[str, Reference]:
     """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
-    flags = {"data.prompt_dataset": args.dataset, "data.prompt_probs": None, "data.prompt_split": args.split}
-    flags |= {"data.input_key": args.input_key, "data.label_key": args.label_key, "data.input_template": None}
+    flags = {
+        "data.prompt_dataset": args.dataset,
+        "data.prompt_probs": None,
+        "data.prompt_split": args.split,
+    }
+    flags |= {
+        "data.input_key": args.input_key,
+        "data.label_key": args.label_key,
+        "data.input_template": None,
+    }
     flags |= {"data.max_samples": sys.maxsize, "data.apply_chat_template": True}
     training = nested(flags | {"train.seed": 0, "eval.dataset": None})
     rows = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
-    references = read_references(rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}")
-    return {prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt}
+    references = read_references(
+        rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}"
+    )
+    return {
+        prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt
+    }
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
-r"""Score where reasoning makes progress: log p(answer | prefix) after every step of saved responses. Needs no Ray.
+r"""Score where reasoning makes progress: log p(answer | prefix) after every step of saved
+responses. Needs no Ray.
 
     openrlhf-swap score --model MODEL --input responses.jsonl --output scores.jsonl
 
-Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with the model's chat
-template; the response is tokenised once. An agent's response may be `turns` instead, a list of `action` and
-`observation`, and the problem a `prompt` that is rendered: so it reads a run's tables of rollouts. Writes one JSON
-line per response: the input's fields plus `row` (its line in the input, from 0), `step_ends`, `answer_logprobs`
-(l_0..l_K), `gains` (Delta), `local_gains` (g) and `steps` (texts).
-With `--swap.grader` each response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
+Reads one JSON object per line with `problem`, `answer` and `response`. The problem is rendered with
+the model's chat template; the response is tokenised once. An agent's response may be `turns`
+instead, a list of `action` and `observation`, and the problem a `prompt` that is rendered: so it
+reads a run's tables of rollouts. Writes one JSON line per response: the input's fields plus `row`
+(its line in the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta),
+`local_gains` (g) and `steps` (texts). With `--swap.grader` each response is also graded, its row
+being the metadata: `correct`, `score`, `status` and `why`.
 
-With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain before the first step
-and after each step, by a regression on the model's hidden states that is fitted on the other problems.
+With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain
+before the first step and after each step, by a regression on the model's hidden states that is
+fitted on the other problems.
 
-A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the model's context is
-skipped, counted and reported. The same command resumes where it stopped; OUTPUT.settings.json records the model and
-the flags that the rows depend on. Others are refused, and so is an input with other rows.
+A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the
+model's context is skipped, counted and reported. The same command resumes where it stopped;
+OUTPUT.settings.json records the model and the flags that the rows depend on. Others are refused,
+and so is an input with other rows.
 """
 
 from __future__ import annotations
@@ -48,7 +52,15 @@ if TYPE_CHECKING:
 FIELDS = ("problem", "answer", "response")
 TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
 SETTINGS = (
-    *("step_tokens", "max_steps", "newline_patience", "steps", "end_of_thought", "close_template", "observation_gain"),
+    *(
+        "step_tokens",
+        "max_steps",
+        "newline_patience",
+        "steps",
+        "end_of_thought",
+        "close_template",
+        "observation_gain",
+    ),
 )
 
 
@@ -57,22 +69,35 @@ def main(argv: list[str]) -> None:
     config = SwapConfig(**{name: getattr(args, name) for name in SETTINGS})
     run = RunConfig(scoring=args.scoring)
     if args.grader and not find_verifier(args.grader).answer_is_text:
-        raise ConfigError(f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run")
+        raise ConfigError(
+            f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run"
+        )
     check_model_files("--model", args.model, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output.parent)
     rows = [_scorable(entry) for entry in read_entries(args.input, "--input")]
     if all(entry.row is None for entry in rows):
-        raise DataError(f"--input is {args.input}, of which no row can be scored: {describe_faults(rows)}")
+        raise DataError(
+            f"--input is {args.input}, of which no row can be scored: {describe_faults(rows)}"
+        )
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
-    settings |= {TEMPLATE_ARGUMENTS: args.chat_template_kwargs, "--system-prompt": args.system_prompt}
-    settings |= {"--model": identity(args.model), "--dtype": args.dtype, "--tokens-left": args.tokens_left}
+    settings |= {
+        TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
+        "--system-prompt": args.system_prompt,
+    }
+    settings |= {
+        "--model": identity(args.model),
+        "--dtype": args.dtype,
+        "--tokens-left": args.tokens_left,
+    }
     record_or_compare(args.output, settings)
     by_line = {entry.number: entry.row for entry in rows}
     for scored in read_rows(args.output):
         line = scored["row"] + 1
         row = by_line.get(line)
-        if row is None or any(row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)):
+        if row is None or any(
+            row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)
+        ):
             scores = f"--input is not the file that the rows in {args.output} are the scores of"
             raise DataError(f"{scores}: row {line} differs; use another --output")
     model, tokenizer = _load_model(args)
@@ -90,7 +115,9 @@ def main(argv: list[str]) -> None:
     steps = [len(row["step_ends"]) for row in read_rows(args.output)]
     if sum(steps) < 1.5 * len(steps):
         mean = sum(steps) / len(steps)
-        print(f"warning: {mean:.1f} steps a response; a smaller --swap.step_tokens makes more of them")
+        print(
+            f"warning: {mean:.1f} steps a response; a smaller --swap.step_tokens makes more of them"
+        )
 
 
 def _parser() -> Parser:
@@ -100,7 +127,12 @@ def _parser() -> Parser:
     add("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
     add("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     dtypes = ("float32", "bfloat16", "float16", "float64")
-    add("--dtype", choices=dtypes, default="float32", help="dtype of the model (default: %(default)s)")
+    add(
+        "--dtype",
+        choices=dtypes,
+        default="float32",
+        help="dtype of the model (default: %(default)s)",
+    )
     add("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
     add_rendering(parser)
     add(FLAG, help="also grade each response, by a name as in training (default: do not)")
@@ -120,14 +152,18 @@ def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTo
 
 
 def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace) -> Counter[str]:
-    """Append the scores of every row that the output does not hold yet, and count the rows by outcome."""
+    """Append the scores of every row that the output does not hold yet, and count the rows by
+    outcome.
+    """
     done = max((row["row"] + 1 for row in read_rows(args.output)), default=0)
     left = [entry for entry in rows if entry.number > done]
     outcomes = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
     skipped: list[Entry] = []
     grader = Grader(verifier=args.grader) if args.grader else None
     with appending(args.output) as append:
-        for entry in tqdm(left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)):
+        for entry in tqdm(
+            left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)
+        ):
             try:
                 append(_scored(scorer, entry, grader, args.tokens_left))
                 outcomes["scored"] += 1
@@ -146,19 +182,32 @@ def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bo
     problem = str(entry.row[PROMPT if rendered else "problem"])
     turns = turns_of(entry.row)
     response = "".join(turn["action"] for turn in turns) if turns else str(entry.row["response"])
-    row = {**entry.row, "row": entry.number - 1, **scorer.score(problem, answer, turns or response, rendered)}
+    row = {
+        **entry.row,
+        "row": entry.number - 1,
+        **scorer.score(problem, answer, turns or response, rendered),
+    }
     if with_states:
         trace = scorer.states(problem, turns or response, rendered)
         row |= {"states": trace.states.tolist(), "response_tokens": trace.length}
     if grader:
-        metadata = {name: value for name, value in entry.row.items() if name not in (*FIELDS, TURNS, PROMPT)}
+        metadata = {
+            name: value for name, value in entry.row.items() if name not in (*FIELDS, TURNS, PROMPT)
+        }
         grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
-        row |= {"correct": grade.correct, "score": grade.score, "status": grade.status, "why": grade.why}
+        row |= {
+            "correct": grade.correct,
+            "score": grade.score,
+            "status": grade.status,
+            "why": grade.why,
+        }
     return row
 
 
 def _predict_tokens_left(target: Path) -> None:
-    """Replace `states` by `tokens_left` in a file of scored rows; the regression is that of training."""
+    """Replace `states` by `tokens_left` in a file of scored rows; the regression is that of
+    training.
+    """
     rows = list(read_rows(target))
     new = [row for row in rows if "states" in row]
     if not new:
@@ -168,12 +217,17 @@ def _predict_tokens_left(target: Path) -> None:
 
     problems = [row.get("problem", row.get(PROMPT)) for row in new]
     numbers = {problem: number for number, problem in enumerate(dict.fromkeys(problems))}
-    traces = [StepTrace(row.pop("response_tokens"), True, (), row["step_ends"], row.pop("states")) for row in new]
+    traces = [
+        StepTrace(row.pop("response_tokens"), True, (), row["step_ends"], row.pop("states"))
+        for row in new
+    ]
     predicted, r2 = predict_tokens(traces, list(map(numbers.__getitem__, problems)))
     for row, values in zip(new, predicted, strict=True):
         row["tokens_left"] = values
     write_rows(target, rows)
-    print(f"tokens left: the states of {len(numbers)} problems' responses explain {r2:.0%} of their variance")
+    print(
+        f"tokens left: the states of {len(numbers)} problems' responses explain {r2:.0%} of their variance"
+    )
 
 
 def _scorable(entry: Entry) -> Entry:

@@ -22,7 +22,14 @@ from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
-from openrlhf_swap.flags.configuration import DEFAULTS, FOLDERS, SECRET, Configuration, configure, training_parser
+from openrlhf_swap.flags.configuration import (
+    DEFAULTS,
+    FOLDERS,
+    SECRET,
+    Configuration,
+    configure,
+    training_parser,
+)
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.flags.stock import complete
@@ -62,11 +69,21 @@ def main(argv: list[str]) -> int:
     record, log = output / checkpoints.CONFIGURATION, output / "train.log"
     settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
     if ckpt.load_enable and _read_record(record).get("finished") == settings:
-        print(f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes")
+        print(
+            f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes"
+        )
         return 0
-    folders = {"--swap.output_dir": output, "--ckpt.path": Path(ckpt.path), "--ckpt.output_dir": Path(ckpt.output_dir)}
+    folders = {
+        "--swap.output_dir": output,
+        "--ckpt.path": Path(ckpt.path),
+        "--ckpt.output_dir": Path(ckpt.output_dir),
+    }
     with locked(folders):
-        console = nullcontext() if configuration.run.verbose else quiet_console(log, "[swap]", "--swap.verbose")
+        console = (
+            nullcontext()
+            if configuration.run.verbose
+            else quiet_console(log, "[swap]", "--swap.verbose")
+        )
         try:
             with private_ray(), console:
                 _train(configuration, redacted(argv))
@@ -96,8 +113,13 @@ def _check_quickly(configuration: Configuration) -> None:
     check_writable("--swap.output_dir", Path(run.output_dir))
     for name in FOLDERS:
         check_writable(f"--{name}", Path(configuration.values[name]))
-    check_model_files("--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code)
-    for flag, files in (("--data.prompt_dataset", args.data.prompt_dataset), ("--eval.dataset", args.eval.dataset)):
+    check_model_files(
+        "--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code
+    )
+    for flag, files in (
+        ("--data.prompt_dataset", args.data.prompt_dataset),
+        ("--eval.dataset", args.eval.dataset),
+    ):
         for file in map(str.strip, (files or "").split(",")):
             if file.endswith(DATA_FILES):
                 check_quickly(flag, file, columns_of(args))
@@ -108,7 +130,9 @@ def _check_quickly(configuration: Configuration) -> None:
 
 def _train(configuration: Configuration, words: list[str]) -> None:
     notes = complete(configuration.values)[1]
-    print(f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end="")  # a resumed run appends to the log
+    print(
+        f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end=""
+    )  # a resumed run appends to the log
     with ctrl_c_after():  # in the middle of torch's import it would abort the process
         from openrlhf_swap.integration import patches
 
@@ -120,8 +144,12 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     names = _tracked_run(configuration, output)
     method, run = configuration.method, configuration.run.replaced(output_dir=str(output))
     declared, options = objective_class(method.objective).Settings.declared(), method.options
-    paths = {name for name, spec in declared.items() if extra(spec)["is_path"] and options.get(name)}
-    method = method.replaced(options={**options, **{name: str(Path(options[name]).absolute()) for name in paths}})
+    paths = {
+        name for name, spec in declared.items() if extra(spec)["is_path"] and options.get(name)
+    }
+    method = method.replaced(
+        options={**options, **{name: str(Path(options[name]).absolute()) for name in paths}}
+    )
     named = configuration.replace_flags({RUN_NAME: names["run_name"]})
     resolved = resolve_run(replace(named, method=method, run=run))
     # Records have the data sets that were given.
@@ -138,7 +166,9 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     if not whole.on_cpu:
         whole = check_gpus(whole)
     with starting_ray(whole) as wait_for_ray:
-        from openrlhf_swap.integration.startup.launch import launch  # takes as long as Ray does to start
+        from openrlhf_swap.integration.startup.launch import (
+            launch,
+        )  # takes as long as Ray does to start
 
         launch(whole, wait_for_ray)
     try_write_card(Path(args.ckpt.output_dir), output)
@@ -151,7 +181,10 @@ def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
     args = configuration.args
     before = _read_record(output / checkpoints.CONFIGURATION) if args.ckpt.load_enable else {}
     kept = None if RUN_NAME in configuration.named else before.get("run_name")
-    return {"run_name": kept or args.logger.wandb.run_name, "run_id": before.get("run_id") or uuid4().hex[:16]}
+    return {
+        "run_name": kept or args.logger.wandb.run_name,
+        "run_id": before.get("run_id") or uuid4().hex[:16],
+    }
 
 
 def _write_records(given: Configuration, words: list[str], names: dict[str, str]) -> None:
@@ -160,21 +193,34 @@ def _write_records(given: Configuration, words: list[str], names: dict[str, str]
     output.mkdir(parents=True, exist_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     settings = {**given.method.model_dump(), **given.run.model_dump()}
-    content = {"swap": settings, "flags": given.dump(), **made_of(COMMAND, words, **inputs), **names}
+    content = {
+        "swap": settings,
+        "flags": given.dump(),
+        **made_of(COMMAND, words, **inputs),
+        **names,
+    }
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
-    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(given.use_whole_paths()))
+    write_text(
+        output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(given.use_whole_paths())
+    )
 
 
 def _as_yaml(configuration: Configuration) -> str:
     import yaml
 
-    return str(yaml.safe_dump({"flags": configuration.dump()}, sort_keys=False, allow_unicode=True, width=1000))
+    return str(
+        yaml.safe_dump(
+            {"flags": configuration.dump()}, sort_keys=False, allow_unicode=True, width=1000
+        )
+    )
 
 
 def redacted(words: list[str]) -> list[str]:
     """A command line without the tracker's key."""
     flag = f"--{SECRET}"
-    hidden = ["***" if before == flag else word for before, word in zip(["", *words], words, strict=False)]
+    hidden = [
+        "***" if before == flag else word for before, word in zip(["", *words], words, strict=False)
+    ]
     return [f"{flag}=***" if word.startswith(f"{flag}=") else word for word in hidden]
 
 
@@ -184,7 +230,9 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
     lines = [f"recipe {recipe.name}, after {recipe.origin}:"] if recipe.name else []
     for name, value in recipe.flags.items():
         note, source = " (overruled)" * (name in configuration.overruled), recipe.sources[name]
-        lines.append(f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else ""))
+        lines.append(
+            f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else "")
+        )
     asked = [f"  prompt: {recipe.prompt}"] if recipe.prompt else []
     return lines + asked + [f"  not here: {missing}" for missing in recipe.cannot]
 
@@ -207,7 +255,11 @@ def _print_help() -> None:
     parser.description = __doc__
     text = "list objectives and their own settings, and exit"
     parser.add_argument("--list-objectives", action="store_true", help=text)
-    parser.add_argument(DRY_RUN, action="store_true", help="print all settings as a YAML file for --config, and exit")
+    parser.add_argument(
+        DRY_RUN,
+        action="store_true",
+        help="print all settings as a YAML file for --config, and exit",
+    )
     parser.print_help()
     print("\nDEFAULTS that differ from OpenRLHF's:")
     ours = DEFAULTS | {name: f"{folder}, in --swap.output_dir" for name, folder in FOLDERS.items()}

@@ -1,9 +1,10 @@
-r"""Open a page in headless Chromium, check how it looks, and take screenshots: phone and desktop, light and dark.
+r"""Open a page in headless Chromium, check how it looks, and take screenshots: phone and desktop,
+light and dark.
 
     python scripts/page_pictures.py outputs/quickstart/report.html --output outputs/pictures
 
-Fails if the page makes a network request, logs to its console, scrolls sideways, or has text with a contrast below
-4.5. Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
+Fails if the page makes a network request, logs to its console, scrolls sideways, or has text with a
+contrast below 4.5. Needs Chromium (Debian's package chromium, or CHROMIUM=/path/to/it).
 """
 
 from __future__ import annotations
@@ -71,19 +72,31 @@ class Browser:
         """Start Chromium; RuntimeError if it is not installed."""
         chromium = find_chromium()
         if chromium is None:
-            raise RuntimeError("Chromium was not found; install it, or name it: CHROMIUM=/path/to/chromium")
+            raise RuntimeError(
+                "Chromium was not found; install it, or name it: CHROMIUM=/path/to/chromium"
+            )
         self.requests: list[str] = []
         self.complaints: list[str] = []
         self._number, self._session = 0, {}
         self._open = ExitStack()
         profile = self._open.enter_context(TemporaryDirectory(ignore_cleanup_errors=True))
-        flags = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-port=0")
+        flags = (
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            "--remote-debugging-port=0",
+        )
         command = [chromium, *flags, f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         self._open.callback(self._stop)
         address = self._address(Path(profile) / "DevToolsActivePort")
         self._socket = self._open.enter_context(connect(address, max_size=None, proxy=None))
-        (target,) = (t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        (target,) = (
+            t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"
+        )
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self._session = {"sessionId": attached["sessionId"]}
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -93,7 +106,10 @@ class Browser:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._open.close()
 
@@ -113,7 +129,10 @@ class Browser:
         self.requests, self.complaints = [], []
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.call("Page.navigate", url=page.resolve().as_uri())
         while self.ask("document.readyState") != "complete":
             time.sleep(0.02)
@@ -129,21 +148,27 @@ class Browser:
         """Press a key, named as in KeyboardEvent.key."""
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         code = {"Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowRight": 39, "Tab": 9}.get(key, 0)
-        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text)
+        self.call(
+            "Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **text
+        )
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     def picture(self, path: Path, height: int = HEIGHT) -> None:
         """Write a screenshot of the top of the page as PNG."""
         width = self.ask("innerWidth")
         clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        shot = self.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        shot = self.call(
+            "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         whole = Image.open(BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
         whole.quantize(256).save(path, optimize=True)  # a third of the bytes
 
     def faults(self) -> list[str]:
         """What is wrong with the page as currently shown."""
-        sideways = self.ask("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        sideways = self.ask(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
         return [
             *(f"asked for {url}" for url in self.requests),
             *(f"console: {text}" for text in self.complaints),
@@ -171,12 +196,17 @@ class Browser:
         match message.get("method"):
             case "Network.requestWillBeSent":
                 url = parameters["request"]["url"]
-                if urlsplit(url).scheme not in ("file", "data", "about") or parameters["type"] != "Document":
+                if (
+                    urlsplit(url).scheme not in ("file", "data", "about")
+                    or parameters["type"] != "Document"
+                ):
                     self.requests.append(url)
             case "Runtime.exceptionThrown":
                 self.complaints.append(parameters["exceptionDetails"]["exception"]["description"])
             case "Runtime.consoleAPICalled":
-                self.complaints.append(str([argument.get("value") for argument in parameters["args"]]))
+                self.complaints.append(
+                    str([argument.get("value") for argument in parameters["args"]])
+                )
             case "Log.entryAdded":
                 self.complaints.append(parameters["entry"]["text"])
         return message
@@ -184,10 +214,16 @@ class Browser:
 
 def main() -> int:
     """Take the screenshots; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("page", type=Path, help="HTML file")
-    parser.add_argument("--output", type=Path, required=True, help="folder for PAGE_phone_light.png and so on")
-    parser.add_argument("--height", type=int, default=1000, help="pixels from the top; twice as many for a phone")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for PAGE_phone_light.png and so on"
+    )
+    parser.add_argument(
+        "--height", type=int, default=1000, help="pixels from the top; twice as many for a phone"
+    )
     args = parser.parse_args()
     faults = []
     with Browser() as browser:
@@ -196,7 +232,8 @@ def main() -> int:
                 browser.open(args.page, width, scheme)
                 faults += [f"{name}, {scheme}: {fault}" for fault in browser.faults()]
                 browser.picture(
-                    args.output / f"{args.page.stem}_{name}_{scheme}.png", args.height * (1 + (name == "phone"))
+                    args.output / f"{args.page.stem}_{name}_{scheme}.png",
+                    args.height * (1 + (name == "phone")),
                 )
     print("\n".join(faults) or f"4 pictures in {args.output}; no faults")
     return bool(faults)

@@ -24,7 +24,6 @@ ruff format --check .
 shellcheck -x scripts/*.sh scripts/*.sbatch examples/*/*.sh .ci/run
 mypy
 lint-imports --no-logo --no-cache
-python scripts/line_budget.py
 if (( ${#FLAGS[@]} )); then exec python -m pytest "${FLAGS[@]}"; fi
 
 LOG="$(mktemp)"

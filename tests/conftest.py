@@ -13,7 +13,8 @@ settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Every Ray of these tests asks for a token, the same one: some look into the Ray of a training that they start.
+# Every Ray of these tests asks for a token, the same one: some look into the Ray of a training that
+# they start.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -37,7 +38,9 @@ def grader():
 
 @pytest.fixture
 def in_foreground():
-    """Take Ctrl-C as usual: what a shell runs in the background ignores it, and so do the tests that it started."""
+    """Take Ctrl-C as usual: what a shell runs in the background ignores it, and so do the tests
+    that it started.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -63,10 +66,17 @@ def arguments():
     from openrlhf_swap.flags.configuration import configure
     from openrlhf_swap.recipes import as_words
 
-    flags = {"rollout.n_samples_per_prompt": GROUP_SIZE, "rollout.batch_size": GROUPS, "rollout.micro_batch_size": 3}
+    flags = {
+        "rollout.n_samples_per_prompt": GROUP_SIZE,
+        "rollout.batch_size": GROUPS,
+        "rollout.micro_batch_size": 3,
+    }
     flags |= {"train.batch_size": 16, "data.max_len": 400, "actor.model_name_or_path": POLICY}
     args = configure(as_words(flags), on_cpu=True).args
-    args.swap, args.swap_run = make_config(), RunConfig(logits_chunk=100)  # several in a micro-batch
+    args.swap, args.swap_run = (
+        make_config(),
+        RunConfig(logits_chunk=100),
+    )  # several in a micro-batch
     return args
 
 

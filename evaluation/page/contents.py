@@ -26,10 +26,12 @@ CHARTS = {
 
 
 def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
-    """Add `penalties`, what each step pays in nats, to each row; its group is the file's responses to its problem.
+    """Add `penalties`, what each step pays in nats, to each row; its group is the file's responses
+    to its problem.
 
-    P w_k, and with `step_price` weights the step's share K w_k mu of the price, too. None for each step of a response
-    whose log-probabilities are not finite, or whose step ends do not fit its length.
+    P w_k, and with `step_price` weights the step's share K w_k mu of the price, too. None for each
+    step of a response whose log-probabilities are not finite, or whose step ends do not fit its
+    length.
     """
     numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -45,18 +47,27 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
         for row, penalties in zip(group, paid[0].tolist(), strict=True):
             if _trace(row).step_ends:
                 count = len(row["gains"])
-                row["penalties"] = (penalties + [0.0] * count)[:count]  # none is scored where all are incorrect
+                row["penalties"] = (penalties + [0.0] * count)[
+                    :count
+                ]  # none is scored where all are incorrect
 
 
 def _trace(row: Row) -> StepTrace:
     """A response for the arithmetic of training; without steps if they cannot be used."""
-    length, correct, scores, ends = row["length"], row.get("correct"), row["answer_logprobs"], row["step_ends"]
+    length, correct, scores, ends = (
+        row["length"],
+        row.get("correct"),
+        row["answer_logprobs"],
+        row["step_ends"],
+    )
     known = all(map(math.isfinite, scores)) and ends[-1] < length
     return StepTrace(length, bool(correct), *((scores, ends) if known else ()))
 
 
 def complete(row: Row) -> Row:
-    """A scored trace in one form: of an evaluation, of a run's table (with a prompt and a reward), or another one."""
+    """A scored trace in one form: of an evaluation, of a run's table (with a prompt and a reward),
+    or another one.
+    """
     reward = row.get("reward")
     return {
         "tokens_left": [],
@@ -69,17 +80,20 @@ def complete(row: Row) -> Row:
 
 
 def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
-    """Column names, the problems with each column's responses (at most `limit`), and the formulas in them.
+    """Column names, the problems with each column's responses (at most `limit`), and the formulas
+    in them.
 
-    Each of `files`, or of folders of evaluations, is a column; DataError for one without scored traces. `config` has
-    the settings of the penalties.
+    Each of `files`, or of folders of evaluations, is a column; DataError for one without scored
+    traces. `config` has the settings of the penalties.
     """
     problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
     for column, file in enumerate(files):
         rows = list(map(complete, read_scored(file)))
         add_penalties(rows, config)
         for row in rows:
-            problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][column].append(row)
+            problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][
+                column
+            ].append(row)
     fullest = sorted(problems.items(), key=lambda item: -sum(map(bool, item[1])))
     formulas: dict[str, Tree] = {}
     return {
@@ -99,25 +113,33 @@ def charts(metrics: Path) -> list[dict[str, Any]]:
         lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
         # There is a target only in steps with a correct response, and only for some objectives.
         lines = {name: values for name, values in lines.items() if set(values) != {None}}
-        drawn.append({"title": f"{metrics.absolute().parent.name}: {title}", "steps": steps, "lines": lines})
+        drawn.append(
+            {"title": f"{metrics.absolute().parent.name}: {title}", "steps": steps, "lines": lines}
+        )
     return drawn
 
 
 def render(data: Mapping[str, Any]) -> str:
     """The page: template, script and data in one file.
 
-    `data` is what `page_data` returns, optionally with a `summary` to show above it: `notes` (texts), `tables`
-    (`header` and `rows` of texts) and `charts`.
+    `data` is what `page_data` returns, optionally with a `summary` to show above it: `notes`
+    (texts), `tables` (`header` and `rows` of texts) and `charts`.
     """
     known = json.loads(json.dumps(data), parse_constant=lambda _: None)  # JSON itself has no NaN
     # Without "<", no text can end the script element that holds it, or open a comment in it.
     text = json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
-    page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", SCRIPT.read_text(encoding="utf-8"))
+    page = TEMPLATE.read_text(encoding="utf-8").replace(
+        "__SCRIPT__", SCRIPT.read_text(encoding="utf-8")
+    )
     return page.replace("__DATA__", text)
 
 
-def _problem(benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]) -> Row:
-    """A problem as the page shows it; texts are split at formulas, whose trees are added to `formulas`."""
+def _problem(
+    benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]
+) -> Row:
+    """A problem as the page shows it; texts are split at formulas, whose trees are added to
+    `formulas`.
+    """
     answer = str(next(row["answer"] for rows in columns for row in rows))
     if "\\" in answer and "$" not in answer and to_tree(answer, False):
         answer = f"${answer}$"  # data sets omit the delimiters
@@ -133,10 +155,20 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
     """A response as the page shows it."""
     ends = row["step_ends"]
     numbers = zip(row["gains"], row["local_gains"], row["penalties"], strict=True)
-    steps = zip(row["steps"], [-1, *ends[:-1]], ends, numbers, accumulate(map(len, row["steps"])), strict=True)
+    steps = zip(
+        row["steps"],
+        [-1, *ends[:-1]],
+        ends,
+        numbers,
+        accumulate(map(len, row["steps"])),
+        strict=True,
+    )
     turns = turns_of(row)
-    # Where a turn ends in the text -> its number and what the environment answered: an observation follows a step.
-    turn_ends = dict(zip(accumulate(len(turn["action"]) for turn in turns), enumerate(turns, 1), strict=True))
+    # Where a turn ends in the text -> its number and what the environment answered: an observation
+    # follows a step.
+    turn_ends = dict(
+        zip(accumulate(len(turn["action"]) for turn in turns), enumerate(turns, 1), strict=True)
+    )
     return {
         "correct": row.get("correct"),
         "tokens": row["length"],
@@ -147,7 +179,10 @@ def _response(row: Row, formulas: dict[str, Tree]) -> Row:
                 "text": split_formulas(text, formulas),
                 "tokens": None if start is None or end is None else end - start,
                 **_observed(turn_ends.get(place), formulas),
-                **{name: _rounded(value) for name, value in zip(("gain", "change", "penalty"), values, strict=True)},
+                **{
+                    name: _rounded(value)
+                    for name, value in zip(("gain", "change", "penalty"), values, strict=True)
+                },
             }
             for text, start, end, values, place in steps
         ],

@@ -1,6 +1,8 @@
-r"""Formulas in a model's text, as MathML trees that the page builds element by element, so none of the text is markup.
+r"""Formulas in a model's text, as MathML trees that the page builds element by element, so none of
+the text is markup.
 
-A formula is enclosed in $, $$, \( \) or \[ \], or is a \boxed{...}. What cannot be parsed stays text.
+A formula is enclosed in $, $$, \( \) or \[ \], or is a \boxed{...}. What cannot be parsed stays
+text.
 """
 
 import html
@@ -19,19 +21,35 @@ LONGEST = 1500  # characters; bounds the cost of a formula that never closes
 DEEPEST = 60  # nested elements
 # Allowed tags and their required number of children, None for any.
 TAGS: dict[str, int | None] = {
-    **dict.fromkeys(("math", "mi", "mn", "mo", "mpadded", "mrow", "mspace", "msqrt", "mstyle", "mtext")),
+    **dict.fromkeys(
+        ("math", "mi", "mn", "mo", "mpadded", "mrow", "mspace", "msqrt", "mstyle", "mtext")
+    ),
     **dict.fromkeys(("mtable", "mtr", "mtd")),
     **dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2),
     **dict.fromkeys(("msubsup", "munderover"), 3),
 }
 # Allowed attributes: browsers know them, and they can only affect typesetting.
 ATTRIBUTES = {
-    *("accent", "columnalign", "display", "displaystyle", "fence", "form", "largeop", "linethickness", "mathvariant"),
+    *(
+        "accent",
+        "columnalign",
+        "display",
+        "displaystyle",
+        "fence",
+        "form",
+        "largeop",
+        "linethickness",
+        "mathvariant",
+    ),
     *("maxsize", "minsize", "movablelimits", "scriptlevel", "stretchy", "width"),
 }
 # What latex2mathml raises: its own errors, and those it hits on malformed LaTeX.
 UNREADABLE: tuple[type[Exception], ...] = (
-    *(error for error in vars(exceptions).values() if isinstance(error, type) and issubclass(error, Exception)),
+    *(
+        error
+        for error in vars(exceptions).values()
+        if isinstance(error, type) and issubclass(error, Exception)
+    ),
     *(AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError),
 )
 
@@ -80,14 +98,19 @@ def to_tree(latex: str, display: bool) -> Tree | None:
 
 
 def _tree(element: Element, depth: int) -> Tree:
-    """A sanitised element as a tree; ValueError for an unknown command, or one that lacks an argument."""
+    """A sanitised element as a tree; ValueError for an unknown command, or one that lacks an
+    argument.
+    """
     text = html.unescape(element.text or "")
     if depth > DEEPEST or re.match(r"\\[a-zA-Z]", text):
         raise ValueError(text)
     tag = element.tag
     attributes = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES}
     if tag == "menclose":  # only Firefox draws it
-        tag, attributes = "mrow", {"class": "boxed" if element.get("notation") == "box" else "struck"}
+        tag, attributes = (
+            "mrow",
+            {"class": "boxed" if element.get("notation") == "box" else "struck"},
+        )
     if tag not in TAGS or TAGS[tag] not in (None, len(element)):
         raise ValueError(tag)
     return [tag, *filter(None, [attributes, text]), *(_tree(child, depth + 1) for child in element)]

@@ -1,6 +1,8 @@
-"""The quickstart's policy with a calculator: it writes a column as far as "=", and the environment writes the sum.
+"""The quickstart's policy with a calculator: it writes a column as far as "=", and the environment
+writes the sum.
 
-    openrlhf-swap train --train.agent_func_path examples/agents/calculator.py --swap.steps turns [further flags]
+    openrlhf-swap train --train.agent_func_path examples/agents/calculator.py --swap.steps turns
+    [further flags]
 
 A call is useless if its column was asked before. OpenRLHF makes one `Calculator` for each response.
 """
@@ -32,8 +34,12 @@ class Calculator(AgentInstanceBase):
             "rewards": torch.tensor(float(correct)),
             "environment_feedback": self._sum(call) if call else "",
             "done": call is None,
-            # In each turn the same names: the last turn's are the response's, also where the context ends it.
-            "extra_logs": {"calls": len(self._calls), "useless_calls": len(self._calls) - len(set(self._calls))},
+            # In each turn the same names: the last turn's are the response's, also where the
+            # context ends it.
+            "extra_logs": {
+                "calls": len(self._calls),
+                "useless_calls": len(self._calls) - len(set(self._calls)),
+            },
         }
 
     @staticmethod
@@ -47,8 +53,12 @@ class AgentExecutor(MultiTurnAgentExecutor):
     def __init__(self) -> None:
         super().__init__(Calculator)
 
-    async def execute(self, prompt: str, label: str, sampling_params: Any, *args: Any, **more: Any) -> dict[str, Any]:
+    async def execute(
+        self, prompt: str, label: str, sampling_params: Any, *args: Any, **more: Any
+    ) -> dict[str, Any]:
         """Generate turns until one is no call."""
         sampling_params.stop, sampling_params.include_stop_str_in_output = ["="], True
-        response: dict[str, Any] = await super().execute(prompt, label, sampling_params, *args, **more)
+        response: dict[str, Any] = await super().execute(
+            prompt, label, sampling_params, *args, **more
+        )
         return response

@@ -1,10 +1,12 @@
-"""Guess the Number, a game of TextArena: a wrong answer gets a hint, "higher" or "lower", and another turn.
+"""Guess the Number, a game of TextArena: a wrong answer gets a hint, "higher" or "lower", and
+another turn.
 
     pip install textarena  # tried with 0.7.4; with what it needs, 30 MiB
     openrlhf-swap train --train.agent_func_path examples/agents/guess_number.py [further flags]
 
-The number is the reference answer, so this plays on any data whose answers are whole numbers from 0 to LARGEST. The
-boxed answer of a turn is a guess; a response that ends with the right one is correct.
+The number is the reference answer, so this plays on any data whose answers are whole numbers from 0
+to LARGEST. The boxed answer of a turn is a guess; a response that ends with the right one is
+correct.
 """
 
 from typing import Any
@@ -16,7 +18,8 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from openrlhf_swap.rewards.statements import last_boxed
 
 LARGEST, GUESSES = 1_000_000, 3
-# Opens a turn as the chat template of the quickstart's policy does; other models open theirs in another way.
+# Opens a turn as the chat template of the quickstart's policy does; other models open theirs in
+# another way.
 NEXT_TURN = "<|user|>{}<|assistant|><think>\n"
 
 
@@ -25,7 +28,9 @@ class GuessTheNumber(AgentInstanceBase):
 
     def __init__(self) -> None:
         # Its own limit of turns fails at a turn without a guess (0.7.4): `step` counts instead.
-        self._game = textarena.make("GuessTheNumber-v0-raw", min_number=0, max_number=LARGEST, max_turns=10**9)
+        self._game = textarena.make(
+            "GuessTheNumber-v0-raw", min_number=0, max_number=LARGEST, max_turns=10**9
+        )
 
     async def reset(self, states: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Begin a game whose number is the label; the prompt stays as it is."""

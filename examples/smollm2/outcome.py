@@ -1,4 +1,6 @@
-"""The result of a training: tables over held-out problems, figures, and a page of responses before and after."""
+"""The result of a training: tables over held-out problems, figures, and a page of responses before
+and after.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def batches_left(log: Path) -> float:
-    """Micro-batches left in OpenRLHF's supervised training, by the progress bar that ends its log; inf before that.
+    """Micro-batches left in OpenRLHF's supervised training, by the progress bar that ends its log;
+    inf before that.
 
     A resumed training's bar counts only what is left, so what is done cannot be read from it.
     """
@@ -59,7 +62,8 @@ def batches_left(log: Path) -> float:
 
 
 def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Values:
-    """An evaluation's accuracy, tokens, tokens relative to the shortest correct response, and sentences by label.
+    """An evaluation's accuracy, tokens, tokens relative to the shortest correct response, and
+    sentences by label.
 
     Raises:
         DataError: if a task has no graded samples in the folder.
@@ -70,18 +74,23 @@ def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokeniz
         texts = read_problems(folder, path.stem)
         for sample, grade in graded_samples(folder, path.stem):
             problem = asked[texts[sample["id"]]["problem"]]
-            labels = [sentence.label for sentence in thoughts.classify(sample["text"], problem.operations)]
+            labels = [
+                sentence.label for sentence in thoughts.classify(sample["text"], problem.operations)
+            ]
             found = {
                 "accuracy": 100.0 * grade["correct"],
                 "tokens": sample["tokens"],
-                "times needed": sample["tokens"] / count_tokens(tokenizer, thoughts.shortest(problem)),
+                "times needed": sample["tokens"]
+                / count_tokens(tokenizer, thoughts.shortest(problem)),
                 **{label: labels.count(label) for label in thoughts.LABELS},
             }
             for name, value in found.items():
                 values[name][path.stem].append(value)
     if len(values.get("tokens", {})) < len(held_out):
         raise DataError(f"{folder} holds no graded samples of some task; evaluate again")
-    return {name: {task: np.array(of) for task, of in tasks.items()} for name, tasks in values.items()}
+    return {
+        name: {task: np.array(of) for task, of in tasks.items()} for name, tasks in values.items()
+    }
 
 
 def _all(tasks: Mapping[str, Floats]) -> Floats:
@@ -89,7 +98,9 @@ def _all(tasks: Mapping[str, Floats]) -> Floats:
 
 
 def keep(path: Path, runs: Mapping[str, Values]) -> None:
-    """Write a row for every policy and response, from which the tables follow; the same values give the same bytes."""
+    """Write a row for every policy and response, from which the tables follow; the same values give
+    the same bytes.
+    """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["policy", "task", "response", *next(iter(runs.values()))])
@@ -97,23 +108,30 @@ def keep(path: Path, runs: Mapping[str, Values]) -> None:
         for task in values["accuracy"]:
             columns = [tasks[task] for tasks in values.values()]
             rows.writerows(
-                [run, task, number, *map(float, of)] for number, of in enumerate(zip(*columns, strict=True))
+                [run, task, number, *map(float, of)]
+                for number, of in enumerate(zip(*columns, strict=True))
             )
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 def overview(runs: Mapping[str, Values]) -> str:
-    """One row per policy, over all problems: means with 95% intervals over problems; sentences without intervals."""
+    """One row per policy, over all problems: means with 95% intervals over problems; sentences
+    without intervals.
+    """
     header = ["policy", "accuracy %", "tokens", "times needed", *thoughts.LABELS]
     rows = []
     for run, values in runs.items():
         means = [interval(_all(values[name])) for name in ("accuracy", "tokens", "times needed")]
-        rows.append([run, *means, *(f"{_all(values[label]).mean():.2f}" for label in thoughts.LABELS)])
+        rows.append(
+            [run, *means, *(f"{_all(values[label]).mean():.2f}" for label in thoughts.LABELS)]
+        )
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
 def changes(runs: Mapping[str, Values]) -> str:
-    """One row per policy and task: changes on the same problems since the first policy, with 95% intervals."""
+    """One row per policy and task: changes on the same problems since the first policy, with 95%
+    intervals.
+    """
     (_, base), *others = runs.items()
     names = ("accuracy", "tokens", "essential", "useful", "redundant", "other")
     rows = []
@@ -125,13 +143,27 @@ def changes(runs: Mapping[str, Values]) -> str:
         for task, part in tasks.items():
             pairs = [paired_difference(part(base[name]), part(values[name])) for name in names]
             cells = ["{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*pair) for pair in pairs[:2]]
-            rows.append([run, task, *cells, *("{:+z.2f} ({:+z.2f} to {:+z.2f})".format(*pair) for pair in pairs[2:])])
-    return tabulate(rows, ["policy", "task", "accuracy, points", *names[1:]], "github", disable_numparse=True)
+            rows.append(
+                [
+                    run,
+                    task,
+                    *cells,
+                    *("{:+z.2f} ({:+z.2f} to {:+z.2f})".format(*pair) for pair in pairs[2:]),
+                ]
+            )
+    return tabulate(
+        rows, ["policy", "task", "accuracy, points", *names[1:]], "github", disable_numparse=True
+    )
 
 
 def tables(runs: Mapping[str, Values]) -> str:
-    """The overview, methods over seeds, the changes since the first policy, and the differences from grpo, if any."""
-    means = {run: {name: float(_all(tasks).mean()) for name, tasks in values.items()} for run, values in runs.items()}
+    """The overview, methods over seeds, the changes since the first policy, and the differences
+    from grpo, if any.
+    """
+    means = {
+        run: {name: float(_all(tasks).mean()) for name, tasks in values.items()}
+        for run, values in runs.items()
+    }
     parts = [overview(runs)]
     if of_methods := over_seeds.table(means, GRPO):
         parts += ["Methods over training seeds (t-tests with a seed as the unit):", of_methods]
@@ -150,7 +182,9 @@ def interval(values: Floats) -> str:
 
 def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     """Seconds per step by phase, without the first step, and the peak memory."""
-    rows = [row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row]  # skipped steps have no such time
+    rows = [
+        row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row
+    ]  # skipped steps have no such time
     if not rows:
         return f"no step was measured; at most {peak_memory:.1f} GiB"
     seconds = {name: fmean(row[key] for row in rows) for name, key in STEP_PHASES.items()}
@@ -160,7 +194,9 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
 
 
 def planned_share(run: Path, metrics: Sequence[Row]) -> float:
-    """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own response length and accuracy."""
+    """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own response length
+    and accuracy.
+    """
     rows = [row for row in metrics if "swap/accuracy" in row]
     tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
     words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}"]
@@ -173,7 +209,9 @@ def planned_share(run: Path, metrics: Sequence[Row]) -> float:
 def what_it_cost(output: Path, name: str) -> str:
     """A run's seconds per step, memory, and scoring's share, next to the planned share."""
     metrics = list(read_rows(output / "runs" / name / "metrics.jsonl"))
-    peak = json.loads((output / "stages" / f"train_{name}.json").read_text(encoding="utf-8"))["peak_memory_gib"]
+    peak = json.loads((output / "stages" / f"train_{name}.json").read_text(encoding="utf-8"))[
+        "peak_memory_gib"
+    ]
     share = planned_share(output / "runs" / name, metrics)
     return f"{name}: {costs(metrics, peak)}; openrlhf_swap.plan: {share:.0%} of the FLOPs"
 
@@ -195,7 +233,8 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
 
 
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
-    """The page of responses to the same few problems, from as many tasks as possible, scored by the policy before.
+    """The page of responses to the same few problems, from as many tasks as possible, scored by the
+    policy before.
 
     The summary precedes them, as in `openrlhf_swap.evaluation.page.contents.render`.
 
@@ -207,25 +246,49 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
     chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in traces(before, 1):
         chosen[row["benchmark"]].append((row["benchmark"], row["id"]))
-    turns = [key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]][:SHOWN]
+    turns = [
+        key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]
+    ][:SHOWN]
     files = []
     for name, evaluated in ((BASE, before), (after.parent.name, after)):
         file = folder / f"{name}.traces.jsonl"
-        write_rows(file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in turns))
+        write_rows(
+            file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in turns)
+        )
         files.append(folder / f"{name}.scored.jsonl")
         files[-1].unlink(missing_ok=True)
-        words = ["--model", model, "--input", file, "--output", files[-1], "--swap.close_template", thoughts.CLOSE]
-        words += ["--swap.step_tokens", thoughts.STEP_TOKENS, "--swap.newline_patience", thoughts.PATIENCE]
+        words = [
+            "--model",
+            model,
+            "--input",
+            file,
+            "--output",
+            files[-1],
+            "--swap.close_template",
+            thoughts.CLOSE,
+        ]
+        words += [
+            "--swap.step_tokens",
+            thoughts.STEP_TOKENS,
+            "--swap.newline_patience",
+            thoughts.PATIENCE,
+        ]
         score.main([str(word) for word in words])
-    text, path = render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary}), folder / "page.html"
+    text, path = (
+        render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary}),
+        folder / "page.html",
+    )
     if len(text.encode()) > LARGEST_PAGE:
-        raise DataError(f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}")
+        raise DataError(
+            f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}"
+        )
     write_text(path, text)
     return path
 
 
 def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> dict[str, Any]:
-    """Write all evaluated runs' tables, figures and values, and the page of a run; print the tables.
+    """Write all evaluated runs' tables, figures and values, and the page of a run; print the
+    tables.
 
     Returns:
         the run's accuracy in percent, tokens, and length relative to what is needed.
@@ -237,7 +300,9 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     tokenizer, folder = AutoTokenizer.from_pretrained(weights), run / "report"
     folder.mkdir(exist_ok=True)
     runs = {BASE: measure(output / "base", held_out, tokenizer)}
-    finished = sorted(path.name.removeprefix("evaluate_") for path in (output / "stages").glob("evaluate_*.json"))
+    finished = sorted(
+        path.name.removeprefix("evaluate_") for path in (output / "stages").glob("evaluate_*.json")
+    )
     names = [name.removesuffix(".json") for name in finished if name != "base.json"]
     for name in names:
         runs[name] = measure(output / "runs" / name / "evaluation", held_out, tokenizer)
@@ -249,10 +314,16 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
     figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
     summary = {"notes": [costs_of[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
-    shown = page(output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary)
-    print(f"\n{text}\n{output}/report.md, responses.csv.gz, sentences.png, curves.png; {shown}", flush=True)
+    shown = page(
+        output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary
+    )
+    print(
+        f"\n{text}\n{output}/report.md, responses.csv.gz, sentences.png, curves.png; {shown}",
+        flush=True,
+    )
     found = {
-        name: round(float(_all(runs[run.name][name]).mean()), 2) for name in ("accuracy", "tokens", "times needed")
+        name: round(float(_all(runs[run.name][name]).mean()), 2)
+        for name in ("accuracy", "tokens", "times needed")
     }
     write_text(folder / "summary.json", to_line(found, indent=2))
     return found

@@ -1,4 +1,6 @@
-"""Methods over their training seeds: what a difference between them is worth, with a seed as the unit."""
+"""Methods over their training seeds: what a difference between them is worth, with a seed as the
+unit.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def run_name(objective: str, seed: int) -> str:
 
 
 def by_method(runs: Mapping[str, Mapping[str, float]]) -> Means:
-    """A run's means by method and seed: swap_43 is swap's with seed 43, swap its with the first seed."""
+    """A run's means by method and seed: swap_43 is swap's with seed 43, swap its with the first
+    seed.
+    """
     found: Means = {}
     for name, means in runs.items():
         parts = re.fullmatch(r"(.+)_(\d+)", name)
@@ -32,13 +36,17 @@ def by_method(runs: Mapping[str, Mapping[str, float]]) -> Means:
 
 
 def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None:
-    """A row per method with two seeds at least, or None where there is no such method; the first run is the base.
+    """A row per method with two seeds at least, or None where there is no such method; the first
+    run is the base.
 
-    Changes since the base, which is one policy, and differences from the reference, paired by seed: means with 95%
-    intervals by Student's t over seeds, and the p of the t-test after Holm's correction over the whole table.
+    Changes since the base, which is one policy, and differences from the reference, paired by seed:
+    means with 95% intervals by Student's t over seeds, and the p of the t-test after Holm's
+    correction over the whole table.
     """
     (first, base), *trained = runs.items()
-    methods = {method: seeds for method, seeds in by_method(dict(trained)).items() if len(seeds) > 1}
+    methods = {
+        method: seeds for method, seeds in by_method(dict(trained)).items() if len(seeds) > 1
+    }
     if not methods:
         return None
     differences: dict[tuple[str, str, str], list[float]] = {}
@@ -46,7 +54,9 @@ def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None
     for method, seeds in methods.items():
         shared = sorted(set(seeds) & set(others)) if method != reference else []
         for measure in MEASURES:
-            differences[method, first, measure] = [means[measure] - base[measure] for means in seeds.values()]
+            differences[method, first, measure] = [
+                means[measure] - base[measure] for means in seeds.values()
+            ]
             if len(shared) > 1:
                 differences[method, reference, measure] = [
                     seeds[seed][measure] - others[seed][measure] for seed in shared

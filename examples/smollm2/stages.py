@@ -18,12 +18,16 @@ from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import to_line, write_text
 
 MARK = "[smollm2]"
-LEASH = [sys.executable, str(Path(__file__).parents[1] / "leash.py")]  # ends a command with this process
+LEASH = [
+    sys.executable,
+    str(Path(__file__).parents[1] / "leash.py"),
+]  # ends a command with this process
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: what it does, its seconds on two cores, the settings that its files depend on, and its work.
+    """A stage: what it does, its seconds on two cores, the settings that its files depend on, and
+    its work.
 
     The work returns numbers to keep, such as the peak memory.
     """
@@ -55,7 +59,9 @@ def watched(command: list[str]) -> float:
     finally:
         process.terminate()
     if process.returncode:
-        raise RunError(f"{command[2]} ended with status {process.returncode}; the same command goes on from there")
+        raise RunError(
+            f"{command[2]} ended with status {process.returncode}; the same command goes on from there"
+        )
     return peak
 
 
@@ -81,7 +87,10 @@ def do(stages: list[Stage], folder: Path) -> Iterator[str]:
         found = stage.work()
         seconds = time.perf_counter() - started
         folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, to_line({"settings": stage.settings, "seconds": round(seconds, 1), **found}, indent=2))
+        write_text(
+            path,
+            to_line({"settings": stage.settings, "seconds": round(seconds, 1), **found}, indent=2),
+        )
         found_text = "".join(f", {key} {value:,.4g}" for key, value in found.items())
         print(f"{title}: {in_words(seconds)}{found_text}", flush=True)
         yield stage.name

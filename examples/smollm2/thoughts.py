@@ -1,12 +1,14 @@
-"""How the policy is taught to think, in too many sentences, and a program that labels what each sentence does.
+"""How the policy is taught to think, in too many sentences, and a program that labels what each
+sentence does.
 
 A thought has one sentence per line. A sentence is
 
 * *essential*: the first to state an operation of the problem's solution;
 * *useful*: a later one that states it with another result, which mends a slip;
-* *redundant*: any other sentence of the grammar: re-checks that agree, restarts, doubts, announcements;
-* *other*: outside the grammar, or an operation that the solution does not have. The generator writes none; a trained
-  policy may.
+* *redundant*: any other sentence of the grammar: re-checks that agree, restarts, doubts,
+announcements;
+* *other*: outside the grammar, or an operation that the solution does not have. The generator
+  writes none; a trained policy may.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ CLOSE = "</think>\n\nThe answer is \\boxed{"
 END_OF_TURN = "<|im_end|>"
 END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")
-STEP_TOKENS, PATIENCE = 4, 8.0  # M, and how many times M may pass without a newline: 94% of sentences are then a step
+STEP_TOKENS, PATIENCE = (
+    4,
+    8.0,
+)  # M, and how many times M may pass without a newline: 94% of sentences are then a step
 
-# How much the thoughts overthink (how often an operation is checked, drawn uniformly; then probabilities), and how
-# often a result is written down wrong; a slip is always mended at once.
+# How much the thoughts overthink (how often an operation is checked, drawn uniformly; then
+# probabilities), and how often a result is written down wrong; a slip is always mended at once.
 RECHECKS, DOUBT, RESTART, VERIFY, SLIP = (0, 0, 0, 1, 1, 2), 0.2, 0.1, 0.35, 0.08
 
 FORMS = {
@@ -40,8 +45,17 @@ NEXT = ("Then ", "Next, ", "Now ", "")
 CHECKS = ("Wait, let me check: ", "Let me double-check: ", "Hmm, once more: ", "Is that right? ")
 AGREES = ("", ", as before", ", so that was right")
 MENDS = ", not {wrong}"
-OPENINGS = ("Okay, let me work this out step by step.", "Alright, one thing after the other.", "Let me think.")
-DOUBTS = ("Hmm, I am not sure about that.", "Let me be careful here.", "That looks a bit odd.", "So far so good.")
+OPENINGS = (
+    "Okay, let me work this out step by step.",
+    "Alright, one thing after the other.",
+    "Let me think.",
+)
+DOUBTS = (
+    "Hmm, I am not sure about that.",
+    "Let me be careful here.",
+    "That looks a bit odd.",
+    "So far so good.",
+)
 RESTARTS = ("Let me start over.", "Maybe I should do it again from the beginning.")
 VERIFICATIONS = ("Let me verify all of it.", "Before I answer, I will go through it again.")
 ENDINGS = ("So the answer is {n}.", "So it comes out as {n}.", "That makes {n}.")
@@ -71,7 +85,9 @@ _STATEMENTS = [
     for form in forms
 ]
 _FILLERS = re.compile(
-    _one_of([*OPENINGS, *DOUBTS, *RESTARTS, *VERIFICATIONS]) + "|" + _one_of(ENDINGS).replace(re.escape("{n}"), r"\d+")
+    _one_of([*OPENINGS, *DOUBTS, *RESTARTS, *VERIFICATIONS])
+    + "|"
+    + _one_of(ENDINGS).replace(re.escape("{n}"), r"\d+")
 )
 
 
@@ -89,7 +105,9 @@ def thought_of(response: str) -> str:
 
 
 def classify(response: str, operations: Collection[Operation]) -> list[Sentence]:
-    """Label the sentences of a response's thought, whoever wrote them, by the operations that solve the problem."""
+    """Label the sentences of a response's thought, whoever wrote them, by the operations that solve
+    the problem.
+    """
     solution = {part.key for part in operations}
     stated: dict[tuple[str, int, int], str] = {}
     sentences = []
@@ -122,7 +140,9 @@ def response_of(sentences: Sequence[Sentence], answer: int) -> str:
 
 def shortest(problem: Problem) -> str:
     """The shortest correct response: every operation once, in few words."""
-    operations = [Sentence(_state(part, FORMS[part.sign][0]), "essential") for part in problem.operations]
+    operations = [
+        Sentence(_state(part, FORMS[part.sign][0]), "essential") for part in problem.operations
+    ]
     return response_of(operations, problem.answer)
 
 
@@ -132,17 +152,27 @@ def overthink(problem: Problem, rng: random.Random) -> list[Sentence]:
     for number, part in enumerate(problem.operations):
         thought += _work_out(part, FIRST if number == 0 else NEXT, rng)
         for _ in range(rng.choice(RECHECKS)):
-            thought.append(Sentence(_say(_bare(part), CHECKS, rng, rng.choice(AGREES)), "redundant"))
+            thought.append(
+                Sentence(_say(_bare(part), CHECKS, rng, rng.choice(AGREES)), "redundant")
+            )
         if number and rng.random() < RESTART:
-            thought += [_filler(RESTARTS, rng), *_again(problem.operations[: number + 1], (*FIRST, *NEXT), rng)]
+            thought += [
+                _filler(RESTARTS, rng),
+                *_again(problem.operations[: number + 1], (*FIRST, *NEXT), rng),
+            ]
     if rng.random() < VERIFY:
-        thought += [_filler(VERIFICATIONS, rng), *_again(map(_bare, problem.operations), CHECKS, rng)]
+        thought += [
+            _filler(VERIFICATIONS, rng),
+            *_again(map(_bare, problem.operations), CHECKS, rng),
+        ]
     thought.append(Sentence(rng.choice(ENDINGS).format(n=problem.answer), "redundant"))
     return thought
 
 
 def _work_out(part: Operation, leads: Sequence[str], rng: random.Random) -> Iterator[Sentence]:
-    """State an operation for the first time: sometimes with a slip that is then mended, sometimes with a doubt."""
+    """State an operation for the first time: sometimes with a slip that is then mended, sometimes
+    with a doubt.
+    """
     wrong = part.result + rng.choice((-10, -2, -1, 1, 2, 10))
     slips = rng.random() < SLIP and wrong >= 0
     yield Sentence(_say(part, leads, rng, result=wrong if slips else None), "essential")
@@ -156,7 +186,9 @@ def _bare(part: Operation) -> Operation:
     return replace(part, note="")
 
 
-def _again(operations: Iterable[Operation], leads: Sequence[str], rng: random.Random) -> list[Sentence]:
+def _again(
+    operations: Iterable[Operation], leads: Sequence[str], rng: random.Random
+) -> list[Sentence]:
     return [Sentence(_say(part, leads, rng), "redundant") for part in operations]
 
 
@@ -164,11 +196,19 @@ def _filler(texts: Sequence[str], rng: random.Random) -> Sentence:
     return Sentence(rng.choice(texts), "redundant")
 
 
-def _say(part: Operation, leads: Sequence[str], rng: random.Random, tail: str = "", result: int | None = None) -> str:
+def _say(
+    part: Operation,
+    leads: Sequence[str],
+    rng: random.Random,
+    tail: str = "",
+    result: int | None = None,
+) -> str:
     return _state(part, rng.choice(FORMS[part.sign]), rng.choice(leads), tail, result)
 
 
-def _state(part: Operation, form: str, lead: str = "", tail: str = "", result: int | None = None) -> str:
+def _state(
+    part: Operation, form: str, lead: str = "", tail: str = "", result: int | None = None
+) -> str:
     """A sentence that states an operation, with its own result or a given one."""
     stated = form.format(a=part.left, b=part.right, c=part.result if result is None else result)
     text = lead + (f"{part.note}, so " if part.note else "") + stated + tail + "."

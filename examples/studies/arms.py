@@ -1,11 +1,12 @@
 """The arms of `plain_loop.py` and `treatment.py`: which steps pay, and for what.
 
 An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `pass_rate_penalty` as
---swap.objective, or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for --swap.step_baseline
-zero. WEIGHTS, of the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.tau, `mono0.25sd` with
---swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay all) and `anti`
-(essential ones do); `shuffled` (those of 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0.
-`+floor` at the end adds --swap.step_noise 0.02.
+--swap.objective, or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for
+--swap.step_baseline zero. WEIGHTS, of the penalty and of a price by weights: `tau1`, `0.25sd` and
+the like as --swap.tau, `mono0.25sd` with --swap.weights_from monotone, `uniform`; by the program's
+labels `oracle` (redundant lines pay all) and `anti` (essential ones do); `shuffled` (those of
+0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0. `+floor` at the end adds
+--swap.step_noise 0.02.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
 
 def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
-    """The share of the price that redundant steps pay, in the groups that it charges; NaN where there is none."""
+    """The share of the price that redundant steps pay, in the groups that it charges; NaN where
+    there is none.
+    """
     charged = signals.charges.clamp(min=0)
     return float(charged[redundant].sum() / charged.sum())
 
 
 def arm_settings(arm: str) -> dict[str, Any]:
-    """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there is not."""
+    """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there
+    is not.
+    """
     if arm.startswith("grpo") or arm == PASS_RATE:
         return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
     if arm.endswith("+floor"):
@@ -45,29 +50,43 @@ def arm_settings(arm: str) -> dict[str, Any]:
     if weights in BY_LABEL:
         return {**PRICES[price], "tau": "0.25sd"}
     source = "monotone" if weights.startswith("mono") else "local"
-    return {**PRICES[price], "tau": weights.removeprefix("mono").removeprefix("tau"), "weights_from": source}
+    return {
+        **PRICES[price],
+        "tau": weights.removeprefix("mono").removeprefix("tau"),
+        "weights_from": source,
+    }
 
 
 def arm_limit(arm: str) -> int:
-    """The most tokens of a response in training; 320 as in the worlds' other trainings if the arm names none."""
+    """The most tokens of a response in training; 320 as in the worlds' other trainings if the arm
+    names none.
+    """
     return int(arm.partition("_limit")[2] or 320)
 
 
 def arm_rewards(arm: str, batch: StepBatch) -> Tensor:
     """(G, N) float64 rewards of an arm: 1 for a correct response but where a penalty is taken off."""
     if arm == PASS_RATE:
-        return PassRatePenalty(SwapConfig(objective=PASS_RATE)).rewards(batch)  # it reads correct and lengths alone
+        return PassRatePenalty(SwapConfig(objective=PASS_RATE)).rewards(
+            batch
+        )  # it reads correct and lengths alone
     return batch.correct.double()
 
 
 def arm_signals(arm: str, config: SwapConfig, batch: StepBatch, redundant: Tensor) -> StepSignals:
-    """The step signals of an arm; `redundant` is (G, N, K) bool, the steps of which every line is redundant."""
+    """The step signals of an arm; `redundant` is (G, N, K) bool, the steps of which every line is
+    redundant.
+    """
     numbers, kind = coefficients(config), arm.removesuffix("+floor").partition(".")[2]
     if kind not in BY_LABEL:
         return step_signals(batch, numbers)
     if kind == "shuffled":
-        keys = torch.where(batch.step_mask, torch.rand(batch.step_mask.shape), 2.0)  # padding stays last
-        return step_signals(batch, numbers, step_signals(batch, numbers).weights.gather(-1, keys.argsort(-1)))
+        keys = torch.where(
+            batch.step_mask, torch.rand(batch.step_mask.shape), 2.0
+        )  # padding stays last
+        return step_signals(
+            batch, numbers, step_signals(batch, numbers).weights.gather(-1, keys.argsort(-1))
+        )
     pays = batch.step_mask & (redundant if kind == "oracle" else ~redundant)
     pays = torch.where(pays.any(-1, keepdim=True), pays, batch.step_mask).double()
     return step_signals(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))

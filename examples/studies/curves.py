@@ -1,4 +1,5 @@
-"""Print how long and how accurate the rollouts of a comparison were during training, mean over its seeds.
+"""Print how long and how accurate the rollouts of a comparison were during training, mean over its
+seeds.
 
 python examples/studies/curves.py --runs outputs/compare_addition --steps 5 10 15 20
 """
@@ -28,25 +29,32 @@ def table(runs: Path, steps: list[int]) -> str:
     for folder in sorted(path for path in runs.iterdir() if path.is_dir()):
         # A run without a result was stopped on the way.
         finished = [
-            steps_of_run(result.with_name("metrics.jsonl")) for result in sorted(folder.glob("seed_*/result.json"))
+            steps_of_run(result.with_name("metrics.jsonl"))
+            for result in sorted(folder.glob("seed_*/result.json"))
         ]
         if not finished:
             continue
         cells = []
         for step in steps:
             at = [run[step] for run in finished]
-            cells.append(f"{fmean(m[LENGTH] for m in at):.1f}, {fmean(m[ACCURACY] for m in at):.1%}")
+            cells.append(
+                f"{fmean(m[LENGTH] for m in at):.1f}, {fmean(m[ACCURACY] for m in at):.1%}"
+            )
         rows.append([folder.name, len(finished), *cells])
     return tabulate(rows, ["", "seeds", *(f"step {step}" for step in steps)], "github")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=Path, required=True, help="output folder of compare.sh")
     parser.add_argument("--steps", type=int, nargs="+", default=[5, 10, 15, 20])
     args = parser.parse_args()
     if not args.runs.is_dir():
-        sys.exit(f"error: --runs is {args.runs}, which is not a folder; give the output folder of compare.sh")
+        sys.exit(
+            f"error: --runs is {args.runs}, which is not a folder; give the output folder of compare.sh"
+        )
     print(table(args.runs, args.steps))
 
 

@@ -1,4 +1,6 @@
-"""Points of runs, a policy on held-out problems each: read, kept in a file, and what one or several are worth."""
+"""Points of runs, a policy on held-out problems each: read, kept in a file, and what one or several
+are worth.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ from pathlib import Path
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows
 
-COST = 20.0  # points of accuracy that the base's excess length counts as; chosen before the first run
+COST = (
+    20.0  # points of accuracy that the base's excess length counts as; chosen before the first run
+)
 BASE = "base"
 COLUMNS = ("method", "strength", "seed", "step", "accuracy", "tokens", "missing", "redundant")
 
 
 @dataclass(frozen=True)
 class Point:
-    """A policy on held-out problems: accuracy in percent, mean tokens, and lines; NaN where these were not counted."""
+    """A policy on held-out problems: accuracy in percent, mean tokens, and lines; NaN where these
+    were not counted.
+    """
 
     method: str
     strength: str
@@ -45,14 +51,17 @@ class Ideal:
 
 
 def read_runs(folder: Path) -> list[Point]:
-    """The evaluations of all finished runs, and the base's; of a run's last policy the mean of both.
+    """The evaluations of all finished runs, and the base's; of a run's last policy the mean of
+    both.
 
-    Raises:
-        DataError: when there is no base, or a run did not evaluate itself, or not after its last step.
+    Raises: DataError: when there is no base, or a run did not evaluate itself, or not after its
+        last step.
     """
     base = folder / "base.json"
     if not base.exists():
-        raise DataError(f"--runs is {folder}, without base.json; run compare.sh with OUTPUT={folder} first")
+        raise DataError(
+            f"--runs is {folder}, without base.json; run compare.sh with OUTPUT={folder} first"
+        )
     measured = json.loads(base.read_text(encoding="utf-8"))
     lines = {name: measured.get(name, math.nan) for name in ("missing", "redundant")}
     points = [Point(BASE, "", 0, 0, 100 * measured["accuracy"], measured["tokens"], **lines)]
@@ -60,24 +69,37 @@ def read_runs(folder: Path) -> list[Point]:
         method, _, strength = result.parts[-3].rpartition("@")
         evaluations = result.with_name("evaluations.jsonl")
         if not evaluations.exists():
-            raise DataError(f"{result.parent} has no evaluations.jsonl; run compare.sh with EVALUATE_EVERY=5")
-        seed, at_end = int(result.parts[-2].removeprefix("seed_")), json.loads(result.read_text(encoding="utf-8"))
+            raise DataError(
+                f"{result.parent} has no evaluations.jsonl; run compare.sh with EVALUATE_EVERY=5"
+            )
+        seed, at_end = (
+            int(result.parts[-2].removeprefix("seed_")),
+            json.loads(result.read_text(encoding="utf-8")),
+        )
         rows = list(read_rows(evaluations))
         _check_last(rows, result.parent)
         for row in rows:
             (accuracy,) = (value for name, value in row.items() if name.endswith("_pass1"))
             tokens, lines = row["eval_response_length_mean"], {}
             if row is rows[-1]:
-                accuracy, tokens = (accuracy + at_end["accuracy"]) / 2, (tokens + at_end["tokens"]) / 2
+                accuracy, tokens = (
+                    (accuracy + at_end["accuracy"]) / 2,
+                    (tokens + at_end["tokens"]) / 2,
+                )
                 lines = {name: at_end.get(name, math.nan) for name in ("missing", "redundant")}
-            points.append(Point(method, strength, seed, int(row["step"]), 100 * accuracy, tokens, **lines))
+            points.append(
+                Point(method, strength, seed, int(row["step"]), 100 * accuracy, tokens, **lines)
+            )
     return points
 
 
 def _check_last(evaluations: Sequence[Row], run: Path) -> None:
-    """Raise DataError unless the last evaluation on the way is of a run's last policy, which its result is of."""
+    """Raise DataError unless the last evaluation on the way is of a run's last policy, which its
+    result is of.
+    """
     evaluated, last = (
-        max((int(row["step"]) for row in rows), default=0) for rows in (evaluations, read_rows(run / "metrics.jsonl"))
+        max((int(row["step"]) for row in rows), default=0)
+        for rows in (evaluations, read_rows(run / "metrics.jsonl"))
     )
     if last and evaluated != last:
         raise DataError(
@@ -107,7 +129,11 @@ def read_kept(path: Path) -> list[Point]:
 
 def of_methods(points: Sequence[Point], names: Sequence[str]) -> list[Point]:
     """The base's point, and those of the methods and configurations, METHOD or METHOD@STRENGTH."""
-    return [p for p in points if p.method == BASE or p.method in names or f"{p.method}@{p.strength}" in names]
+    return [
+        p
+        for p in points
+        if p.method == BASE or p.method in names or f"{p.method}@{p.strength}" in names
+    ]
 
 
 def front(points: Sequence[Point], tokens: float) -> float:
@@ -116,8 +142,12 @@ def front(points: Sequence[Point], tokens: float) -> float:
 
 
 def area(points: Sequence[Point], shortest: float, longest: float) -> float:
-    """The front's mean over log tokens between two lengths: it is a staircase, so the integral is exact."""
-    corners = sorted({shortest, longest, *(p.tokens for p in points if shortest < p.tokens < longest)})
+    """The front's mean over log tokens between two lengths: it is a staircase, so the integral is
+    exact.
+    """
+    corners = sorted(
+        {shortest, longest, *(p.tokens for p in points if shortest < p.tokens < longest)}
+    )
     pieces = pairwise(corners)
     total = sum(front(points, left) * math.log(right / left) for left, right in pieces)
     return total / math.log(longest / shortest)

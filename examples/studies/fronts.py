@@ -1,27 +1,33 @@
-r"""Fronts of accuracy and length instead of points: regret, area, accuracy at multiples of the shortest length.
+r"""Fronts of accuracy and length instead of points: regret, area, accuracy at multiples of the
+shortest length.
 
     export WORLD=words STEPS=20 EVALUATE_EVERY=5 SEEDS="1 2 3 4 5" OUTPUT=outputs/fronts_words
-    export PYTHONPATH=$PWD/examples/studies
-    bash examples/worlds/compare.sh --configurations examples/studies/objectives/fronts.json --parallel 2
-    python examples/studies/fronts.py --best-accuracy 98.6 --best-tokens 38.5 \
+    export PYTHONPATH=$PWD/examples/studies bash examples/worlds/compare.sh --configurations
+    examples/studies/objectives/fronts.json --parallel 2 python examples/studies/fronts.py
+    --best-accuracy 98.6 --best-tokens 38.5 \
         --runs outputs/fronts_words --results examples/studies/results/fronts_words.csv.gz
 
-A configuration is named METHOD@STRENGTH, such as swap@0.3, and evaluates itself on held-out problems every five steps;
-with the policy before training, the points of a seed and a method are those of all its strengths and steps.
+A configuration is named METHOD@STRENGTH, such as swap@0.3, and evaluates itself on held-out
+problems every five steps; with the policy before training, the points of a seed and a method are
+those of all its strengths and steps.
 
-* Front of a seed: the highest accuracy of its points with at most so many tokens; 0 below the shortest.
-* Area: the mean of that over log tokens, from L* to the base's length. A* and L* are those that gates.py prints.
-* Regret of a run's last point, in points: max(0, A* - A) + COST max(0, L - L*)/(L0 - L*). A method's strength is the
-  one with the least mean regret over the other seeds. Beside it, of the same runs: needed lines that are missing (cut
-  too much) and redundant ones that are left (too little).
+* Front of a seed: the highest accuracy of its points with at most so many tokens; 0 below the
+shortest.
+* Area: the mean of that over log tokens, from L* to the base's length. A* and L* are those that
+gates.py prints.
+* Regret of a run's last point, in points: max(0, A* - A) + COST max(0, L - L*)/(L0 - L*). A
+  method's strength is the one with the least mean regret over the other seeds. Beside it, of the
+  same runs: needed lines that are missing (cut too much) and redundant ones that are left (too
+  little).
 
-One paired t-test a method against `--against`, on the areas of the seeds that both have, with Holm's correction over
-all. A front is a maximum, so methods are comparable where they have as many points: `--methods` leaves others out.
-`--last swap@1 uniform_penalty@1` prints these configurations' last points instead, and paired t-tests of the others
-against the first on accuracy and on tokens, with Holm's correction over all of the table. `--seeds` leaves all others
-out, such as those that the strengths were chosen by. A run's last policy was evaluated by the training and again by
-compare.sh: accuracy and tokens are the mean of both, missing and redundant lines the second's. What was measured is
-kept in `--results`, and everything printed follows from that file.
+One paired t-test a method against `--against`, on the areas of the seeds that both have, with
+Holm's correction over all. A front is a maximum, so methods are comparable where they have as many
+points: `--methods` leaves others out. `--last swap@1 uniform_penalty@1` prints these
+configurations' last points instead, and paired t-tests of the others against the first on accuracy
+and on tokens, with Holm's correction over all of the table. `--seeds` leaves all others out, such
+as those that the strengths were chosen by. A run's last policy was evaluated by the training and
+again by compare.sh: accuracy and tokens are the mean of both, missing and redundant lines the
+second's. What was measured is kept in `--results`, and everything printed follows from that file.
 """
 
 from __future__ import annotations
@@ -32,7 +38,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from front_points import BASE, Ideal, Point, area, by_seed, front, keep, of_methods, read_kept, read_runs, regret
+from front_points import (
+    BASE,
+    Ideal,
+    Point,
+    area,
+    by_seed,
+    front,
+    keep,
+    of_methods,
+    read_kept,
+    read_runs,
+    regret,
+)
 from paired import half_interval, holm, p_value
 from tabulate import tabulate
 
@@ -65,14 +83,20 @@ def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.
     """
     methods = by_seed(points)
     if against not in methods:
-        raise DataError(f"--against is {against}, which was not trained; use one of {', '.join(sorted(methods))}")
+        raise DataError(
+            f"--against is {against}, which was not trained; use one of {', '.join(sorted(methods))}"
+        )
     shortest = start * ideal.tokens
     areas = {
-        method: {seed: area(of_seed, shortest, ideal.base.tokens) for seed, of_seed in seeds.items()}
+        method: {
+            seed: area(of_seed, shortest, ideal.base.tokens) for seed, of_seed in seeds.items()
+        }
         for method, seeds in methods.items()
     }
     changes = {
-        method: [found[seed] - areas[against][seed] for seed in sorted(set(found) & set(areas[against]))]
+        method: [
+            found[seed] - areas[against][seed] for seed in sorted(set(found) & set(areas[against]))
+        ]
         for method, found in areas.items()
         if method != against
     }
@@ -80,24 +104,51 @@ def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.
     rows = []
     for method, seeds in sorted(methods.items(), key=lambda item: -fmean(areas[item[0]].values())):
         chosen = chosen_points(seeds, ideal)
-        at = [fmean(front(of_seed, multiple * ideal.tokens) for of_seed in seeds.values()) for multiple in MULTIPLES]
+        at = [
+            fmean(front(of_seed, multiple * ideal.tokens) for of_seed in seeds.values())
+            for multiple in MULTIPLES
+        ]
         change = f"{fmean(changes[method]):+.1f}" if changes.get(method) else ""
         rows.append(
             [
-                *(method, len(seeds), ", ".join(sorted({p.strength for p in points if p.method == method}))),
+                *(
+                    method,
+                    len(seeds),
+                    ", ".join(sorted({p.strength for p in points if p.method == method})),
+                ),
                 *(f"{fmean(areas[method].values()):.1f}", *(f"{value:.1f}" for value in at)),
-                *(f"{fmean(regret(p, ideal) for p in chosen):.1f}", ", ".join(sorted({p.strength for p in chosen}))),
-                *(f"{fmean(p.missing for p in chosen):.2f}", f"{fmean(p.redundant for p in chosen):.2f}"),
+                *(
+                    f"{fmean(regret(p, ideal) for p in chosen):.1f}",
+                    ", ".join(sorted({p.strength for p in chosen})),
+                ),
+                *(
+                    f"{fmean(p.missing for p in chosen):.2f}",
+                    f"{fmean(p.redundant for p in chosen):.2f}",
+                ),
                 *(change, f"{corrected[method]:.3f}" if method in corrected else ""),
             ]
         )
-    header = ["method", "seeds", "strengths", "area", *(f"at {multiple:g} L*" for multiple in MULTIPLES)]
-    header += ["regret", "its strength", "missing", "redundant", f"area, from {against}", "p (Holm)"]
+    header = [
+        "method",
+        "seeds",
+        "strengths",
+        "area",
+        *(f"at {multiple:g} L*" for multiple in MULTIPLES),
+    ]
+    header += [
+        "regret",
+        "its strength",
+        "missing",
+        "redundant",
+        f"area, from {against}",
+        "p (Holm)",
+    ]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
 def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -> str:
-    """A row a configuration, METHOD@STRENGTH, of its last points; the first is what the others are compared with.
+    """A row a configuration, METHOD@STRENGTH, of its last points; the first is what the others are
+    compared with.
 
     Differences are with half their 95% interval by Student's t.
 
@@ -124,21 +175,39 @@ def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -
     }
     corrected = holm({key: p_value(change) for key, change in changes.items()})
     rows = []
-    regrets = {method: fmean(regret(point, ideal) for point in seeds.values()) for method, seeds in last.items()}
+    regrets = {
+        method: fmean(regret(point, ideal) for point in seeds.values())
+        for method, seeds in last.items()
+    }
     for method in sorted(last, key=lambda name: regrets[name]):
         of_method = list(last[method].values())
         cells = [method, str(len(of_method))]
         for name in ("accuracy", "tokens", "missing", "redundant"):
             found = [getattr(point, name) for point in of_method]
             digits = 1 if name in tested else 2
-            cells.append(f"{fmean(found):.{digits}f}" + (f" ({stdev(found):.{digits}f})" if len(found) > 1 else ""))
+            cells.append(
+                f"{fmean(found):.{digits}f}"
+                + (f" ({stdev(found):.{digits}f})" if len(found) > 1 else "")
+            )
         cells.append(f"{regrets[method]:.1f}")
         for name in tested:
             change = changes.get((method, name), [])
             interval = f" ± {half_interval(change):.1f}" if len(change) > 1 else ""
-            cells += [f"{fmean(change):+.1f}{interval}", f"{corrected[method, name]:.3f}"] if change else ["", ""]
+            cells += (
+                [f"{fmean(change):+.1f}{interval}", f"{corrected[method, name]:.3f}"]
+                if change
+                else ["", ""]
+            )
         rows.append(cells)
-    header = ["configuration", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)", "redundant (sd)", "regret"]
+    header = [
+        "configuration",
+        "seeds",
+        "accuracy % (sd)",
+        "tokens (sd)",
+        "missing (sd)",
+        "redundant (sd)",
+        "regret",
+    ]
     header += [word for name in tested for word in (f"{name}, from {against}", "p (Holm)")]
     return tabulate(rows, header, "github", disable_numparse=True)
 
@@ -150,7 +219,11 @@ def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
     figure, panel = plt.subplots(figsize=(8, 4.5), layout="constrained")
     grid = [ideal.tokens * (ideal.base.tokens / ideal.tokens) ** (k / 200) for k in range(201)]
     for method, seeds in sorted(by_seed(points).items()):
-        panel.plot(grid, [fmean(front(of_seed, x) for of_seed in seeds.values()) for x in grid], label=method)
+        panel.plot(
+            grid,
+            [fmean(front(of_seed, x) for of_seed in seeds.values()) for x in grid],
+            label=method,
+        )
     panel.plot([ideal.tokens], [ideal.accuracy], "k*", label="A*, L*")
     panel.set_xscale("log")
     for axis_formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):
@@ -168,11 +241,23 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--best-accuracy", type=float, required=True, help="A* in percent")
     parser.add_argument("--best-tokens", type=float, required=True, help="L*")
     parser.add_argument("--runs", type=Path, help="output folder of compare.sh")
-    parser.add_argument("--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them")
-    parser.add_argument("--against", default="swap", help="the method that the others are compared with")
-    parser.add_argument("--methods", nargs="+", help="of table and picture: METHOD or METHOD@STRENGTH (default: all)")
-    parser.add_argument("--area-from", type=float, default=1.0, metavar="X", help="areas begin at X L* (default: 1)")
-    parser.add_argument("--last", nargs="+", help="print the last points of these configurations, METHOD@STRENGTH")
+    parser.add_argument(
+        "--results", type=Path, required=True, help="keep all points in this .csv.gz, or read them"
+    )
+    parser.add_argument(
+        "--against", default="swap", help="the method that the others are compared with"
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        help="of table and picture: METHOD or METHOD@STRENGTH (default: all)",
+    )
+    parser.add_argument(
+        "--area-from", type=float, default=1.0, metavar="X", help="areas begin at X L* (default: 1)"
+    )
+    parser.add_argument(
+        "--last", nargs="+", help="print the last points of these configurations, METHOD@STRENGTH"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", help="use these alone (default: all)")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args(argv)
@@ -180,7 +265,9 @@ def main(argv: list[str]) -> None:
     new = read_runs(args.runs) if args.runs else []
     identities = {(p.method, p.strength, p.seed, p.step) for p in new}
     points = [p for p in kept if (p.method, p.strength, p.seed, p.step) not in identities] + new
-    if {point.method for point in points} <= {BASE} or BASE not in {point.method for point in points}:
+    if {point.method for point in points} <= {BASE} or BASE not in {
+        point.method for point in points
+    }:
         raise DataError(
             f"--results {args.results} and --runs {args.runs} hold no finished run beside a base; train first"
         )
@@ -190,7 +277,11 @@ def main(argv: list[str]) -> None:
     print(
         f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
     )
-    used = [point for point in points if point.method == BASE or not args.seeds or point.seed in args.seeds]
+    used = [
+        point
+        for point in points
+        if point.method == BASE or not args.seeds or point.seed in args.seeds
+    ]
     if args.last:
         print(table_of_last(used, ideal, args.last))
         return

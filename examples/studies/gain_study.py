@@ -1,20 +1,23 @@
-r"""Which gain of a step tells lines that are needed from those that are not? Of scored responses, without training.
+r"""Which gain of a step tells lines that are needed from those that are not? Of scored responses,
+without training.
 
-    python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
-        --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
-    openrlhf-swap score --model examples/worlds/policies/decomposition --input outputs/base.traces.jsonl \
-        --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final Answer**\n\boxed{' --tokens-left \
-        --output outputs/scored.jsonl
+    python examples/worlds/evaluate.py --world decomposition --model
+        examples/worlds/policies/decomposition \ --problems outputs/data/test.jsonl --traces 100
+        --output outputs/base.json
+    openrlhf-swap score --model examples/worlds/policies/decomposition --input
+        outputs/base.traces.jsonl \ --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final
+        Answer**\n\boxed{' --tokens-left \ --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds python examples/studies/gain_study.py --world decomposition \
         --scored outputs/scored.jsonl
 
-The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step that uses it gets
-all; the others here look further, or at something else: a step's position, and the tokens that it took off those left
-less its own (`critic`, as `length_critic` charges it: its TD error with the other sign). Per gain: how often a needed
-line (essential or useful) has a larger one than another of the same response (ties count half; 50% is chance), and the
-share of the penalty that falls on the needed lines, in which less is better, for some temperatures. The critic's are
-costs in tokens and no gains in nats: of these, the share of those above 0. Correct responses only: others pay no
-penalty.
+The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step
+that uses it gets all; the others here look further, or at something else: a step's position, and
+the tokens that it took off those left less its own (`critic`, as `length_critic` charges it: its TD
+error with the other sign). Per gain: how often a needed line (essential or useful) has a larger one
+than another of the same response (ties count half; 50% is chance), and the share of the penalty
+that falls on the needed lines, in which less is better, for some temperatures. The critic's are
+costs in tokens and no gains in nats: of these, the share of those above 0. Correct responses only:
+others pay no penalty.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ Labelled = Callable[[Row], Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scored:
-    """A response: l_0..l_K, of each step its tokens and whether it is needed, and the tokens predicted to be left."""
+    """A response: l_0..l_K, of each step its tokens and whether it is needed, and the tokens
+    predicted to be left.
+    """
 
     answer_logprobs: Tensor
     needed: Tensor
@@ -60,13 +65,17 @@ def local(scores: Tensor) -> Tensor:
 
 
 def window(scores: Tensor, width: int) -> Tensor:
-    """The mean local gain of this step and the width - 1 behind it, of which those past the end gain nothing."""
+    """The mean local gain of this step and the width - 1 behind it, of which those past the end
+    gain nothing.
+    """
     later = torch.cat([scores[width:], scores[-1:].expand(min(width, len(scores)) - 1)])
     return (later - scores[:-1]) / width
 
 
 def discounted(scores: Tensor, factor: float) -> Tensor:
-    """The sum of factor^j g_{k+j}: a later gain counts for the steps before it, the less the further they are."""
+    """The sum of factor^j g_{k+j}: a later gain counts for the steps before it, the less the
+    further they are.
+    """
     gains, total = local(scores), torch.zeros(())
     found = torch.empty_like(gains)
     for step in reversed(range(len(gains))):
@@ -117,15 +126,23 @@ def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
             if needed.any() and not needed.all():
                 scores = torch.tensor(row["answer_logprobs"], dtype=torch.float64)
                 tokens = torch.tensor(row["step_ends"]).diff(prepend=torch.tensor([-1]))
-                left = torch.tensor(row["tokens_left"], dtype=torch.float64) if "tokens_left" in row else None
+                left = (
+                    torch.tensor(row["tokens_left"], dtype=torch.float64)
+                    if "tokens_left" in row
+                    else None
+                )
                 found.append(Scored(scores, needed, tokens, left))
     if not found:
-        raise DataError(f"none of the {rows} responses of {path} is correct and has both needed and other steps")
+        raise DataError(
+            f"none of the {rows} responses of {path} is correct and has both needed and other steps"
+        )
     return found
 
 
 def needed_steps(lines: Sequence[tuple[str, str]], steps: Sequence[str]) -> Tensor:
-    """(K,) bool: whether a line that is needed, of lines with their labels in order, ends in the step."""
+    """(K,) bool: whether a line that is needed, of lines with their labels in order, ends in the
+    step.
+    """
     text, position, ends = "".join(steps), 0, []
     for line, label in lines:
         position = text.find(line, position) + len(line)
@@ -161,7 +178,12 @@ def table(responses: Sequence[Scored]) -> str:
         found = [(gain(one.answer_logprobs), one.needed) for one in responses]
         shares = [fmean(paid(*pair, temperature) for pair in found) for temperature in TEMPERATURES]
         rows.append(
-            [name, f"{fmean(separation(*pair) for pair in found):.1%}", *(f"{share:.1%}" for share in shares), ""]
+            [
+                name,
+                f"{fmean(separation(*pair) for pair in found):.1%}",
+                *(f"{share:.1%}" for share in shares),
+                "",
+            ]
         )
     if all(one.tokens_left is not None for one in responses):
         found = [(saved(one), one.needed) for one in responses]
@@ -169,7 +191,12 @@ def table(responses: Sequence[Scored]) -> str:
         share = fmean(share for share in in_tokens if not math.isnan(share))
         above = fmean(separation(*pair) for pair in found)
         rows.append(["critic", f"{above:.1%}", *[""] * len(TEMPERATURES), f"{share:.1%}"])
-    header = ["gain", "needed above redundant", *(f"paid by needed, tau {t:g}" for t in TEMPERATURES), "of tokens"]
+    header = [
+        "gain",
+        "needed above redundant",
+        *(f"paid by needed, tau {t:g}" for t in TEMPERATURES),
+        "of tokens",
+    ]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

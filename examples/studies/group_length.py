@@ -1,10 +1,12 @@
-r"""A length term like `length_critic`'s, without a critic: `--swap.objective group_length:GroupLength`.
+r"""A length term like `length_critic`'s, without a critic: `--swap.objective
+group_length:GroupLength`.
 
     WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
         bash examples/worlds/compare.sh --configurations examples/studies/objectives/critics.json
 
-Every token of a correct response pays for all of its tokens, against the mean of its group's correct ones, in units of
-the batch's deviation of lengths. `length_critic` has a baseline that knows the state, and by default another unit.
+Every token of a correct response pays for all of its tokens, against the mean of its group's
+correct ones, in units of the batch's deviation of lengths. `length_critic` has a baseline that
+knows the state, and by default another unit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class GroupLength(Objective):
-    """A = beta A_out - theta c (L - mean L of the group's correct)/deviation of these differences in the batch."""
+    """A = beta A_out - theta c (L - mean L of the group's correct)/deviation of these differences
+    in the batch.
+    """
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -28,7 +32,9 @@ class GroupLength(Objective):
     def token_advantages(self, batch: Batch) -> Tensor:
         """The same number for every token of a response."""
         correct, lengths = batch.correct, batch.lengths.double()
-        means = torch.where(correct, lengths, 0.0).sum(-1, keepdim=True) / correct.sum(-1, keepdim=True).clamp(min=1)
+        means = torch.where(correct, lengths, 0.0).sum(-1, keepdim=True) / correct.sum(
+            -1, keepdim=True
+        ).clamp(min=1)
         excess = torch.where(correct, lengths - means, 0.0)
         paid = excess[correct]
         deviation = paid.std() if len(paid) > 1 else torch.zeros(())

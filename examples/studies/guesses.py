@@ -1,9 +1,12 @@
-"""How often the policies of a comparison guessed the sums of `decomposition`, and how often they were correct.
+"""How often the policies of a comparison guessed the sums of `decomposition`, and how often they
+were correct.
 
-    PYTHONPATH=examples/worlds python examples/studies/guesses.py --runs outputs/compare_decomposition
+    PYTHONPATH=examples/worlds python examples/studies/guesses.py --runs
+    outputs/compare_decomposition
 
-Of sums of more than two numbers, over all seeds: the share that was only guessed, or not done at all, and by how many
-numbers there are, how often the first guess and the end of the first long way were correct.
+Of sums of more than two numbers, over all seeds: the share that was only guessed, or not done at
+all, and by how many numbers there are, how often the first guess and the end of the first long way
+were correct.
 """
 
 from __future__ import annotations
@@ -25,7 +28,9 @@ HARD = tuple(terms for terms in TERMS if terms > 2)
 
 
 def count(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
-    """Of (what, numbers of the sum): all sums, those guessed or done the long way, and the correct ones of either."""
+    """Of (what, numbers of the sum): all sums, those guessed or done the long way, and the correct
+    ones of either.
+    """
     found: Counter[tuple[str, int]] = Counter()
     for row in rows:
         for terms, guesses, ends in results_of(row["problem"], row["text"]):
@@ -49,7 +54,12 @@ def table(runs: dict[str, list[Path]]) -> str:
             for numbers in HARD
         ]
         rows.append([method, len(files), _share(sums - long, sums), *cells])
-    header = ["", "seeds", "only guessed", *(f"{way} of {n} correct" for way in ("guess", "long way") for n in HARD)]
+    header = [
+        "",
+        "seeds",
+        "only guessed",
+        *(f"{way} of {n} correct" for way in ("guess", "long way") for n in HARD),
+    ]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
@@ -60,10 +70,14 @@ def _share(part: int, whole: int) -> str:
 def main(argv: list[str]) -> None:
     """Print the table."""
     parser = Parser("guesses", __doc__)
-    parser.add_argument("--runs", type=Path, required=True, help="output folder of WORLD=decomposition compare.sh")
+    parser.add_argument(
+        "--runs", type=Path, required=True, help="output folder of WORLD=decomposition compare.sh"
+    )
     args = parser.parse_args(argv)
     if not args.runs.is_dir():
-        raise DataError(f"--runs is {args.runs}, which is not a folder; give the output folder of compare.sh")
+        raise DataError(
+            f"--runs is {args.runs}, which is not a folder; give the output folder of compare.sh"
+        )
     print(table(finished_runs(args.runs)))
 
 

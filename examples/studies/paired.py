@@ -31,7 +31,9 @@ def p_value(differences: Sequence[float]) -> float:
     deviation = stdev(differences)
     if deviation == 0:
         return 0.0 if differences[0] else 1.0
-    return tail(fmean(differences) / (deviation / math.sqrt(len(differences))), len(differences) - 1)
+    return tail(
+        fmean(differences) / (deviation / math.sqrt(len(differences))), len(differences) - 1
+    )
 
 
 def half_interval(differences: Sequence[float]) -> float:

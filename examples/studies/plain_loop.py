@@ -1,13 +1,14 @@
-"""Train a world's policy in one process, without Ray, vLLM and DeepSpeed: for questions that need many seeds.
+"""Train a world's policy in one process, without Ray, vLLM and DeepSpeed: for questions that need
+many seeds.
 
-    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies
-    python examples/studies/plain_loop.py --world columns --arms steps.tau1 weights.0.25sd --seeds 1 2 3 \
+    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies python
+    examples/studies/plain_loop.py --world columns --arms steps.tau1 weights.0.25sd --seeds 1 2 3 \
         --output outputs/loop
 
-What the arms are: `arms.py`. Steps, scores and advantages are the package's own functions. A step is 8 prompts with 8
-responses and one update, so that it is on policy and nothing is clipped; weights are bfloat16 with float32 masters, as
-in OpenRLHF. Each run writes a line a step to a file of its own, and at the end one of 500 held-out problems; finished
-runs are skipped.
+What the arms are: `arms.py`. Steps, scores and advantages are the package's own functions. A step
+is 8 prompts with 8 responses and one update, so that it is on policy and nothing is clipped;
+weights are bfloat16 with float32 masters, as in OpenRLHF. Each run writes a line a step to a file
+of its own, and at the end one of 500 held-out problems; finished runs are skipped.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from world import CLOSE, NAMES, Problem, load, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
-from openrlhf_swap.algorithm.advantages import StepSignals, outcome_advantages, process_advantages, unified_advantages
+from openrlhf_swap.algorithm.advantages import (
+    StepSignals,
+    outcome_advantages,
+    process_advantages,
+    unified_advantages,
+)
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.rollouts.rollout import StepReader
@@ -58,22 +64,30 @@ class Loop:
     def text(self, ids: Sequence[int]) -> str:
         return "".join(self.words[i] for i in ids)
 
-    def respond(self, problems: Sequence[Problem], limit: int = 320) -> tuple[list[list[int]], list[list[int]]]:
+    def respond(
+        self, problems: Sequence[Problem], limit: int = 320
+    ) -> tuple[list[list[int]], list[list[int]]]:
         """Of each problem the prompt and a response of at most `limit` tokens, as token ids."""
         prompts = [self.reader.ids(rendered(problem.question)) for problem in problems]
-        return prompts, sample(self.model, prompts, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, limit)[0]
+        return prompts, sample(
+            self.model, prompts, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, limit
+        )[0]
 
     def correct(self, problem: Problem, response: Sequence[int]) -> bool:
         return self.text(response).endswith(f"\\boxed{{{problem.answer}}}<|end|>")
 
-    def batch(self, problems: Sequence[Problem], prompts: list[list[int]], responses: list[list[int]]) -> StepBatch:
+    def batch(
+        self, problems: Sequence[Problem], prompts: list[list[int]], responses: list[list[int]]
+    ) -> StepBatch:
         """Steps and scores of groups; `problems` has one for each response."""
         rows = [(*pair, self.correct(*pair)) for pair in zip(problems, responses, strict=True)]
         traces = [StepTrace(len(response), False) for response in responses]
         right = [i for i, row in enumerate(rows) if row[2] and self.numbers.needs_scores]
         right.sort(key=lambda i: len(prompts[i]) + len(responses[i]))
         for part in (right[start : start + PART] for start in range(0, len(right), PART)):
-            ids, mask = padded_right([prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id)
+            ids, mask = padded_right(
+                [prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id
+            )
             ends = [self.reader.step_ends(responses[i]) for i in part]
             requests = [
                 ScoreRequest(
@@ -88,19 +102,27 @@ class Loop:
                 traces[i] = StepTrace(len(responses[i]), True, score.tolist(), own)
         if not self.numbers.needs_scores:
             traces = [StepTrace(len(response), right) for _, response, right in rows]
-        return StepBatch.from_traces([traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)])
+        return StepBatch.from_traces(
+            [traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)]
+        )
 
     def labels(self, problem: Problem, response: Sequence[int]) -> list[str]:
         return self.world.label_lines(problem.question, self.text(response))
 
-    def redundant_steps(self, problems: Sequence[Problem], responses: list[list[int]], batch: StepBatch) -> Tensor:
+    def redundant_steps(
+        self, problems: Sequence[Problem], responses: list[list[int]], batch: StepBatch
+    ) -> Tensor:
         """(G, N, K) bool: the steps of which every line is redundant."""
         redundant = torch.zeros_like(batch.step_mask)
         rows, ends = redundant.flatten(0, 1), batch.step_ends.flatten(0, 1).tolist()
         for row, (problem, response) in enumerate(zip(problems, responses, strict=True)):
             labels, start = iter(self.labels(problem, response)), 0
             for step in range(int(batch.step_mask.flatten(0, 1)[row].sum())):
-                lines = self.text(response[start : ends[row][step] + 1]).split("</think>")[0].splitlines()
+                lines = (
+                    self.text(response[start : ends[row][step] + 1])
+                    .split("</think>")[0]
+                    .splitlines()
+                )
                 own = set(islice(labels, sum(bool(line.strip()) for line in lines)))
                 rows[row, step], start = own == {"redundant"}, ends[row][step] + 1
         return redundant
@@ -111,14 +133,20 @@ class Loop:
         outcome = outcome_advantages(rewards, self.numbers.eps)[..., None].expand(-1, -1, tokens)
         process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, tokens)
         weights = self.numbers.outcome_weight, self.numbers.process_weight
-        return unified_advantages(outcome, process if self.numbers.needs_scores else None, *weights).flatten(0, 1)
+        return unified_advantages(
+            outcome, process if self.numbers.needs_scores else None, *weights
+        ).flatten(0, 1)
 
-    def add_gradient(self, prompts: list[list[int]], responses: list[list[int]], advantages: Tensor) -> None:
+    def add_gradient(
+        self, prompts: list[list[int]], responses: list[list[int]], advantages: Tensor
+    ) -> None:
         """Of the policy loss, a mean over all tokens; `advantages` are (responses, A)."""
         tokens = sum(map(len, responses))
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]) + len(responses[i]))
         for part in (order[start : start + PART] for start in range(0, len(order), PART)):
-            ids, _ = padded_right([prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id)
+            ids, _ = padded_right(
+                [prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id
+            )
             weights = torch.zeros(ids.shape)
             for row, i in enumerate(part):
                 place = slice(len(prompts[i]), len(prompts[i]) + len(responses[i]))
@@ -132,7 +160,11 @@ class Loop:
         pairs = list(zip(problems, responses, strict=True))
         labels = [self.labels(*pair) for pair in pairs]
         counts = {name: sum(row.count(name) for row in labels) for name in self.world.LABELS}
-        totals = {"accuracy": sum(self.correct(*pair) for pair in pairs), "tokens": sum(map(len, responses)), **counts}
+        totals = {
+            "accuracy": sum(self.correct(*pair) for pair in pairs),
+            "tokens": sum(map(len, responses)),
+            **counts,
+        }
         return {name: total / len(pairs) for name, total in totals.items()}
 
 
@@ -160,14 +192,19 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) 
             redundant = loop.redundant_steps(problems, responses, batch)
             signals = arm_signals(arm, loop.config, batch, redundant)
             loop.model.zero_grad()
-            loop.add_gradient(prompts, responses, loop.advantages(batch, signals, arm_rewards(arm, batch)))
+            loop.add_gradient(
+                prompts, responses, loop.advantages(batch, signals, arm_rewards(arm, batch))
+            )
             for master, weight in zip(masters, weights, strict=True):
                 master.grad = weight.grad.float()
             torch.nn.utils.clip_grad_norm_(masters, 1.0)
             optimizer.step()
             schedule.step()
             torch._foreach_copy_([weight.data for weight in weights], masters)
-            price = {"price": signals.price.nanmean().item(), "on_redundant": share_on_redundant(signals, redundant)}
+            price = {
+                "price": signals.price.nanmean().item(),
+                "on_redundant": share_on_redundant(signals, redundant),
+            }
             row = {"step": step, **loop.measured(problems, responses), **price}
             lines.write(json.dumps({**row, "seconds": round(time.monotonic() - start, 2)}) + "\n")
             lines.flush()
@@ -175,7 +212,9 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--world", choices=NAMES, required=True)
     parser.add_argument("--arms", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
@@ -183,7 +222,9 @@ def main() -> None:
     parser.add_argument("--theta", type=float, default=0.3)
     parser.add_argument("--max-steps", type=int, default=25, help="K")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -191,7 +232,12 @@ def main() -> None:
         for arm in args.arms:
             file = args.output / f"{args.world}-{arm}-{args.theta:g}-{args.max_steps}-{seed}.jsonl"
             if not file.exists() or '"step": null' not in file.read_text(encoding="utf-8"):
-                loop = Loop(args.world, process_weight=args.theta, max_steps=args.max_steps, **arm_settings(arm))
+                loop = Loop(
+                    args.world,
+                    process_weight=args.theta,
+                    max_steps=args.max_steps,
+                    **arm_settings(arm),
+                )
                 train(loop, arm, seed, args.steps, args.learning_rate, file)
                 print(file.name, *file.read_text(encoding="utf-8").splitlines()[-1:], flush=True)
 

@@ -1,15 +1,18 @@
-r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one table.
+r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one
+table.
 
-    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 --output outputs/theta \
-        --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output} --train.seed {seed}' \
-        --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
+    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 --output
+        outputs/theta \ --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output}
+        --train.seed {seed}' \ --evaluate 'python my_evaluation.py --model {output}/policy --output
+        {output}/result.json'
 
-Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs with the flags of
-the configuration appended; `--evaluate` writes `result.json` there, an object of numbers. Finished work is not
-repeated: the same command resumes a stopped sweep, and repeats an evaluation that failed. If you change the commands,
-delete the folders that have to run again. `--parallel 2` keeps two runs going; each needs its own share of the cores
-or GPUs. They end with the sweep, however that ends. On a Ray cluster, begin both commands with 'ray job submit --'; a
-job that was submitted goes on.
+Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs
+with the flags of the configuration appended; `--evaluate` writes `result.json` there, an object of
+numbers. Finished work is not repeated: the same command resumes a stopped sweep, and repeats an
+evaluation that failed. If you change the commands, delete the folders that have to run again.
+`--parallel 2` keeps two runs going; each needs its own share of the cores or GPUs. They end with
+the sweep, however that ends. On a Ray cluster, begin both commands with 'ray job submit --'; a job
+that was submitted goes on.
 """
 
 from __future__ import annotations
@@ -35,11 +38,23 @@ from openrlhf_swap.objectives.registry import ABLATION
 PRESETS = {  # name -> its configurations, each a recipe; `paper` is both halves of its Table 1
     "paper": {
         name: {"train": ["--swap.recipe", name]}
-        for name in ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+        for name in (
+            "thinkprune",
+            "lc_r1",
+            "adaptthink",
+            "laser_d",
+            "laser_de",
+            "l1_exact",
+            "l1_max",
+            "swap",
+        )
     },
     "ablation": {name: {"train": ["--swap.objective", name]} for name in ABLATION},
 }
-LEASH = [sys.executable, str(Path(__file__).parents[1] / "leash.py")]  # ends a command with this process
+LEASH = [
+    sys.executable,
+    str(Path(__file__).parents[1] / "leash.py"),
+]  # ends a command with this process
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)  # how a command ends on Ctrl-C
 
 
@@ -48,17 +63,31 @@ def main(argv: list[str]) -> int:
     chosen = parser.add_mutually_exclusive_group(required=True)
     rows_help = 'JSON: [{"name": ..., "train": [flags], "evaluate": [flags]}, ...]'
     chosen.add_argument("--configurations", type=Path, help=rows_help)
-    chosen.add_argument("--preset", choices=PRESETS, help="the rows of a table of the paper, each with its recipe")
-    chosen.add_argument("--vary", nargs="+", metavar=("SETTING", "VALUE"), help="a --swap.* flag, and its values")
-    parser.add_argument("--only", nargs="+", help="names of the configurations to run; all by default")
+    chosen.add_argument(
+        "--preset", choices=PRESETS, help="the rows of a table of the paper, each with its recipe"
+    )
+    chosen.add_argument(
+        "--vary", nargs="+", metavar=("SETTING", "VALUE"), help="a --swap.* flag, and its values"
+    )
+    parser.add_argument(
+        "--only", nargs="+", help="names of the configurations to run; all by default"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--output", type=Path, required=True, help="folder of all runs and of table.md")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of all runs and of table.md"
+    )
     parser.add_argument("--train", required=True, help="training command with {output} and {seed}")
-    parser.add_argument("--evaluate", required=True, help="evaluation command with {output} and {seed}")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help="number of runs at once (default: 1)")
+    parser.add_argument(
+        "--evaluate", required=True, help="evaluation command with {output} and {seed}"
+    )
+    parser.add_argument(
+        "--parallel", type=int, default=1, metavar="N", help="number of runs at once (default: 1)"
+    )
     args = parser.parse_args(argv)
     if args.configurations:
-        rows = {row["name"]: row for row in json.loads(args.configurations.read_text(encoding="utf-8"))}
+        rows = {
+            row["name"]: row for row in json.loads(args.configurations.read_text(encoding="utf-8"))
+        }
     elif args.preset:
         rows = PRESETS[args.preset]
     else:
@@ -78,7 +107,9 @@ def main(argv: list[str]) -> int:
     return 0 if all(worked) else 1
 
 
-def run(row: dict[str, Any], name: str, seed: int, args: argparse.Namespace, pool: ThreadPoolExecutor) -> bool:
+def run(
+    row: dict[str, Any], name: str, seed: int, args: argparse.Namespace, pool: ThreadPoolExecutor
+) -> bool:
     """Train and evaluate, each unless it is already done; returns whether both succeeded."""
     folder = run_folder(args.output, name, seed)
     trained, result = folder / "trained", folder / "result.json"
@@ -86,7 +117,9 @@ def run(row: dict[str, Any], name: str, seed: int, args: argparse.Namespace, poo
     for step, template in (("train", args.train), ("evaluate", args.evaluate)):
         if result.exists() or (step == "train" and trained.exists()):
             continue
-        print(f"[sweep] {name}, seed {seed}: {step}\n", end="", flush=True)  # in one piece: others print too
+        print(
+            f"[sweep] {name}, seed {seed}: {step}\n", end="", flush=True
+        )  # in one piece: others print too
         words = [*shlex.split(template), *map(str, row.get(step, ()))]
         for place, value in {"{output}": folder, "{seed}": seed, "{sweep}": args.output}.items():
             words = [word.replace(place, str(value)) for word in words]
@@ -99,7 +132,9 @@ def run(row: dict[str, Any], name: str, seed: int, args: argparse.Namespace, poo
             raise KeyboardInterrupt
         if status:
             last = path.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
-            print(f"[sweep] {step} failed with status {status}: {last} ({path})\n", end="", flush=True)
+            print(
+                f"[sweep] {step} failed with status {status}: {last} ({path})\n", end="", flush=True
+            )
             return False
         if step == "train":
             trained.touch()
@@ -112,8 +147,14 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
 
 def sweep_table(names: Sequence[str], output: Path) -> str:
     """A Markdown table of all results so far: means and, over several seeds, standard deviations."""
-    files = {name: sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json")) for name in names}
-    results = {name: [json.loads(file.read_text(encoding="utf-8")) for file in files[name]] for name in names}
+    files = {
+        name: sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
+        for name in names
+    }
+    results = {
+        name: [json.loads(file.read_text(encoding="utf-8")) for file in files[name]]
+        for name in names
+    }
     columns = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
     lines = []
     for name in filter(files.get, names):
@@ -123,7 +164,9 @@ def sweep_table(names: Sequence[str], output: Path) -> str:
 
 
 def cell(values: list[float]) -> str:
-    return (f"{fmean(values):.3f}" if values else "") + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")
+    return (f"{fmean(values):.3f}" if values else "") + (
+        f" ± {stdev(values):.3f}" if len(values) > 1 else ""
+    )
 
 
 if __name__ == "__main__":

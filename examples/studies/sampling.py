@@ -14,22 +14,33 @@ from transformers import PreTrainedModel
 def sample(
     model: PreTrainedModel, prompts: Sequence[list[int]], end: int, pad: int, max_tokens: int = 320
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """A response to each prompt at temperature 1, the end token included if it came; and each token's log-probability.
+    """A response to each prompt at temperature 1, the end token included if it came; and each
+    token's log-probability.
 
-    Projections are joined, the cache is allocated once, and rows that have ended leave the batch now and then.
+    Projections are joined, the cache is allocated once, and rows that have ended leave the batch
+    now and then.
     """
     c, head = model.config, model.config.hidden_size // model.config.num_attention_heads
     groups, inner = c.num_key_value_heads, c.intermediate_size
     ids, mask = padded_left(prompts, pad)
     given = ids.shape[1]
-    out = model(ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=True)
-    caches = [F.pad(x, (0, 0, 0, max_tokens)) for part in out.past_key_values.layers for x in (part.keys, part.values)]
+    out = model(
+        ids, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=True
+    )
+    caches = [
+        F.pad(x, (0, 0, 0, max_tokens))
+        for part in out.past_key_values.layers
+        for x in (part.keys, part.values)
+    ]
     hidden = F.pad(mask, (0, max_tokens), value=1)[:, None, None] == 0
     bias = torch.zeros(hidden.shape, dtype=model.dtype).masked_fill_(hidden, -torch.inf)
     layers = []
     for layer in model.model.layers:
         parts = [layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj]
-        joined = (torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts]))
+        joined = (
+            torch.cat([part.weight for part in parts]),
+            torch.cat([part.bias for part in parts]),
+        )
         feed = torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])
         norms = (layer.input_layernorm, layer.post_attention_layernorm)
         layers.append((joined, layer.self_attn.o_proj, feed, layer.mlp.down_proj, *norms))
@@ -58,12 +69,18 @@ def sample(
             keys, values = caches[2 * number : 2 * number + 2]
             heads = F.linear(before(x), *joined).view(len(x), -1, head)
             turned = heads[:, :-groups]
-            turned = turned * cos + torch.cat([-turned[..., head // 2 :], turned[..., : head // 2]], -1) * sin
+            turned = (
+                turned * cos
+                + torch.cat([-turned[..., head // 2 :], turned[..., : head // 2]], -1) * sin
+            )
             keys[:, :, place], values[:, :, place] = turned[:, -groups:], heads[:, -groups:]
-            # The query heads of a key head attend as rows of one product, so that no keys are copied.
+            # The query heads of a key head attend as rows of one product, so that no keys are
+            # copied.
             query = turned[:, :-groups].reshape(len(x), groups, -1, head)
             seen = slice(place + 1)
-            mixed = F.scaled_dot_product_attention(query, keys[:, :, seen], values[:, :, seen], bias[..., seen])
+            mixed = F.scaled_dot_product_attention(
+                query, keys[:, :, seen], values[:, :, seen], bias[..., seen]
+            )
             x = x + project(mixed.reshape(len(x), -1))
             wide = F.linear(after(x), feed)
             x = x + down(F.silu(wide[:, :inner]) * wide[:, inner:])

@@ -1,9 +1,11 @@
-r"""In which unit should tau be? The spread of local gains, and how far the penalty's weights are then from uniform.
+r"""In which unit should tau be? The spread of local gains, and how far the penalty's weights are
+then from uniform.
 
-    python examples/studies/spread.py --scored outputs/addition.scored.jsonl examples/smollm2/results/page.html
+    python examples/studies/spread.py --scored outputs/addition.scored.jsonl
+    examples/smollm2/results/page.html
 
-Files are what openrlhf_swap.score wrote, or a page of `eval page`, of which the first column counts. The responses
-to a problem are a group. Correct responses only: others have no gains.
+Files are what openrlhf_swap.score wrote, or a page of `eval page`, of which the first column
+counts. The responses to a problem are a group. Correct responses only: others have no gains.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ def responses_of(path: Path) -> Iterator[Response]:
                 yield Response(str(number), row["correct"], row["tokens"], row["curve"])
     else:
         for row in read_rows(path):
-            length = row.get("tokens") or max(row["step_ends"], default=-1) + 1  # there may be no step
+            length = (
+                row.get("tokens") or max(row["step_ends"], default=-1) + 1
+            )  # there may be no step
             yield Response(row["problem"], bool(row["correct"]), length, row["answer_logprobs"])
 
 
@@ -77,7 +81,9 @@ def groups_of(path: Path) -> list[list[StepTrace]]:
 def gains_of(groups: Sequence[Sequence[StepTrace]]) -> list[Tensor]:
     """The local gains of each group's correct responses, of groups that have at least two."""
     pooled = (
-        torch.cat([torch.zeros(0), *(torch.tensor(t.answer_logprobs).diff() for t in group if t.correct)])
+        torch.cat(
+            [torch.zeros(0), *(torch.tensor(t.answer_logprobs).diff() for t in group if t.correct)]
+        )
         for group in groups
     )
     return [gains for gains in pooled if len(gains) > 1]
@@ -103,11 +109,29 @@ def table(files: Sequence[Path]) -> str:
         groups = groups_of(path)
         gains = gains_of(groups)
         pooled = torch.cat(gains)
-        counts = [len(groups), sum(trace.correct for group in groups for trace in group), len(pooled)]
-        spread = [pooled.std(), median(float(one.std()) for one in gains), (pooled.abs() < STILL).float().mean()]
+        counts = [
+            len(groups),
+            sum(trace.correct for group in groups for trace in group),
+            len(pooled),
+        ]
+        spread = [
+            pooled.std(),
+            median(float(one.std()) for one in gains),
+            (pooled.abs() < STILL).float().mean(),
+        ]
         away = [distance(groups, tau) for tau in TEMPERATURES]
-        rows.append([path.name.partition(".")[0], *counts, *(f"{value:.2f}" for value in spread), *away])
-    header = ["", "groups", "correct", "steps", "deviation, nats", "median of groups", f"share below {STILL}"]
+        rows.append(
+            [path.name.partition(".")[0], *counts, *(f"{value:.2f}" for value in spread), *away]
+        )
+    header = [
+        "",
+        "groups",
+        "correct",
+        "steps",
+        "deviation, nats",
+        "median of groups",
+        f"share below {STILL}",
+    ]
     header += [f"from uniform, tau {tau}" for tau in TEMPERATURES]
     return tabulate(rows, header, "github", disable_numparse=True)
 
@@ -115,7 +139,9 @@ def table(files: Sequence[Path]) -> str:
 def main(argv: list[str]) -> None:
     """Print the table."""
     parser = Parser("spread", __doc__)
-    parser.add_argument("--scored", type=Path, nargs="+", required=True, help="scored traces, or pages of them")
+    parser.add_argument(
+        "--scored", type=Path, nargs="+", required=True, help="scored traces, or pages of them"
+    )
     print(table(parser.parse_args(argv).scored))
 
 

@@ -1,14 +1,17 @@
-"""Train arms of `plain_loop.py` by the whole stack, and write what the loop writes: do the two agree?
+"""Train arms of `plain_loop.py` by the whole stack, and write what the loop writes: do the two
+agree?
 
-    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies
-    python examples/studies/stack_runs.py --arms steps.uniform steps.tau1 --seeds 101 102 103 --theta 1 --steps 16 \
+    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies python
+    examples/studies/stack_runs.py --arms steps.uniform steps.tau1 --seeds 101 102 103 --theta 1
+    --steps 16 \
         --learning-rate 1.5e-3 --output outputs/stack
 
-Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, on world columns, with the loop's settings: 8
-prompts with 8 responses a step, one update, a cosine to 0, the same training problems for a seed (in another order).
-The trained policy answers the same 500 held-out problems by the loop's own sampler. Arms that choose by the program's
-labels exist in the loop alone. An answer such as 070000 keeps its zero, which the package's cleaning takes for
-a number's: this file starts the training without it (`LAUNCHER`).
+Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, on world columns, with the
+loop's settings: 8 prompts with 8 responses a step, one update, a cosine to 0, the same training
+problems for a seed (in another order). The trained policy answers the same 500 held-out problems by
+the loop's own sampler. Arms that choose by the program's labels exist in the loop alone. An answer
+such as 070000 keeps its zero, which the package's cleaning takes for a number's: this file starts
+the training without it (`LAUNCHER`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ STACK = Path(__file__).parents[1] / "worlds" / "train_swap.sh"
 POLICY = STACK.parent / "policies" / WORLD
 
 
-def train(folder: Path, problems: list[Problem], seed: int, rate: float, settings: Mapping[str, Any]) -> None:
+def train(
+    folder: Path, problems: list[Problem], seed: int, rate: float, settings: Mapping[str, Any]
+) -> None:
     """One training into `folder`; CalledProcessError if it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "train.jsonl", problems)
@@ -75,25 +80,35 @@ def read_run(folder: Path, problems: list[Problem], test: list[Problem]) -> list
         sums["accuracy"] = sum(row["reward"] for row in responses)
         sums["tokens"] = sum(row["length"] for row in responses)
         assert len(responses) == PROMPTS * RESPONSES
-        rows.append({"step": step, **{name: total / len(responses) for name, total in sums.items()}})
-    loop.model = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.bfloat16).eval()
+        rows.append(
+            {"step": step, **{name: total / len(responses) for name, total in sums.items()}}
+        )
+    loop.model = AutoModelForCausalLM.from_pretrained(
+        folder / "policy", dtype=torch.bfloat16
+    ).eval()
     return [*rows, {"step": None, **loop.measured(test, loop.respond(test)[1])}]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--arms", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--theta", type=float, default=1.0)
     parser.add_argument("--learning-rate", type=float, default=1.5e-3)
-    parser.add_argument("--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     world = Loop(WORLD).world
     test = list(islice(world.problems(1), HELD_OUT))
     for seed in args.seeds:
-        problems = list(islice(world.problems(1000 + seed, exclude=frozenset(test)), args.steps * PROMPTS))
+        problems = list(
+            islice(world.problems(1000 + seed, exclude=frozenset(test)), args.steps * PROMPTS)
+        )
         for arm in args.arms:
             name = f"{WORLD}-{arm}-{args.theta:g}-25-{seed}"
             file = args.output / f"{name}.jsonl"

@@ -1,7 +1,8 @@
-r"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer is scored too.
+r"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer
+is scored too.
 
-    PYTHONPATH=$PWD/examples/studies \
-        bash examples/worlds/train_swap.sh --swap.objective step_rewards:Both --swap.Both.answer_tokens 30
+    PYTHONPATH=$PWD/examples/studies \ bash examples/worlds/train_swap.sh --swap.objective
+        step_rewards:Both --swap.Both.answer_tokens 30
 
 It trains as vsrm does, and logs how far both kinds agree, over the steps of correct responses.
 """
@@ -27,7 +28,10 @@ class Both(VSRM):
         """Answers after each step of a correct response: no other is scored."""
         assert isinstance(reader, StepReader)
         ends = reader.step_ends(rollout.response_ids) if rollout.correct else ()
-        return [Continuation(end + 1, reader.end_of_thought, self.answer_tokens, self.answers) for end in ends]
+        return [
+            Continuation(end + 1, reader.end_of_thought, self.answer_tokens, self.answers)
+            for end in ends
+        ]
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """Those of vsrm; keeps both kinds of levels and rewards for `metrics`."""
@@ -45,4 +49,7 @@ class Both(VSRM):
     def metrics(self) -> dict[str, float]:
         """Pearson correlations over all steps of the batch, of the levels and of the step rewards."""
         found = self._agreement.items()
-        return {f"swap/both_{name}_correlation": torch.corrcoef(pairs.T)[0, 1].item() for name, pairs in found}
+        return {
+            f"swap/both_{name}_correlation": torch.corrcoef(pairs.T)[0, 1].item()
+            for name, pairs in found
+        }

@@ -1,12 +1,14 @@
 r"""How accuracy and length depend on theta, lambda, tau and M: a table of each, and one picture.
 
-    PYTHONPATH=examples/worlds python examples/studies/sweeps.py --world decomposition --output outputs/sweeps \
-        --results examples/studies/results/decomposition.csv.gz examples/studies/results/decomposition_sweeps.csv.gz
+    PYTHONPATH=examples/worlds python examples/studies/sweeps.py --world decomposition --output
+        outputs/sweeps \ --results examples/studies/results/decomposition.csv.gz
+        examples/studies/results/decomposition_sweeps.csv.gz
 
-Reads what differences.py kept, where methods named such as theta_0.1, as compare.sh names the folder of the
-configuration theta=0.1, are points of a sweep; swap and those ablations
-that change nothing else are points too (theta 0 is GRPO, lambda 0 no_penalty, tau inf uniform_penalty). The points of
-a sweep are compared on the seeds that all of them have. Intervals are those of differences.py.
+Reads what differences.py kept, where methods named such as theta_0.1, as compare.sh names the
+folder of the configuration theta=0.1, are points of a sweep; swap and those ablations that change
+nothing else are points too (theta 0 is GRPO, lambda 0 no_penalty, tau inf uniform_penalty). The
+points of a sweep are compared on the seeds that all of them have. Intervals are those of
+differences.py.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from differences import BASE, Method, Results, by_level, difference, interval, read_kept, with_interval
+from differences import (
+    BASE,
+    Method,
+    Results,
+    by_level,
+    difference,
+    interval,
+    read_kept,
+    with_interval,
+)
 from tabulate import tabulate
 from world import NAMES, World, load
 
@@ -29,17 +40,28 @@ from openrlhf_swap.objectives.registry import ABLATION
 SWAP = "swap"
 STEP_TOKENS = "M"  # its default is the world's
 # Symbol of the paper -> setting.
-SETTINGS = {"theta": "process_weight", "lambda": "length_coef", "tau": "tau", STEP_TOKENS: "step_tokens"}
+SETTINGS = {
+    "theta": "process_weight",
+    "lambda": "length_coef",
+    "tau": "tau",
+    STEP_TOKENS: "step_tokens",
+}
 
 
 def points(symbol: str, methods: Mapping[str, Method], step_tokens: int) -> dict[float, Method]:
     """Value -> the method that was trained with it, in order."""
     config = SwapConfig(step_tokens=step_tokens)
-    found = {float(name.split("_")[1]): method for name, method in methods.items() if name.startswith(f"{symbol}_")}
+    found = {
+        float(name.split("_")[1]): method
+        for name, method in methods.items()
+        if name.startswith(f"{symbol}_")
+    }
     for name, changes_of in ABLATION.items():
         changes = changes_of(config)
         if name in methods and changes.keys() <= {SETTINGS[symbol]}:
-            found[float(changes.get(SETTINGS[symbol], getattr(config, SETTINGS[symbol])))] = methods[name]
+            found[float(changes.get(SETTINGS[symbol], getattr(config, SETTINGS[symbol])))] = (
+                methods[name]
+            )
     return dict(sorted(found.items()))
 
 
@@ -50,9 +72,15 @@ def common(found: Mapping[float, Method]) -> tuple[tuple[int, ...], dict[float, 
 
 
 def tables(
-    symbol: str, found: Mapping[float, Method], default: Method, labels: tuple[str, ...], levels: list[int]
+    symbol: str,
+    found: Mapping[float, Method],
+    default: Method,
+    labels: tuple[str, ...],
+    levels: list[int],
 ) -> str:
-    """A row a value: accuracy, tokens and lines, and the accuracy's distance from swap's; then by difficulty."""
+    """A row a value: accuracy, tokens and lines, and the accuracy's distance from swap's; then by
+    difficulty.
+    """
     seeds, results = common(found)
     reference = default.of(seeds)["accuracy"]
     rows = []
@@ -63,10 +91,21 @@ def tables(
         rows.append([f"{value:g}", *cells, *lines, change])
     header = [
         f"{symbol} (seeds {', '.join(map(str, seeds))})",
-        *("accuracy %", "tokens", *(f"{label} lines" for label in labels), "accuracy, points from swap"),
+        *(
+            "accuracy %",
+            "tokens",
+            *(f"{label} lines" for label in labels),
+            "accuracy, points from swap",
+        ),
     ]
-    by_value = {f"{symbol} {value:g}": Method(seeds, of_value) for value, of_value in results.items()}
-    return tabulate(rows, header, "github", disable_numparse=True) + "\n\n" + by_level(by_value, levels)
+    by_value = {
+        f"{symbol} {value:g}": Method(seeds, of_value) for value, of_value in results.items()
+    }
+    return (
+        tabulate(rows, header, "github", disable_numparse=True)
+        + "\n\n"
+        + by_level(by_value, levels)
+    )
 
 
 def draw(sweeps: Mapping[str, Mapping[float, Method]], base: Method, path: Path) -> None:
@@ -74,17 +113,26 @@ def draw(sweeps: Mapping[str, Mapping[float, Method]], base: Method, path: Path)
     import matplotlib.pyplot as plt
 
     figure, panels = plt.subplots(
-        *(2, len(sweeps)), sharex="col", sharey="row", figsize=(11, 5), layout="constrained", squeeze=False
+        *(2, len(sweeps)),
+        sharex="col",
+        sharey="row",
+        figsize=(11, 5),
+        layout="constrained",
+        squeeze=False,
     )
     for column, (symbol, found) in zip(panels.T, sweeps.items(), strict=True):
         results = common(found)[1]
         for panel, of in zip(column, ("accuracy", "tokens"), strict=True):
-            means, lows, highs = zip(*(interval(of_value[of]) for of_value in results.values()), strict=True)
+            means, lows, highs = zip(
+                *(interval(of_value[of]) for of_value in results.values()), strict=True
+            )
             spread = [[mean - low for mean, low in zip(means, lows, strict=True)]]
             spread.append([high - mean for mean, high in zip(means, highs, strict=True)])
             panel.errorbar(range(len(means)), means, spread, marker="o", capsize=3)
             panel.axhline(base.results[of].mean(), linestyle="--", color="grey", linewidth=1)
-        column[1].set_xticks(range(len(results)), ["∞" if math.isinf(value) else f"{value:g}" for value in results])
+        column[1].set_xticks(
+            range(len(results)), ["∞" if math.isinf(value) else f"{value:g}" for value in results]
+        )
         column[1].set_xlabel(symbol)
     panels[0, 0].set_ylabel("accuracy, %")
     panels[1, 0].set_ylabel("tokens a response")
@@ -103,16 +151,27 @@ def report(world: World, files: list[Path], output: Path) -> str:
     for file in files:
         kept, kept_levels = read_kept(file)
         if levels not in ([], kept_levels):
-            raise DataError(f"--results has {file}, which is of other problems than {files[0]}; name another file")
+            raise DataError(
+                f"--results has {file}, which is of other problems than {files[0]}; name another file"
+            )
         levels = kept_levels
         methods = kept | methods
     if SWAP not in methods:
-        raise DataError(f"--results {' '.join(map(str, files))} is without {SWAP}, which the rest is compared with")
+        raise DataError(
+            f"--results {' '.join(map(str, files))} is without {SWAP}, which the rest is compared with"
+        )
     sweeps = {symbol: points(symbol, methods, world.STEP_TOKENS) for symbol in SETTINGS}
-    sweeps = {symbol: found for symbol, found in sweeps.items() if len(found) > 1 and common(found)[0]}
+    sweeps = {
+        symbol: found for symbol, found in sweeps.items() if len(found) > 1 and common(found)[0]
+    }
     if not sweeps:
-        raise DataError(f"--results {' '.join(map(str, files))} has no two points of a sweep with a seed in common")
-    parts = (tables(symbol, found, methods[SWAP], world.LABELS, levels) for symbol, found in sweeps.items())
+        raise DataError(
+            f"--results {' '.join(map(str, files))} has no two points of a sweep with a seed in common"
+        )
+    parts = (
+        tables(symbol, found, methods[SWAP], world.LABELS, levels)
+        for symbol, found in sweeps.items()
+    )
     text = "\n\n".join(parts) + "\n"
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / "sweeps.md", text)
@@ -124,12 +183,18 @@ def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = Parser("sweeps", __doc__)
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
-    parser.add_argument("--results", type=Path, nargs="+", required=True, help="files that differences.py kept")
-    parser.add_argument("--output", type=Path, required=True, help="folder for sweeps.md and sweeps.png")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", required=True, help="files that differences.py kept"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for sweeps.md and sweeps.png"
+    )
     args = parser.parse_args(argv)
     for file in args.results:
         if not file.is_file():
-            raise DataError(f"--results names {file}, which is not there; keep one with differences.py --results")
+            raise DataError(
+                f"--results names {file}, which is not there; keep one with differences.py --results"
+            )
     print(report(load(args.world), args.results, args.output), end="")
 
 

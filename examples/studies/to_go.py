@@ -1,11 +1,12 @@
-r"""SWAP whose penalty spares steps that only prepare others: an objective of your own, `--swap.objective to_go:ToGo`.
+r"""SWAP whose penalty spares steps that only prepare others: an objective of your own,
+`--swap.objective to_go:ToGo`.
 
-    WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
-        bash examples/worlds/compare.sh --configurations examples/studies/objectives/decomposition_to_go.json
+    WORLD=decomposition PYTHONPATH=$PWD/examples/studies \ bash examples/worlds/compare.sh
+        --configurations examples/studies/objectives/decomposition_to_go.json
 
-The paper lets the steps with the least local gain pay. A step that prepares another one gains nothing by itself; what
-is still to be gained when it begins is as much as for the one that it prepares. Whether that trains better is measured
-in docs/method/comparison.md.
+The paper lets the steps with the least local gain pay. A step that prepares another one gains
+nothing by itself; what is still to be gained when it begins is as much as for the one that it
+prepares. Whether that trains better is measured in docs/method/comparison.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import penalty_weights, process_advantages, step_signals, step_tau
+from openrlhf_swap.algorithm.advantages import (
+    penalty_weights,
+    process_advantages,
+    step_signals,
+    step_tau,
+)
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch
@@ -35,7 +41,9 @@ def gains_to_go(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
 
 class ToGo(Objective):
-    """A[t] = beta A_out + theta [correct] A_proc[t] as in SWAP, with w = softmax(-(gain to go)/tau)."""
+    """A[t] = beta A_out + theta [correct] A_proc[t] as in SWAP, with w = softmax(-(gain to
+    go)/tau).
+    """
 
     scores_steps = True
 
@@ -50,4 +58,6 @@ class ToGo(Objective):
         to_go = gains_to_go(steps.answer_logprobs, steps.step_mask)
         weights = penalty_weights(to_go, steps.step_mask, step_tau(to_go, steps.step_mask, numbers))
         normalised = step_signals(steps, numbers, weights).normalised
-        return process_advantages(normalised, steps.step_ends, steps.step_mask, int(batch.lengths.max()))
+        return process_advantages(
+            normalised, steps.step_ends, steps.step_mask, int(batch.lengths.max())
+        )

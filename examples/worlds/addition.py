@@ -1,8 +1,9 @@
 """Column addition with overthinking: the quickstart's task.
 
-A problem asks for the sum of two three-digit numbers. A trace works column by column, one line per column
-(`tens: 4+2+1=07` adds the tens digits and the carry), and the answer reads the columns from left to right.
-Overthinking is built in: traces re-check lines, start over and verify, and none of that ever changes a result.
+A problem asks for the sum of two three-digit numbers. A trace works column by column, one line per
+column (`tens: 4+2+1=07` adds the tens digits and the carry), and the answer reads the columns from
+left to right. Overthinking is built in: traces re-check lines, start over and verify, and none of
+that ever changes a result.
 
 Because every line is machine-readable, a program can tell whether it carries the computation:
 
@@ -17,7 +18,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
+from world import (
+    CLOSE,
+    EOS,
+    FILLERS,
+    RECHECKS,
+    RESTART,
+    VERIFY,
+    closed,
+    rechecks,
+    rendered,
+    thought_lines,
+)
 
 from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
@@ -26,7 +38,8 @@ LABELS = ("essential", "redundant")
 MEASURES = LABELS
 STEP_TOKENS = 8
 THINK = f"{COLUMNS[0]}: "
-# One token each; digits, operators and newlines are single bytes anyway. A line of computation is then ten tokens.
+# One token each; digits, operators and newlines are single bytes anyway. A line of computation is
+# then ten tokens.
 WORDS = (
     "What is ",
     "**Final Answer**",
@@ -80,7 +93,9 @@ taught = problems
 
 
 def prompt(problem: Addition, suffix: str = "") -> str:
-    """The prompt as the chat template renders it, including the opened thought; `suffix` follows the question."""
+    """The prompt as the chat template renders it, including the opened thought; `suffix` follows
+    the question.
+    """
     return rendered(problem.question + suffix)
 
 
@@ -99,8 +114,8 @@ def overthinking_trace(problem: Addition, rng: random.Random) -> str:
 def probe(problem: Addition, rng: random.Random) -> tuple[str, str]:
     """A thought cut off after a random line and closed, and the correct answer that follows.
 
-    The small policy learns from these rows to state its answer at any point of a thought. Only the answer is trained
-    on, so they do not teach it to stop early.
+    The small policy learns from these rows to state its answer at any point of a thought. Only the
+    answer is trained on, so they do not teach it to stop early.
     """
     lines, answer = _columns(problem, rng, slip_probability=0.0)
     thought = _overthink(lines, rng)
@@ -133,7 +148,8 @@ def label_lines(question: str, response: str) -> list[str]:
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
-    """LC-R1's extractor for this task: tokens up to the line that states the last missing column; 0 if one is missing.
+    """LC-R1's extractor for this task: tokens up to the line that states the last missing column; 0
+    if one is missing.
 
     A thought never contains the whole answer: it is read from the columns.
     """
@@ -149,7 +165,9 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
     return 0
 
 
-def _columns(problem: Addition, rng: random.Random, slip_probability: float) -> tuple[list[str], str]:
+def _columns(
+    problem: Addition, rng: random.Random, slip_probability: float
+) -> tuple[list[str], str]:
     """One line per column, and the answer that these lines give."""
     lines: list[str] = []
     digits: list[str] = []

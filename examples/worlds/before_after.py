@@ -1,4 +1,6 @@
-"""The page that ends the quickstart: table, curves, and the first held-out problems before and after."""
+"""The page that ends the quickstart: table, curves, and the first held-out problems before and
+after.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,24 @@ NOTES = (
 
 
 def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
-    """Score each named policy's traces from evaluate.py, and write the page into the quickstart's folder."""
+    """Score each named policy's traces from evaluate.py, and write the page into the quickstart's
+    folder.
+    """
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
     swap = json.loads((output / "train" / "swap_config.json").read_text(encoding="utf-8"))["swap"]
-    files = [score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()]
+    files = [
+        score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()
+    ]
     names = swap.keys() & {"length_coef", "tau", "weights_from", "step_price"}
     data = page_data(files, SwapConfig(**{name: swap[name] for name in names}), limit=100)
     responses = len(data["problems"][0]["columns"][0])
     data["title"] = "Addition, before and after"
     data["summary"] = {
-        "notes": [seconds(summary), NOTES.format(problems=len(data["problems"]), responses=responses)],
+        "notes": [
+            seconds(summary),
+            NOTES.format(problems=len(data["problems"]), responses=responses),
+        ],
         "tables": [{"header": HEADER, "rows": cells(summary)}],
         "charts": charts(output / "train" / "metrics.jsonl"),
     }
@@ -39,7 +48,9 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
 
 
 def score(model: Path, traces: Path, swap: dict) -> Path:
-    """Score traces with a policy and the training's settings; returns the file, with its log beside it."""
+    """Score traces with a policy and the training's settings; returns the file, with its log beside
+    it.
+    """
     from openrlhf_swap.score import main
 
     scored = traces.with_name(traces.name.replace(".traces", ".scored"))
@@ -47,6 +58,10 @@ def score(model: Path, traces: Path, swap: dict) -> Path:
     arguments = {"--model": model, "--input": traces, "--output": scored}
     names = ("step_tokens", "max_steps", "newline_patience", "close_template")
     arguments |= {f"--swap.{name}": swap[name] for name in names}
-    with open(scored.with_suffix(".log"), "w", encoding="utf-8") as log, redirect_stdout(log), redirect_stderr(log):
+    with (
+        open(scored.with_suffix(".log"), "w", encoding="utf-8") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
         main([str(word) for pair in arguments.items() for word in pair])
     return scored

@@ -1,13 +1,15 @@
-"""Columns filled in from memory: what a line is worth is known, and its gain shows as soon as it is written.
+"""Columns filled in from memory: what a line is worth is known, and its gain shows as soon as it is
+written.
 
-A problem names six letters, one a column, `Fill C1A2F3B4D5E6`. A table that stands nowhere in a problem, but in the
-policy's weights, gives each letter of each column a symbol; five of a column's ten letters give the default, 0. Column
-j has another symbol with probability .5, .3, .2, .1, .06 and .03. The answer is all six symbols, and a thought writes
-them down, one a line (`C1>7`). The policy is taught to answer the default for a column without a line, so leaving out
-line j costs its probability of accuracy, and a line with another symbol gains the moment it is there.
+A problem names six letters, one a column, `Fill C1A2F3B4D5E6`. A table that stands nowhere in a
+problem, but in the policy's weights, gives each letter of each column a symbol; five of a column's
+ten letters give the default, 0. Column j has another symbol with probability .5, .3, .2, .1, .06
+and .03. The answer is all six symbols, and a thought writes them down, one a line (`C1>7`). The
+policy is taught to answer the default for a column without a line, so leaving out line j costs its
+probability of accuracy, and a line with another symbol gains the moment it is there.
 
-Traces re-check earlier lines, start over and verify; a program labels as *essential* the first statement of each
-column and everything else as *redundant*. Lines left out make some answers wrong.
+Traces re-check earlier lines, start over and verify; a program labels as *essential* the first
+statement of each column and everything else as *redundant*. Lines left out make some answers wrong.
 """
 
 from __future__ import annotations
@@ -21,9 +23,18 @@ from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, though
 
 LETTERS = "ABCDEFGHIJ"
 DEFAULT = "0"
-DIFFERS = (0.5, 0.3, 0.2, 0.1, 0.06, 0.03)  # probability, of each column, that its symbol is not the default
+DIFFERS = (
+    0.5,
+    0.3,
+    0.2,
+    0.1,
+    0.06,
+    0.03,
+)  # probability, of each column, that its symbol is not the default
 _TABLES = random.Random(54)
-TABLES = [dict(zip(_TABLES.sample(LETTERS, 10), DEFAULT * 5 + "37258", strict=True)) for _ in DIFFERS]
+TABLES = [
+    dict(zip(_TABLES.sample(LETTERS, 10), DEFAULT * 5 + "37258", strict=True)) for _ in DIFFERS
+]
 LABELS = ("essential", "redundant")
 MEASURES = (*LABELS, "missing")
 STEP_TOKENS = 3  # a line is a step
@@ -89,7 +100,9 @@ def problems(seed: int, exclude: frozenset[Columns] = frozenset()) -> Iterator[C
     while True:
         differs = [rng.random() < probability for probability in DIFFERS]
         pairs = zip(TABLES, differs, strict=True)
-        problem = Columns("".join(rng.choice([x for x in LETTERS if (t[x] != DEFAULT) == d]) for t, d in pairs))
+        problem = Columns(
+            "".join(rng.choice([x for x in LETTERS if (t[x] != DEFAULT) == d]) for t, d in pairs)
+        )
         if problem not in seen:
             seen.add(problem)
             yield problem
@@ -105,7 +118,9 @@ def level(question: str) -> int:
 
 def shortest_lines(problem: Columns) -> list[str]:
     """The needed lines."""
-    return [f"{head}>{symbol}\n" for head, symbol in zip(problem.heads, problem.answer, strict=True)]
+    return [
+        f"{head}>{symbol}\n" for head, symbol in zip(problem.heads, problem.answer, strict=True)
+    ]
 
 
 def overthinking_trace(problem: Columns, rng: random.Random) -> str:
@@ -115,7 +130,9 @@ def overthinking_trace(problem: Columns, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Columns, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known there."""
+    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known
+    there.
+    """
     lines = overthink(problem, rng)
     if rng.random() >= probe_share:
         return rendered(problem.question), closed(lines, known(problem, lines))

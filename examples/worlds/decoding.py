@@ -1,4 +1,5 @@
-"""Sampling from a world's policy in plain PyTorch: whole responses, and responses of which some tokens are forced.
+"""Sampling from a world's policy in plain PyTorch: whole responses, and responses of which some
+tokens are forced.
 
 vLLM starts for a minute and forces nothing; the gates of a world ask for both.
 """
@@ -51,11 +52,15 @@ class Decoder:
         for start in range(0, len(order), BATCH):
             chosen = order[start : start + BATCH]
             part = [templates[i] for i in chosen] if templates else None
-            found.update(zip(chosen, self._decode([rows[i] for i in chosen], part, max_tokens), strict=True))
+            found.update(
+                zip(chosen, self._decode([rows[i] for i in chosen], part, max_tokens), strict=True)
+            )
         return [found[i] for i in range(len(rows))]
 
     @torch.no_grad()
-    def _decode(self, rows: list[list[int]], templates: Sequence[Template] | None, max_tokens: int) -> list[list[int]]:
+    def _decode(
+        self, rows: list[list[int]], templates: Sequence[Template] | None, max_tokens: int
+    ) -> list[list[int]]:
         end = self.tokenizer.eos_token_id
         ids, mask = padded_left(rows, self.tokenizer.pad_token_id)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
@@ -64,7 +69,11 @@ class Decoder:
         cache = None
         for step in range(max_tokens):
             output = self.model(
-                input_ids=ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=places,
+                past_key_values=cache,
+                use_cache=True,
             )
             cache = output.past_key_values
             logits = output.logits[:, -1, : len(self.tokenizer)].float()

@@ -1,15 +1,18 @@
-"""Several sums, by short guesses that are often wrong or by long additions that are right: accuracy costs tokens.
+"""Several sums, by short guesses that are often wrong or by long additions that are right: accuracy
+costs tokens.
 
-A problem has several sums of two to five digits. A sum takes one line as a guess (`b: =21`), which a policy of this
-size often gets wrong for lack of capacity, or it is added two numbers at a time (`b1: 3+6=09`, `b2: 09+7=16`,
-`b3: 16+5=21`), which it gets right. Traces guess, decompose, re-check, repeat, start over and verify; a decomposition
-corrects a wrong guess. The answer has two digits per sum. This world does not test whether a method spares needed
-steps: the policy often answers correctly without any (docs/method/comparison.md).
+A problem has several sums of two to five digits. A sum takes one line as a guess (`b: =21`), which
+a policy of this size often gets wrong for lack of capacity, or it is added two numbers at a time
+(`b1: 3+6=09`, `b2: 09+7=16`, `b3: 16+5=21`), which it gets right. Traces guess, decompose,
+re-check, repeat, start over and verify; a decomposition corrects a wrong guess. The answer has two
+digits per sum. This world does not test whether a method spares needed steps: the policy often
+answers correctly without any (docs/method/comparison.md).
 
 A program labels what each line is for:
 
 * *essential*: the first statement of a sum, or of a part of it, while the sum has no result yet;
-* *useful*: the first statement of a part of a sum that was only guessed, and a result that corrects a wrong one;
+* *useful*: the first statement of a part of a sum that was only guessed, and a result that corrects
+a wrong one;
 * *redundant*: everything else.
 """
 
@@ -20,7 +23,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from world import CLOSE, EOS, FILLERS, RECHECKS, RESTART, VERIFY, closed, rechecks, rendered, thought_lines
+from world import (
+    CLOSE,
+    EOS,
+    FILLERS,
+    RECHECKS,
+    RESTART,
+    VERIFY,
+    closed,
+    rechecks,
+    rendered,
+    thought_lines,
+)
 
 from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
@@ -48,8 +62,8 @@ WORDS = (
     *(f"{sign}{total:02d}" for sign in ("", "=") for total in range(LARGEST + 1)),
 )
 
-# How often a sum of more than two numbers is guessed, how often the long way follows a guess, and how much the traces
-# overthink.
+# How often a sum of more than two numbers is guessed, how often the long way follows a guess, and
+# how much the traces overthink.
 GUESS_PROBABILITY = 0.75
 DECOMPOSE_PROBABILITY = 0.35
 RECHECK_PROBABILITY = 0.5
@@ -101,7 +115,9 @@ def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums
     seen = set(exclude)
     while True:
         count = rng.randint(2, len(NAMES))
-        problem = Sums(tuple(tuple(rng.choice(DIGITS) for _ in range(rng.choice(TERMS))) for _ in range(count)))
+        problem = Sums(
+            tuple(tuple(rng.choice(DIGITS) for _ in range(rng.choice(TERMS))) for _ in range(count))
+        )
         if problem not in seen and problem.operations <= OPERATIONS and problem.answer[0] != "0":
             seen.add(problem)
             yield problem
@@ -146,7 +162,10 @@ def decompose(name: str, terms: Sum) -> list[str]:
 def shortest_trace(problem: Sums, guessing: bool = False) -> str:
     """Every sum once, the long way or by `guessing`, and the answer."""
     named = zip(NAMES, problem.sums, strict=False)
-    return closed([line for one in named for line in ([guess(*one)] if guessing else decompose(*one))], problem.answer)
+    return closed(
+        [line for one in named for line in ([guess(*one)] if guessing else decompose(*one))],
+        problem.answer,
+    )
 
 
 def overthinking_trace(problem: Sums, rng: random.Random) -> str:
@@ -155,7 +174,9 @@ def overthinking_trace(problem: Sums, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, one that continues after a wrong guess, or a probe: a thought cut off anywhere, and the answer."""
+    """A full trace, one that continues after a wrong guess, or a probe: a thought cut off anywhere,
+    and the answer.
+    """
     kind = rng.random()
     thought, read = overthink(problem, rng, mend=kind >= 1 - MENDED_SHARE)
     if kind < probe_share:
@@ -165,7 +186,8 @@ def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tup
 
 
 def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
-    """Lines of a thought, and how many end with a wrong guess that is corrected later; 0 if there is none.
+    """Lines of a thought, and how many end with a wrong guess that is corrected later; 0 if there
+    is none.
 
     With `mend` the first sum that is guessed and then decomposed is guessed wrong.
     """
@@ -210,9 +232,12 @@ def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str]
 
 
 def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[int]]]:
-    """Per sum: its terms, the guessed results, and the results of completed decompositions, in order."""
+    """Per sum: its terms, the guessed results, and the results of completed decompositions, in
+    order.
+    """
     found: dict[str, tuple[Sum, list[int], list[int]]] = {
-        name: (terms, [], []) for name, terms in zip(NAMES, from_question(question).sums, strict=False)
+        name: (terms, [], [])
+        for name, terms in zip(NAMES, from_question(question).sums, strict=False)
     }
     for line in thought_lines(response):
         statement = _STATEMENT.fullmatch(line)
@@ -226,7 +251,9 @@ def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
-    """LC-R1's extractor for this task: tokens up to the line after which the sums' results are the answer, else 0."""
+    """LC-R1's extractor for this task: tokens up to the line after which the sums' results are the
+    answer, else 0.
+    """
     results: dict[str, str] = {}
     end = 0
     for line in reader.text(thought).splitlines(keepends=True):
@@ -261,7 +288,9 @@ def _labels(lines: Sequence[str], problem: Sums) -> Iterator[str]:
         stated.add((name, part))
         if new and name not in results:
             yield "essential"
-        elif (new and part and name not in whole) or (states and right and results[name] != int(result)):
+        elif (new and part and name not in whole) or (
+            states and right and results[name] != int(result)
+        ):
             yield "useful"
         else:
             yield "redundant"

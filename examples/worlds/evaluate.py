@@ -1,7 +1,8 @@
 r"""Evaluate policies on held-out problems: accuracy, tokens, and which lines they kept.
 
-    python examples/worlds/evaluate.py --world decomposition --model examples/worlds/policies/decomposition \
-        --problems outputs/data/test.jsonl --output outputs/base.json
+python examples/worlds/evaluate.py --world decomposition --model
+    examples/worlds/policies/decomposition \ --problems outputs/data/test.jsonl --output
+    outputs/base.json
 """
 
 from __future__ import annotations
@@ -24,9 +25,15 @@ GROUP = 8  # responses per problem shown, as in training
 
 
 def generate(
-    model: str, questions: list[str], samples: list[int], temperature: float, max_tokens: int, opening: str = ""
+    model: str,
+    questions: list[str],
+    samples: list[int],
+    temperature: float,
+    max_tokens: int,
+    opening: str = "",
 ) -> list[list[dict]]:
-    """`samples[i]` responses to question i with vLLM; the same model and seeds give the same responses.
+    """`samples[i]` responses to question i with vLLM; the same model and seeds give the same
+    responses.
 
     `opening` begins each thought; it is neither part of a response nor counted.
     """
@@ -37,25 +44,35 @@ def generate(
     from vllm import SamplingParams
 
     parameters = [
-        SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=i, n=n, skip_special_tokens=False)
+        SamplingParams(
+            temperature=temperature, max_tokens=max_tokens, seed=i, n=n, skip_special_tokens=False
+        )
         for i, n in enumerate(samples)
     ]
     tokenizer = engine.get_tokenizer()
     prompts = [prompt_text(tokenizer, question) + opening for question in questions]
     outputs = engine.generate(prompts, parameters)
     close_engine(engine)
-    return [[{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs]
+    return [
+        [{"text": o.text, "tokens": len(o.token_ids)} for o in output.outputs] for output in outputs
+    ]
 
 
 def grade(world: World, problems: list[dict], responses: list[list[dict]]) -> None:
     """Add to each response whether it is correct, and how many lines of each kind it has."""
     grader = Grader()
-    flat = [(r["text"], p["answer"]) for p, group in zip(problems, responses, strict=True) for r in group]
+    flat = [
+        (r["text"], p["answer"])
+        for p, group in zip(problems, responses, strict=True)
+        for r in group
+    ]
     grades = iter(grader.grade_many(flat))
     grader.close()
     for problem, group in zip(problems, responses, strict=True):
         for response in group:
-            response.update(counts(world, problem["problem"], response["text"]), correct=next(grades).correct)
+            response.update(
+                counts(world, problem["problem"], response["text"]), correct=next(grades).correct
+            )
 
 
 def summarise(responses: list[list[dict]], measures: Sequence[str]) -> dict[str, float]:
@@ -77,17 +94,31 @@ def summarise(responses: list[list[dict]], measures: Sequence[str]) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
-    parser.add_argument("--model", nargs="+", required=True, help="policy folders in Hugging Face format")
-    parser.add_argument("--problems", type=Path, required=True, help="JSONL of `problem` and `answer`")
     parser.add_argument(
-        "--output", type=Path, nargs="+", required=True, help="a JSON for each summary; responses go beside it"
+        "--model", nargs="+", required=True, help="policy folders in Hugging Face format"
+    )
+    parser.add_argument(
+        "--problems", type=Path, required=True, help="JSONL of `problem` and `answer`"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="a JSON for each summary; responses go beside it",
     )
     parser.add_argument("--samples", type=int, default=1, help="responses per problem")
     parser.add_argument("--temperature", type=float, default=1.0)
-    parser.add_argument("--suffix", default="", help="text after each problem, such as the budget that L1 needs")
-    parser.add_argument("--opening", default="", help="text that begins each thought, such as AutoThink's ellipsis")
+    parser.add_argument(
+        "--suffix", default="", help="text after each problem, such as the budget that L1 needs"
+    )
+    parser.add_argument(
+        "--opening", default="", help="text that begins each thought, such as AutoThink's ellipsis"
+    )
     parser.add_argument("--max-tokens", type=int, default=320)
     parser.add_argument(
         "--traces",
@@ -102,12 +133,16 @@ def main() -> None:
     if len(problems) < 2:
         sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; use at least 2")
     if len(args.model) != len(args.output):
-        sys.exit(f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each")
+        sys.exit(
+            f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each"
+        )
     questions = [problem["problem"] + args.suffix for problem in problems]
     # A seed's first responses are the same, however many are requested.
     samples = [max(args.samples, GROUP * (i < args.traces)) for i in range(len(problems))]
     for model, output in zip(args.model, args.output, strict=True):
-        responses = generate(model, questions, samples, args.temperature, args.max_tokens, args.opening)
+        responses = generate(
+            model, questions, samples, args.temperature, args.max_tokens, args.opening
+        )
         grade(world, problems, responses)
         counted = [group[: args.samples] for group in responses]
         summary = summarise(counted, world.MEASURES)
@@ -117,11 +152,17 @@ def main() -> None:
         print(json.dumps(summary))
 
 
-def write(output: Path, summary: dict[str, float], problems: list[dict], responses: list[list[dict]]) -> None:
+def write(
+    output: Path, summary: dict[str, float], problems: list[dict], responses: list[list[dict]]
+) -> None:
     """Write the summary, and the responses beside it."""
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, to_line(summary, indent=2))
-    rows = ({**problem, **one} for problem, group in zip(problems, responses, strict=True) for one in group)
+    rows = (
+        {**problem, **one}
+        for problem, group in zip(problems, responses, strict=True)
+        for one in group
+    )
     write_rows(output.with_suffix(".responses.jsonl"), rows)
 
 

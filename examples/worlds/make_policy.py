@@ -1,4 +1,5 @@
-"""Write the untrained policy, its tokenizer and its supervised data; the same seed gives the same files.
+"""Write the untrained policy, its tokenizer and its supervised data; the same seed gives the same
+files.
 
 python examples/worlds/make_policy.py --output outputs/base_policy
 """
@@ -18,7 +19,10 @@ from world import CLOSE, EOS, NAMES, Problem, World, load, rendered
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.objectives.sampling import EXACT, MAXIMUM, PROMISE
 
-ASKED, PROMISED = (40, 140), (40, 320)  # tokens: requested in L1's prompts, promised in HBPO's thoughts
+ASKED, PROMISED = (
+    (40, 140),
+    (40, 320),
+)  # tokens: requested in L1's prompts, promised in HBPO's thoughts
 ELLIPSIS = "...\n"  # AutoThink's
 SKIPPED = 0.3  # share of rows without a thought, among those that may skip it
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
@@ -29,7 +33,9 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(world: World) -> Qwen2Tokenizer:
-    """Qwen2's byte-level tokenizer without merges, plus the world's words as tokens: any text can be encoded."""
+    """Qwen2's byte-level tokenizer without merges, plus the world's words as tokens: any text can
+    be encoded.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
         vocab={symbol: i for i, symbol in enumerate(alphabet)},
@@ -45,8 +51,12 @@ def build_tokenizer(world: World) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def build_model(tokenizer: Qwen2Tokenizer, seed: int, width: int = 128, layers: int = 4) -> Qwen2ForCausalLM:
-    """A randomly initialised Qwen2, by default of about 0.8 million parameters; `width` in multiples of 32."""
+def build_model(
+    tokenizer: Qwen2Tokenizer, seed: int, width: int = 128, layers: int = 4
+) -> Qwen2ForCausalLM:
+    """A randomly initialised Qwen2, by default of about 0.8 million parameters; `width` in
+    multiples of 32.
+    """
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=(len(tokenizer) + 31) // 32 * 32,
@@ -65,8 +75,11 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int, width: int = 128, layers: 
     return Qwen2ForCausalLM(config).to(torch.bfloat16)
 
 
-def supervised_rows(world: World, count: int, probe_share: float, seed: int, modes: bool = False) -> list[Row]:
-    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer probes.
+def supervised_rows(
+    world: World, count: int, probe_share: float, seed: int, modes: bool = False
+) -> list[Row]:
+    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer
+    probes.
 
     With `modes`, rows in the form that other objectives need (`row_of_modes`) instead.
     """
@@ -84,9 +97,10 @@ def supervised_rows(world: World, count: int, probe_share: float, seed: int, mod
 def row_of_modes(world: World, problem: Problem, rng: random.Random) -> tuple[str, str]:
     """A prompt, opened as L1, HBPO, AutoThink or none of them opens it, and a response.
 
-    Requested and promised numbers of tokens are unrelated to the trace: like a pre-trained model, the policy then
-    understands the problem and ignores the budget. Where it may choose whether to think, some rows answer at once, as
-    AutoThink and Thinkless need; for Thinkless a thought then begins with the world's token for that.
+    Requested and promised numbers of tokens are unrelated to the trace: like a pre-trained model,
+    the policy then understands the problem and ignores the budget. Where it may choose whether to
+    think, some rows answer at once, as AutoThink and Thinkless need; for Thinkless a thought then
+    begins with the world's token for that.
     """
     response = world.overthinking_trace(problem, rng)
     skips = rng.random() < SKIPPED
@@ -105,16 +119,24 @@ def row_of_modes(world: World, problem: Problem, rng: random.Random) -> tuple[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--world", choices=NAMES, default=NAMES[0])
-    parser.add_argument("--output", type=Path, required=True, help="folder for the policy and sft.jsonl")
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for the policy and sft.jsonl"
+    )
     parser.add_argument("--rows", type=int, default=90_000, help="supervised rows")
-    parser.add_argument("--probe-share", type=float, default=0.25, help="share of rows that are answer probes")
+    parser.add_argument(
+        "--probe-share", type=float, default=0.25, help="share of rows that are answer probes"
+    )
     parser.add_argument("--width", type=int, default=128, help="of a new policy, a multiple of 32")
     parser.add_argument("--layers", type=int, default=4, help="of a new policy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=Path, help="start from this policy instead of a new one")
-    parser.add_argument("--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them")
+    parser.add_argument(
+        "--modes", action="store_true", help="rows as L1, HBPO, AutoThink and Thinkless need them"
+    )
     args = parser.parse_args()
 
     world = load(args.world)
@@ -129,7 +151,9 @@ def main() -> None:
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     write_rows(args.output / "sft.jsonl", rows)
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, {len(rows)} rows")
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, {len(rows)} rows"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""GRPO by the outcome alone in plain PyTorch, without Ray and vLLM: what reward can teach a world's policy.
+"""GRPO by the outcome alone in plain PyTorch, without Ray and vLLM: what reward can teach a world's
+policy.
 
-A world that asks for thought must go on asking when a policy is rewarded for answering at once. The gates of a world
-(gates.py) train so, and look at what the policy then answers without a thought.
+A world that asks for thought must go on asking when a policy is rewarded for answering at once. The
+gates of a world (gates.py) train so, and look at what the policy then answers without a thought.
 """
 
 from __future__ import annotations
@@ -24,19 +25,36 @@ Judge = Callable[[Problem, list[int]], bool]
 
 
 def train(
-    decoder: Decoder, problems: Iterator[Problem], judge: Judge, updates: int, opening: str = "", max_tokens: int = 320
+    decoder: Decoder,
+    problems: Iterator[Problem],
+    judge: Judge,
+    updates: int,
+    opening: str = "",
+    max_tokens: int = 320,
 ) -> Iterator[float]:
-    """Train the decoder's policy in place, one update at a time; gives the share of correct responses of each.
+    """Train the decoder's policy in place, one update at a time; gives the share of correct
+    responses of each.
 
-    `opening` follows the prompt and is not trained on: with the end of a thought the policy answers at once.
+    `opening` follows the prompt and is not trained on: with the end of a thought the policy answers
+    at once.
     """
-    optimizer = torch.optim.AdamW(decoder.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        decoder.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0
+    )
     for _ in range(updates):
-        asked = [problem for problem in (next(problems) for _ in range(PROMPTS)) for _ in range(RESPONSES)]
+        asked = [
+            problem
+            for problem in (next(problems) for _ in range(PROMPTS))
+            for _ in range(RESPONSES)
+        ]
         prompts = [rendered(problem.question) + opening for problem in asked]
         responses = decoder.respond(prompts, max_tokens)
-        correct = torch.tensor([judge(*pair) for pair in zip(asked, responses, strict=True)], dtype=torch.float64)
-        advantages = outcome_advantages(correct.view(PROMPTS, RESPONSES), Coefficients().eps).flatten()
+        correct = torch.tensor(
+            [judge(*pair) for pair in zip(asked, responses, strict=True)], dtype=torch.float64
+        )
+        advantages = outcome_advantages(
+            correct.view(PROMPTS, RESPONSES), Coefficients().eps
+        ).flatten()
         optimizer.zero_grad()
         descend(decoder, [decoder.encode(prompt) for prompt in prompts], responses, advantages)
         torch.nn.utils.clip_grad_norm_(decoder.model.parameters(), 1.0)
@@ -45,7 +63,10 @@ def train(
 
 
 def descend(
-    decoder: Decoder, prompts: Sequence[list[int]], responses: Sequence[list[int]], advantages: Tensor
+    decoder: Decoder,
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[int]],
+    advantages: Tensor,
 ) -> None:
     """Add the gradient of the policy loss, a mean over the tokens of all responses."""
     tokens = sum(map(len, responses))

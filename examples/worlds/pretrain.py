@@ -1,6 +1,7 @@
 """Teach an untrained policy its supervised rows in plain PyTorch, in fp32 on one thread; seeded.
 
-    python examples/worlds/pretrain.py --start outputs/base_policy/start --output outputs/base_policy/trained
+    python examples/worlds/pretrain.py --start outputs/base_policy/start --output
+    outputs/base_policy/trained
 
 It reads what make_policy.py wrote.
 """
@@ -20,7 +21,10 @@ from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 from openrlhf_swap.files import read_rows
 
-ANSWER_TOKENS, ANSWER_WEIGHT = 4, 5.0  # the last tokens of a row hold the answer: few, and what matters most
+ANSWER_TOKENS, ANSWER_WEIGHT = (
+    4,
+    5.0,
+)  # the last tokens of a row hold the answer: few, and what matters most
 WARM_UP = 60  # updates
 LEAST_RATE = 0.05  # of the learning rate, at the end
 POOL = 16  # batches whose rows are sorted by length together
@@ -32,7 +36,8 @@ def encoded(path: Path, tokenizer: Qwen2Tokenizer) -> list[Row]:
     """The rows of sft.jsonl as tokens."""
     rows = list(read_rows(path))
     columns = [
-        tokenizer([row[name] for row in rows], add_special_tokens=False)["input_ids"] for name in ("input", "output")
+        tokenizer([row[name] for row in rows], add_special_tokens=False)["input_ids"]
+        for name in ("input", "output")
     ]
     return list(zip(*columns, strict=True))
 
@@ -66,9 +71,15 @@ def rate(update: int, updates: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--start", type=Path, required=True, help="folder that make_policy.py wrote")
-    parser.add_argument("--output", type=Path, required=True, help="folder for the trained policy, in bf16")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--start", type=Path, required=True, help="folder that make_policy.py wrote"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder for the trained policy, in bf16"
+    )
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
@@ -80,7 +91,9 @@ def main() -> None:
     model = Qwen2ForCausalLM.from_pretrained(args.start, dtype=torch.float32).train()
     rows = encoded(args.start / "sft.jsonl", tokenizer)
     updates = math.ceil(len(rows) / args.batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.0
+    )
     recent: list[float] = []
     for update, batch in enumerate(batches(rows, args.batch_size, random.Random(args.seed))):
         for group in optimizer.param_groups:
@@ -95,7 +108,10 @@ def main() -> None:
         optimizer.step()
         recent.append(loss.item())
         if update % 100 == 99 or update == updates - 1:
-            print(f"{update + 1} of {updates} updates, loss {sum(recent) / len(recent):.4f}", flush=True)
+            print(
+                f"{update + 1} of {updates} updates, loss {sum(recent) / len(recent):.4f}",
+                flush=True,
+            )
             recent.clear()
     model.to(torch.bfloat16).save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)

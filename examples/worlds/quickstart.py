@@ -1,7 +1,8 @@
 """Train the embedded policy with SWAP, and show what it unlearned.
 
-Trains on the real stack, evaluates the base and the trained policy on the same held-out problems and seeds, and writes
-a table, a figure, a page (report.html), summary.json and the trained policy to the output folder.
+Trains on the real stack, evaluates the base and the trained policy on the same held-out problems
+and seeds, and writes a table, a figure, a page (report.html), summary.json and the trained policy
+to the output folder.
 """
 
 from __future__ import annotations
@@ -28,20 +29,25 @@ from openrlhf_swap.runs.metrics import STEP_PHASES
 HERE = Path(__file__).parent
 LEASH = [sys.executable, str(HERE.parent / "leash.py")]  # ends a command with this process
 SHOWN = 5  # problems on the page
-# Two updates per step need about two thirds of the steps that one needs, and a learning rate that decays to zero
-# avoids the bad last steps that a constant one has now and then: docs/measurements.md.
+# Two updates per step need about two thirds of the steps that one needs, and a learning rate that
+# decays to zero avoids the bad last steps that a constant one has now and then:
+# docs/measurements.md.
 SCHEDULE = {"UPDATES": "2", "LEARNING_RATE": "3e-4", "LR_SCHEDULER": "cosine"}
 
 
 def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
-    """Run a command with its output in `log`; yields the GiB that its processes occupy, about once a second.
+    """Run a command with its output in `log`; yields the GiB that its processes occupy, about once
+    a second.
 
     Less often for many gigabytes: counting their pages slows the processes down.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
         process = subprocess.Popen(
-            [*LEASH, *command], stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
+            [*LEASH, *command],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
         )
         try:
             while process.poll() is None:
@@ -71,19 +77,42 @@ def memory_gib(pid: int) -> float:
 
 
 def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Path) -> list[dict]:
-    """Evaluate named policies in one process, because its start takes longest; returns their summaries."""
+    """Evaluate named policies in one process, because its start takes longest; returns their
+    summaries.
+    """
     print(f"[quickstart] evaluating the {' and the '.join(policies)} policy", flush=True)
     files = [output / f"{name}.json" for name in policies]
-    command = [sys.executable, str(HERE / "evaluate.py"), "--problems", str(problems), "--samples", str(samples)]
-    command += ["--model", *map(str, policies.values()), "--output", *map(str, files), "--traces", str(SHOWN)]
+    command = [
+        sys.executable,
+        str(HERE / "evaluate.py"),
+        "--problems",
+        str(problems),
+        "--samples",
+        str(samples),
+    ]
+    command += [
+        "--model",
+        *map(str, policies.values()),
+        "--output",
+        *map(str, files),
+        "--traces",
+        str(SHOWN),
+    ]
     for _ in run("the evaluation", command, output / "evaluate.log", {}):
         pass
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tuple[list[dict], float]:
-    """Train in a separate process with a progress bar; returns the metrics of each step and the peak memory."""
-    print(f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start", flush=True)
+def train(
+    model: Path, prompts: Path, output: Path, steps: int, seed: int
+) -> tuple[list[dict], float]:
+    """Train in a separate process with a progress bar; returns the metrics of each step and the
+    peak memory.
+    """
+    print(
+        f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start",
+        flush=True,
+    )
     environment = {
         "MODEL": str(model),
         "PROMPTS": str(prompts),
@@ -103,7 +132,9 @@ def train(model: Path, prompts: Path, output: Path, steps: int, seed: int) -> tu
             peak = max(peak, memory)
             metrics = list(read_rows(metrics_file))
             bar.update(len(metrics) - bar.n)
-            if measured := [row for row in metrics if "swap/accuracy" in row]:  # a skipped step has none
+            if measured := [
+                row for row in metrics if "swap/accuracy" in row
+            ]:  # a skipped step has none
                 last = measured[-1]
                 bar.set_postfix(
                     accuracy=f"{last['swap/accuracy']:.2f}",
@@ -122,10 +153,18 @@ def warnings_in(log: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=HERE / "policies" / "addition", help="the base policy")
-    parser.add_argument("--output", type=Path, default=Path("outputs/quickstart"), help="output folder")
-    parser.add_argument("--steps", type=int, default=24, help="training steps of 16 prompts x 8 responses")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", type=Path, default=HERE / "policies" / "addition", help="the base policy"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("outputs/quickstart"), help="output folder"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=24, help="training steps of 16 prompts x 8 responses"
+    )
     parser.add_argument("--problems", type=int, default=500, help="held-out problems")
     parser.add_argument("--samples", type=int, default=1, help="responses per held-out problem")
     parser.add_argument("--seed", type=int, default=42)
@@ -147,7 +186,10 @@ def main() -> None:
     summary = {
         "base": base,
         "trained": trained,
-        "seconds": {name: fmean(step[key] for step in metrics[1:] or metrics) for name, key in STEP_PHASES.items()},
+        "seconds": {
+            name: fmean(step[key] for step in metrics[1:] or metrics)
+            for name, key in STEP_PHASES.items()
+        },
         "peak_memory_gib": peak,
     }
     path = args.output / "summary.json"
@@ -155,7 +197,9 @@ def main() -> None:
     draw(metrics, summary, args.output / "training.png")
     page = write_page(policies, summary, args.output)
     print(table(summary))
-    print(f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training {peak:.1f} GiB")
+    print(
+        f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training {peak:.1f} GiB"
+    )
     print(f"[quickstart] curves: {args.output}/training.png   numbers: {path}")
     print(f"[quickstart] trained policy in Hugging Face format: {args.output}/train/policy")
     print(f"[quickstart] before and after, step by step: open {page} in a browser")

@@ -36,13 +36,17 @@ def cells(summary: dict) -> list[list[str]]:
 def seconds(summary: dict) -> str:
     """The seconds per training step, by phase."""
     phases = summary["seconds"]
-    parts = ", ".join(f"{name} {phases[name]:.2f}" for name in ("generate", "score", "update", "sync"))
+    parts = ", ".join(
+        f"{name} {phases[name]:.2f}" for name in ("generate", "score", "update", "sync")
+    )
     return f"seconds a training step: {phases['total']:.2f} ({parts})"
 
 
 def table(summary: dict) -> str:
     """Base against trained, and the seconds per training step."""
-    text = tabulate(cells(summary), HEADER, "plain", disable_numparse=True, colalign=("left", *("right",) * 3))
+    text = tabulate(
+        cells(summary), HEADER, "plain", disable_numparse=True, colalign=("left", *("right",) * 3)
+    )
     return f"\n{text}\n\n{seconds(summary)}"
 
 

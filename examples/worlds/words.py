@@ -1,18 +1,22 @@
-"""Words of fixed permutations: every letter needs a line of thought, and most needed lines gain nothing by themselves.
+"""Words of fixed permutations: every letter needs a line of thought, and most needed lines gain
+nothing by themselves.
 
-Six permutations of ten symbols, A to F, stand nowhere in a problem: the policy keeps them in its weights. A problem
-is a start and a word, `From 3 by C1A2F3B4D5`: each letter replaces the symbol, and the answer is the last one. They do
-not commute, so a few layers cannot guess it without writing the symbols down, one letter a line (`C1 3>7`). `Flip 3`,
-in three problems of ten, exchanges the start first, by a line of its own. The question ends with symbols that the
-answer is not: `, not 38`.
+Six permutations of ten symbols, A to F, stand nowhere in a problem: the policy keeps them in its
+weights. A problem is a start and a word, `From 3 by C1A2F3B4D5`: each letter replaces the symbol,
+and the answer is the last one. They do not commute, so a few layers cannot guess it without writing
+the symbols down, one letter a line (`C1 3>7`). `Flip 3`, in three problems of ten, exchanges the
+start first, by a line of its own. The question ends with symbols that the answer is not: `, not
+38`.
 
-The last line alone gains the answer here; in `word_pairs` there are two words, and each one's last line gains half.
-Traces re-check a line, start over and flip where nothing is to be flipped, all of which gains nothing, and conclude
-too early (`so 4`), which gains a little, because the policy then thinks of the symbols that are ruled out. Slips and
-left-out lines make some of them wrong, and are never mended.
+The last line alone gains the answer here; in `word_pairs` there are two words, and each one's last
+line gains half. Traces re-check a line, start over and flip where nothing is to be flipped, all of
+which gains nothing, and conclude too early (`so 4`), which gains a little, because the policy then
+thinks of the symbols that are ruled out. Slips and left-out lines make some of them wrong, and are
+never mended.
 
-A program labels what each line is for: *essential* is the first statement of a letter of the word, and of the flip
-where there is one; everything else is *redundant*. Essential lines that are not there are counted as *missing*.
+A program labels what each line is for: *essential* is the first statement of a letter of the word,
+and of the flip where there is one; everything else is *redundant*. Essential lines that are not
+there are counted as *missing*.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ from dataclasses import dataclass
 from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, thought_lines
 
 SYMBOLS = "0123456789"
-# What a letter makes of 0, 1, ... 9. Nothing stays where it is, so a line that is left out changes what follows.
+# What a letter makes of 0, 1, ... 9. Nothing stays where it is, so a line that is left out changes
+# what follows.
 LETTERS = {
     "A": "8314709625",
     "B": "3094162875",
@@ -76,7 +81,9 @@ FILLER_PROBABILITY = 0.1
 VERIFY_PROBABILITY = 0.3
 LINES = 36  # per thought at most, because the rows of an update are padded to the longest
 
-_QUESTION = re.compile(r"(From|Flip) (\d) by ((?:[A-F]\d)+)(?: and (\d) by ((?:[A-F]\d)+))?, not (\d+)")
+_QUESTION = re.compile(
+    r"(From|Flip) (\d) by ((?:[A-F]\d)+)(?: and (\d) by ((?:[A-F]\d)+))?, not (\d+)"
+)
 _STATEMENT = re.compile(r"(flip|[A-F]\d) \d>\d")
 
 
@@ -145,7 +152,8 @@ def from_question(question: str) -> Words:
 def problems(
     seed: int, exclude: frozenset[Words] = frozenset(), count: int = 1, first: int | None = None
 ) -> Iterator[Words]:
-    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`. No pair begins with 0.
+    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`. No pair
+    begins with 0.
 
     The first of two words has `first` letters, by default two to four, the second one to five.
     """
@@ -159,7 +167,9 @@ def problems(
 
 
 def taught(seed: int) -> Iterator[Words]:
-    """What the policy is taught: problems of one word and, two times in five, of two, for which it serves as well."""
+    """What the policy is taught: problems of one word and, two times in five, of two, for which it
+    serves as well.
+    """
     rng = random.Random(seed)
     one, two = problems(seed), problems(seed, count=2)
     while True:
@@ -172,7 +182,10 @@ def _problem(rng: random.Random, count: int, first: int | None) -> Words:
     if count == 2:
         cut = first or rng.randint(max(2, len(letters) - 5), min(4, len(letters) - 3))
     parts = ["".join(letters[:cut]), "".join(letters[cut:])][:count]
-    words = tuple(Word(rng.choice(SYMBOLS), part, number) for part, number in zip(parts, (1, SECOND), strict=False))
+    words = tuple(
+        Word(rng.choice(SYMBOLS), part, number)
+        for part, number in zip(parts, (1, SECOND), strict=False)
+    )
     flipped = rng.random() < FLIPPED_SHARE
     others = [symbol for symbol in SYMBOLS if symbol != Words(words, flipped, "").answer[-1]]
     return Words(words, flipped, "".join(rng.sample(others, RULED_OUT)))
@@ -211,10 +224,11 @@ def overthinking_trace(problem: Words, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Words, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known there.
+    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known
+    there.
 
-    What is not known is drawn, from all symbols or, behind a conclusion, from those that are not ruled out: a true
-    answer would teach the policy to go through the last letters in its head.
+    What is not known is drawn, from all symbols or, behind a conclusion, from those that are not
+    ruled out: a true answer would teach the policy to go through the last letters in its head.
     """
     lines, ends = overthink(problem, rng)
     if rng.random() >= probe_share:
@@ -252,7 +266,11 @@ def _overthink(problem: Words, rng: random.Random) -> tuple[list[str], list[str]
     possible = [symbol for symbol in SYMBOLS if symbol not in problem.ruled_out]
     for word in problem.words:
         symbol = word.start
-        flips = ["flip"] if not ends and (problem.flipped or rng.random() < IDLE_FLIP_PROBABILITY) else []
+        flips = (
+            ["flip"]
+            if not ends and (problem.flipped or rng.random() < IDLE_FLIP_PROBABILITY)
+            else []
+        )
         for head in [*flips, *word.heads]:
             if rng.random() < CONCLUSION_PROBABILITY:
                 trace.append(f"{CONCLUSION} {rng.choice(possible)}\n")

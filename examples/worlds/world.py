@@ -1,7 +1,8 @@
 """The interface of a world: a task with a policy that overthinks it, small enough for a CPU.
 
-A world is a module of this folder that defines the names of `World`, and a policy in `policies/`, made by
-`train_policy.sh`. Data, training, evaluation and comparison take its name as `--world` or WORLD.
+A world is a module of this folder that defines the names of `World`, and a policy in `policies/`,
+made by `train_policy.sh`. Data, training, evaluation and comparison take its name as `--world` or
+WORLD.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class World(Protocol):
     def taught(self, seed: int) -> Iterator[Problem]:
         """The problems of which the base policy is taught traces."""
 
-    def supervised_row(self, problem: Problem, rng: random.Random, probe_share: float) -> tuple[str, str]:
+    def supervised_row(
+        self, problem: Problem, rng: random.Random, probe_share: float
+    ) -> tuple[str, str]:
         """What the base policy reads, and what it is taught to write next."""
 
     def overthinking_trace(self, problem: Problem, rng: random.Random) -> str:
@@ -76,7 +79,9 @@ def load(name: str) -> World:
 
 
 def counts(world: World, question: str, response: str) -> dict[str, int]:
-    """How many lines of each label a response has; and `missing`, where each operation needs an essential line."""
+    """How many lines of each label a response has; and `missing`, where each operation needs an
+    essential line.
+    """
     labels = Counter(world.label_lines(question, response))
     found = {label: labels[label] for label in world.LABELS}
     if "missing" in world.MEASURES:

@@ -1,1 +1,3 @@
-"""SWAP's arithmetic, on tensors and plain numbers. Imports torch and this package's errors, nothing else."""
+"""SWAP's arithmetic, on tensors and plain numbers. Imports torch and this package's errors, nothing
+else.
+"""

@@ -1,8 +1,9 @@
 """From step markers to token advantages.
 
-Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest response. Everywhere
-`step_mask` is (..., K) bool, True where a step exists, `step_ends` (..., K) the ascending indices of the steps' last
-tokens, and `tokens` is A. Statistics are computed in float64, so that neither group size nor input dtype changes them.
+Shapes: G groups, N responses a group, K steps (padded at the end), A tokens of the longest
+response. Everywhere `step_mask` is (..., K) bool, True where a step exists, `step_ends` (..., K)
+the ascending indices of the steps' last tokens, and `tokens` is A. Statistics are computed in
+float64, so that neither group size nor input dtype changes them.
 """
 
 import math
@@ -31,15 +32,18 @@ def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
 
 def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
-    """L_target: the median length of each group's correct responses; of an even count, the mean of the middle two.
+    """L_target: the median length of each group's correct responses; of an even count, the mean of
+    the middle two.
 
-    (G,) float64, NaN for a group without a correct response, from (G, N) lengths in tokens, the end token included.
+    (G,) float64, NaN for a group without a correct response, from (G, N) lengths in tokens, the end
+    token included.
     """
     return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
 
 
 def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
-    """P = lambda (L - L_target)/L_target for correct responses over the target, else 0 (Eq. penalty_mass).
+    """P = lambda (L - L_target)/L_target for correct responses over the target, else 0 (Eq.
+    penalty_mass).
 
     (G, N) float64, from arguments as in `target_lengths` and lambda.
     """
@@ -51,8 +55,8 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
 def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
-    (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the gains are: a
-    number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
+    (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
+    gains are: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
     """
     if step_mask.shape[-1] == 0:
         return torch.zeros_like(gains)
@@ -64,11 +68,13 @@ def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Te
 
 @dataclass(frozen=True)
 class StepSignals:
-    """What SWAP computes from the markers; (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,).
+    """What SWAP computes from the markers; (G, N, K) float64, except `penalty_mass` (G, N) and the
+    last two (G,).
 
-    `weights` are w, `penalties` P w. `charges` is what the mean takes off each step's normalised reward: mu/(sigma +
-    eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats, `price` mu/(sigma + eps); both are NaN
-    for a group whose steps get no signal, whose charges are 0.
+    `weights` are w, `penalties` P w. `charges` is what the mean takes off each step's normalised
+    reward: mu/(sigma + eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats,
+    `price` mu/(sigma + eps); both are NaN for a group whose steps get no signal, whose charges are
+    0.
     """
 
     gains: Tensor
@@ -83,11 +89,15 @@ class StepSignals:
     price: Tensor
 
 
-def step_signals(batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None) -> StepSignals:
-    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward, norm_step).
+def step_signals(
+    batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
+) -> StepSignals:
+    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward,
+    norm_step).
 
-    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as before, but its steps
-    share it by w (docs/method/method.md). `weights` are w of your own, (G, N, K), in place of those of the gains.
+    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
+    before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
+    K), in place of those of the gains.
     """
     mask, eps, noise = batch.step_mask, coefficients.eps, coefficients.step_noise
     gains = monotone_gains(batch.answer_logprobs, mask)
@@ -108,19 +118,27 @@ def step_signals(batch: StepBatch, coefficients: Coefficients, weights: Tensor |
     else:
         normalised = normalise_step_rewards(rewards, mask, eps, coefficients.centres_steps, noise)
     normalised = torch.where(mask, normalised - coefficients.step_constant, 0.0)
-    deviation, price = (torch.where(spreads, values, math.nan).squeeze(-1) for values in (deviation, price))
-    return StepSignals(gains, changes, mass, weights, penalties, rewards, charges, normalised, deviation, price)
+    deviation, price = (
+        torch.where(spreads, values, math.nan).squeeze(-1) for values in (deviation, price)
+    )
+    return StepSignals(
+        gains, changes, mass, weights, penalties, rewards, charges, normalised, deviation, price
+    )
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """Tau in nats: the number itself, or that many standard deviations of each group's (G, N, K) gains, g or Delta.
+    """Tau in nats: the number itself, or that many standard deviations of each group's (G, N, K)
+    gains, g or Delta.
 
-    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too. It gives (G, 1, 1)
-    float64, infinite (uniform weights) for a group with fewer than two steps or no spread.
+    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too.
+    It gives (G, 1, 1) float64, infinite (uniform weights) for a group with fewer than two steps or
+    no spread.
     """
     if not coefficients.in_deviations:
         return coefficients.tau
-    _, deviation, spreads = _moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
+    _, deviation, spreads = _moments(
+        gains.double().flatten(1), step_mask.flatten(1), coefficients.eps
+    )
     deviation = torch.where(spreads, deviation.clamp(min=coefficients.step_noise), torch.inf)
     return (coefficients.tau * deviation).unsqueeze(-1)
 
@@ -139,17 +157,20 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
     values = rewards.unsqueeze(-1)
-    return normalise_step_rewards(values, torch.ones_like(values, dtype=torch.bool), eps).squeeze(-1)
+    return normalise_step_rewards(values, torch.ones_like(values, dtype=torch.bool), eps).squeeze(
+        -1
+    )
 
 
 def normalise_step_rewards(
     rewards: Tensor, step_mask: Tensor, eps: float, centre: bool = True, noise: float = 0.0
 ) -> Tensor:
-    """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct responses (Eq. norm_step).
+    """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct
+    responses (Eq. norm_step).
 
-    (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no spread. A deviation
-    below `eps` counts as float noise, and one below `noise`, in nats, is replaced by it. Without `centre`, r~ =
-    r/(sigma + eps).
+    (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no
+    spread. A deviation below `eps` counts as float noise, and one below `noise`, in nats, is
+    replaced by it. Without `centre`, r~ = r/(sigma + eps).
     """
     flat, mask = rewards.double().flatten(1), step_mask.flatten(1)
     mean, std, spreads = _moments(flat, mask, eps)
@@ -157,13 +178,17 @@ def normalise_step_rewards(
     return torch.where(spreads & mask, normalised, 0.0).view(rewards.shape)
 
 
-def process_advantages(normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
+def process_advantages(
+    normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int
+) -> Tensor:
     """A_proc[t] = sum of r~_k over the steps that end at t or later (Eq. proc_adv).
 
-    (..., A) in the dtype of `normalised`, which is (..., K) r~ and 0 where there is no step: constant inside a step, 0
-    after the last step's end.
+    (..., A) in the dtype of `normalised`, which is (..., K) r~ and 0 where there is no step:
+    constant inside a step, 0 after the last step's end.
     """
-    return per_token(torch.nn.functional.pad(sum_to_come(normalised), (0, 1)), step_ends, step_mask, tokens)
+    return per_token(
+        torch.nn.functional.pad(sum_to_come(normalised), (0, 1)), step_ends, step_mask, tokens
+    )
 
 
 def sum_to_come(rewards: Tensor) -> Tensor:
@@ -172,7 +197,9 @@ def sum_to_come(rewards: Tensor) -> Tensor:
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
-    """(..., A) the value of each token's step, from (..., K+1) values: tokens after the last step get the next one."""
+    """(..., A) the value of each token's step, from (..., K+1) values: tokens after the last step
+    get the next one.
+    """
     *leading, count = values.shape
     rows = math.prod(leading)
     ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)
@@ -185,25 +212,35 @@ def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int)
 def unified_advantages(
     outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
 ) -> Tensor:
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv). The one place where both terms meet.
+    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv). The one place where both
+    terms meet.
 
-    Takes and returns a value of each token, in any shape, in the dtype of `outcome`. `process` is 0 for incorrect
-    responses, and weighted in its own dtype before it is added; without it the result is `outcome_weight * outcome`,
-    bit for bit.
+    Takes and returns a value of each token, in any shape, in the dtype of `outcome`. `process` is 0
+    for incorrect responses, and weighted in its own dtype before it is added; without it the result
+    is `outcome_weight * outcome`, bit for bit.
     """
     advantages = outcome_weight * outcome
-    return advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
+    return (
+        advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
+    )
 
 
 def group_advantages(
     batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
 ) -> list[list[Tensor]]:
-    """The unified advantage of every token, for each group one float64 tensor of `length` values a response.
+    """The unified advantage of every token, for each group one float64 tensor of `length` values a
+    response.
 
     `rewards` are (G, N), of the outcome; `process` is (G, N, A), or None.
     """
-    outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1).expand(-1, -1, int(batch.lengths.max()))
-    advantages = unified_advantages(outcome, process, coefficients.outcome_weight, coefficients.process_weight)
+    outcome = (
+        outcome_advantages(rewards, coefficients.eps)
+        .unsqueeze(-1)
+        .expand(-1, -1, int(batch.lengths.max()))
+    )
+    advantages = unified_advantages(
+        outcome, process, coefficients.outcome_weight, coefficients.process_weight
+    )
     return [
         [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
         for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True)
@@ -211,7 +248,9 @@ def group_advantages(
 
 
 def _moments(values: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask` is True; all (..., 1)."""
+    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask` is True;
+    all (..., 1).
+    """
     count = mask.sum(-1, keepdim=True)
     mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)

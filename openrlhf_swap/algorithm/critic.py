@@ -1,6 +1,8 @@
-"""A critic of length: what is left is predicted from the policy's states; a step costs its tokens less those it saved.
+"""A critic of length: what is left is predicted from the policy's states; a step costs its tokens
+less those it saved.
 
-Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a state, all float64.
+Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a
+state, all float64.
 """
 
 from collections.abc import Sequence
@@ -22,26 +24,34 @@ class Prediction(NamedTuple):
 class StateCritic:
     """Predicts returns from states by ridge regression; no row takes part in its own prediction.
 
-    The groups of a batch are dealt into `folds` parts. A row is predicted by the ridge regression on the rows of all
-    other parts and on earlier batches, whose weights fade by `decay` a batch. Earlier batches are kept as their sums
-    of products, (d+2, d+2), and not as rows.
+    The groups of a batch are dealt into `folds` parts. A row is predicted by the ridge regression
+    on the rows of all other parts and on earlier batches, whose weights fade by `decay` a batch.
+    Earlier batches are kept as their sums of products, (d+2, d+2), and not as rows.
     """
 
     def __init__(self, decay: float = 0.75, ridge: float = 30.0, folds: int = 4) -> None:
-        """Take the weight of the batch before the current one, the ridge in rows, and the number of parts."""
+        """Take the weight of the batch before the current one, the ridge in rows, and the number of
+        parts.
+        """
         self._decay, self._ridge, self._folds = decay, ridge, folds
         self._earlier: Tensor | None = None
 
     def predict(self, states: Tensor, returns: Tensor, groups: Tensor) -> Prediction:
         """Predict the returns of a batch, then learn from it.
 
-        Takes (n, d) states of any floating dtype, the (n,) returns, what was still to come at each, and the (n,) int64
-        number of each row's group, from 0. Raises NonFiniteError for a state or return that is NaN or infinite.
+        Takes (n, d) states of any floating dtype, the (n,) returns, what was still to come at each,
+        and the (n,) int64 number of each row's group, from 0. Raises NonFiniteError for a state or
+        return that is NaN or infinite.
         """
         states, returns = states.double(), returns.double()
-        for name, wrong in ("hidden state", ~states.isfinite().all(-1)), ("return", ~returns.isfinite()):
+        for name, wrong in (
+            ("hidden state", ~states.isfinite().all(-1)),
+            ("return", ~returns.isfinite()),
+        ):
             if wrong.any():
-                raise NonFiniteError(f"row {int(wrong.nonzero()[0])} of {len(states)}: its {name} is not finite")
+                raise NonFiniteError(
+                    f"row {int(wrong.nonzero()[0])} of {len(states)}: its {name} is not finite"
+                )
         # One, the state and the return in a row: their products are all that a regression needs.
         rows = torch.cat([torch.ones_like(returns)[:, None], states, returns[:, None]], dim=-1)
         fold_of_row = groups % self._folds
@@ -61,7 +71,9 @@ class StateCritic:
                 break
             values[fold_of_row == fold] = part[:, :-1] @ weights
         if not solved:
-            sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(0, groups, returns)
+            sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(
+                0, groups, returns
+            )
             values = (sums / groups.bincount().clamp(min=1))[groups]
         self._earlier = self._decay * (torch.stack(products).sum(0) + earlier)
         variance = (returns - returns.mean()).square().sum()
@@ -79,7 +91,8 @@ class StateCritic:
 def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
     """(d+1,) intercept and weights from the sums of products; None where they cannot be found.
 
-    The states are standardised for the penalty, so that `ridge` counts as much as that many rows without information.
+    The states are standardised for the penalty, so that `ridge` counts as much as that many rows
+    without information.
     """
     count = products[0, 0]
     if count < 2:
@@ -101,14 +114,17 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
 
 
 def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
-    """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k = delta_k + lambda a_{k+1}.
+    """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k =
+    delta_k + lambda a_{k+1}.
 
-    Takes the (..., K+1) tokens left at each state and V, those predicted, both 0 after a response's last state. With a
-    lambda of 1 a_k are the tokens that followed, less those predicted; with 0 the step's own TD error. Returns
-    (..., K+1), of each step and, after a response's last step, of its rest: above 0 for what took more tokens than it
-    saved.
+    Takes the (..., K+1) tokens left at each state and V, those predicted, both 0 after a response's
+    last state. With a lambda of 1 a_k are the tokens that followed, less those predicted; with 0
+    the step's own TD error. Returns (..., K+1), of each step and, after a response's last step, of
+    its rest: above 0 for what took more tokens than it saved.
     """
-    surprise = left - predicted  # delta_k is its fall, and its sum telescopes to the surprise at the step's start
+    surprise = (
+        left - predicted
+    )  # delta_k is its fall, and its sum telescopes to the surprise at the step's start
     delta = surprise - torch.nn.functional.pad(surprise, (0, 1))[..., 1:]
     costs = torch.empty_like(delta)
     following = torch.zeros_like(delta[..., 0])
@@ -118,11 +134,15 @@ def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
     return costs
 
 
-def predict_tokens(traces: Sequence[StepTrace], problems: Sequence[int]) -> tuple[list[list[float]], float]:
-    """Predict the tokens left at each state of saved responses, each by the responses to other problems.
+def predict_tokens(
+    traces: Sequence[StepTrace], problems: Sequence[int]
+) -> tuple[list[list[float]], float]:
+    """Predict the tokens left at each state of saved responses, each by the responses to other
+    problems.
 
-    Returns K+1 numbers for each response, and the share of the variance that they explain. `problems` are the number
-    of each response's problem, from 0. Raises as `StepBatch.from_traces` and `StateCritic.predict`.
+    Returns K+1 numbers for each response, and the share of the variance that they explain.
+    `problems` are the number of each response's problem, from 0. Raises as `StepBatch.from_traces`
+    and `StateCritic.predict`.
     """
     batch = StepBatch.from_traces([[trace] for trace in traces])
     mask = batch.state_mask

@@ -1,8 +1,9 @@
 """log pi(y_t | y_<t) from the last hidden states, without holding the logits of all tokens at once.
 
-A token has one logit for each entry of the vocabulary: for 14,000 tokens and 151,936 entries they take 8 GiB in
-float32, and their gradients twice that. Here the logits of a few tokens at a time are computed, and recomputed in the
-backward pass, where they turn into gradients of the hidden states and of the weight.
+A token has one logit for each entry of the vocabulary: for 14,000 tokens and 151,936 entries they
+take 8 GiB in float32, and their gradients twice that. Here the logits of a few tokens at a time are
+computed, and recomputed in the backward pass, where they turn into gradients of the hidden states
+and of the weight.
 
 Shapes: n tokens, m of them in a chunk, H hidden size, V vocabulary.
 """
@@ -18,7 +19,9 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """How a model transforms the output of its head: z = cap tanh(scale x / cap), or scale x without a cap."""
+    """How a model transforms the output of its head: z = cap tanh(scale x / cap), or scale x
+    without a cap.
+    """
 
     scale: float = 1.0
     cap: float | None = None
@@ -45,14 +48,21 @@ class HeadPass:
 
 
 def token_log_probs(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, wanted: Tensor, settings: HeadPass
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    wanted: Tensor,
+    settings: HeadPass,
 ) -> Tensor:
-    """The log-probability of each wanted token and, where asked for, the entropy of its distribution in nats.
+    """The log-probability of each wanted token and, where asked for, the entropy of its
+    distribution in nats.
 
-    Takes the head's (n, H) input, (V, H) weight and (V,) bias, if any; the (n,) int64 tokens that the positions
-    predict, and the int64 positions that are wanted, each at most once: the others get 0. Returns (n, 1) float32, or
-    (n, 2) with the entropy, differentiable once, with respect to hidden, weight and bias. Values and sums are float32;
-    products with the weight are computed in its dtype, as in the model's own head.
+    Takes the head's (n, H) input, (V, H) weight and (V,) bias, if any; the (n,) int64 tokens that
+    the positions predict, and the int64 positions that are wanted, each at most once: the others
+    get 0. Returns (n, 1) float32, or (n, 2) with the entropy, differentiable once, with respect to
+    hidden, weight and bias. Values and sums are float32; products with the weight are computed in
+    its dtype, as in the model's own head.
     """
     function: Any = _TokenLogProbs  # its `apply` is untyped
     values: Tensor = function.apply(hidden, weight, bias, targets, wanted, settings)
@@ -60,7 +70,9 @@ def token_log_probs(
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Saves no logits. The weight is saved as it was passed: ZeRO-3 fills in its values for each pass."""
+    """Saves no logits. The weight is saved as it was passed: ZeRO-3 fills in its values for each
+    pass.
+    """
 
     @staticmethod
     def forward(
@@ -87,11 +99,14 @@ class _TokenLogProbs(torch.autograd.Function):
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, wanted, sums, values = context.saved_tensors
         parts = torch.split(wanted, context.settings.chunk)
-        # Gradients of the weight are summed over the chunks in float32; a single chunk needs no such buffer.
+        # Gradients of the weight are summed over the chunks in float32; a single chunk needs no
+        # such buffer.
         dtypes = (hidden.dtype, weight.dtype if len(parts) == 1 else torch.float32, torch.float32)
         hidden_grad, weight_grad, bias_grad = (
             torch.zeros_like(tensor, dtype=dtype) if needed else None
-            for tensor, dtype, needed in zip((hidden, weight, bias), dtypes, context.needs_input_grad, strict=False)
+            for tensor, dtype, needed in zip(
+                (hidden, weight, bias), dtypes, context.needs_input_grad, strict=False
+            )
         )
         for part in parts:
             logits = _logits(hidden[part], weight, bias, context.settings)
@@ -107,7 +122,9 @@ class _TokenLogProbs(torch.autograd.Function):
             if weight_grad is not None:
                 weight_grad += logit_grads.t() @ hidden[part]
             del logit_grads  # before the next ones are made
-        weight_grad, bias_grad = (None if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad))
+        weight_grad, bias_grad = (
+            None if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad)
+        )
         return hidden_grad, weight_grad, bias_grad, None, None, None
 
 
@@ -118,7 +135,9 @@ def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, settings: HeadP
 
 
 def _values(logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
-    """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps; overwrites the logits."""
+    """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps; overwrites the
+    logits.
+    """
     chosen = logits.gather(-1, targets.unsqueeze(-1))
     top = logits.amax(-1, keepdim=True)
     logits.sub_(top)
@@ -132,13 +151,20 @@ def _values(logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Ten
 
 
 def _logit_gradients(
-    logits: Tensor, targets: Tensor, sums: Tensor, values: Tensor, gradient: Tensor, settings: HeadPass
+    logits: Tensor,
+    targets: Tensor,
+    sums: Tensor,
+    values: Tensor,
+    gradient: Tensor,
+    settings: HeadPass,
 ) -> Tensor:
     """(m, V) gradients of the head's output x; overwrites the logits z.
 
     With p = softmax(z): d log p_y / dz = 1_y - p, and d entropy / dz = -p (log p + entropy).
     """
-    slope = settings.transform.slope(logits * settings.temperature if settings.transform.cap else logits)
+    slope = settings.transform.slope(
+        logits * settings.temperature if settings.transform.cap else logits
+    )
     log_p = logits.sub_(sums.unsqueeze(-1))
     factor = -gradient[:, :1]
     if settings.entropy:

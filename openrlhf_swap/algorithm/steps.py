@@ -24,11 +24,19 @@ def segment_steps(
 
 
 def segment_at_newlines(
-    newlines: Sequence[int], length: int, step_tokens: int, max_steps: int, newline_patience: float = 2.0
+    newlines: Sequence[int],
+    length: int,
+    step_tokens: int,
+    max_steps: int,
+    newline_patience: float = 2.0,
 ) -> list[int]:
-    """`segment_steps` in O(K log T), for the ascending positions of the newline tokens among `length` tokens."""
+    """`segment_steps` in O(K log T), for the ascending positions of the newline tokens among
+    `length` tokens.
+    """
     if step_tokens < 1 or max_steps < 1:
-        raise ValueError(f"step_tokens is {step_tokens} and max_steps is {max_steps}; both must be at least 1")
+        raise ValueError(
+            f"step_tokens is {step_tokens} and max_steps is {max_steps}; both must be at least 1"
+        )
     size = max(step_tokens, math.ceil(length / max_steps))
     patience = math.floor(newline_patience * size)
     ends: list[int] = []

@@ -1,4 +1,6 @@
-"""The benchmarks of benchmarks.yaml, and files of problems: with answers, or with the columns of GPQA and MMLU-Pro."""
+"""The benchmarks of benchmarks.yaml, and files of problems: with answers, or with the columns of
+GPQA and MMLU-Pro.
+"""
 
 import hashlib
 import random
@@ -26,10 +28,15 @@ class Benchmark:
     hub: str
     revision: str
     sizes: Sequence[int]  # the numbers of problems that a complete copy may have
-    checksum: str = ""  # of the local copy's problem texts, see `checksum`; empty if it is not known
+    checksum: str = (
+        ""  # of the local copy's problem texts, see `checksum`; empty if it is not known
+    )
     subset: str | None = None
     split: str = "test"
-    columns: Sequence[str] | None = ("problem", "answer")  # their names on the hub; None for rows of one of `FORMATS`
+    columns: Sequence[str] | None = (
+        "problem",
+        "answer",
+    )  # their names on the hub; None for rows of one of `FORMATS`
     file: str = ""  # name of a local copy, if it is not the benchmark's
 
 
@@ -40,14 +47,18 @@ BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and `\boxed{}`."""
+    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and
+    `\boxed{}`.
+    """
 
     id: str
     problem: str  # as it is asked
     answer: str  # the reference answer, or what else the grader judges by
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what it looks at besides
     grader: str = MATH  # the verifier's name
-    instructed: bool = False  # whether the problem ends with an instruction, so that no suffix belongs after it
+    instructed: bool = (
+        False  # whether the problem ends with an instruction, so that no suffix belongs after it
+    )
 
     @property
     def reference(self) -> Reference:
@@ -55,15 +66,19 @@ class Problem:
 
 
 def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:
-    """The problems of a benchmark by its name, from the hub or a folder of local copies; or those of a JSONL file.
+    """The problems of a benchmark by its name, from the hub or a folder of local copies; or those
+    of a JSONL file.
 
-    A file has `problem`, `answer` and perhaps `id`, or the columns of one of `FORMATS`; the verifier `grader` gets its
-    other columns. An unknown name is a ConfigError; what is incomplete, or not what was expected, a DataError.
+    A file has `problem`, `answer` and perhaps `id`, or the columns of one of `FORMATS`; the
+    verifier `grader` gets its other columns. An unknown name is a ConfigError; what is incomplete,
+    or not what was expected, a DataError.
     """
     if name.endswith(".jsonl"):
         return _read_file(Path(name), grader)
     if name not in BENCHMARKS:
-        raise ConfigError(f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}")
+        raise ConfigError(
+            f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}"
+        )
     benchmark = BENCHMARKS[name]
     if folder is None:
         problems = _read_hub(name, benchmark)
@@ -101,7 +116,9 @@ def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
         first_rows.setdefault(problems[-1].grader, entry.number)
     if len(first_rows) > 1:
         listing = " and ".join(f"{name} (row {number})" for name, number in first_rows.items())
-        raise DataError(f"{path} has problems for the graders {listing}; put them into one file each")
+        raise DataError(
+            f"{path} has problems for the graders {listing}; put them into one file each"
+        )
     if repeated := len(problems) - len({problem.id for problem in problems}):
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
     return problems
@@ -115,28 +132,48 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
         f"https://huggingface.co/datasets/{benchmark.hub} has conditions, accept them and log in (hf auth login, or "
         "HF_TOKEN)"
     ):
-        rows = load_dataset(benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision)
+        rows = load_dataset(
+            benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision
+        )
     if benchmark.columns:
         question, answer = benchmark.columns
         rows = ({"problem": row[question], "answer": row[answer]} for row in rows)
-    return [_problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row, MATH) for i, row in enumerate(rows)]
+    return [
+        _problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row, MATH)
+        for i, row in enumerate(rows)
+    ]
 
 
 def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
-    """A row; a DataError if the grader cannot use its answer, as every evaluation would count it as wrong."""
-    read = next((read for columns, read in FORMATS.items() if "problem" not in row and row.keys() >= {*columns}), None)
+    """A row; a DataError if the grader cannot use its answer, as every evaluation would count it as
+    wrong.
+    """
+    read = next(
+        (
+            read
+            for columns, read in FORMATS.items()
+            if "problem" not in row and row.keys() >= {*columns}
+        ),
+        None,
+    )
     if read:
-        with reader_errors(f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"):
+        with reader_errors(
+            f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"
+        ):
             problem = read(str(own_id), row)
     else:
         text, answer = row.get("problem"), row.get("answer")
         if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: problem is {_shown(text)}; give every row a problem and an answer")
+            raise DataError(
+                f"{where}: problem is {_shown(text)}; give every row a problem and an answer"
+            )
         with reader_errors(f"{where}: {{reason}}; give every row a problem and an answer"):
             reference = read_reference(row, "problem", "answer", grader)
         bare = strip_answer(reference.answer) if grader == MATH else reference.answer
         if answer is None or (grader == MATH and not bare):
-            raise DataError(f"{where}: answer is {_shown(answer)}; give every row a problem and an answer")
+            raise DataError(
+                f"{where}: answer is {_shown(answer)}; give every row a problem and an answer"
+            )
         problem = Problem(str(own_id), text, bare, reference.metadata, grader)
     if problem.grader != MATH:
         fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
@@ -150,7 +187,9 @@ def _shown(value: object) -> str:
 
 
 def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
-    """A question of GPQA. The order of the options is drawn by the question, so the same in every run."""
+    """A question of GPQA. The order of the options is drawn by the question, so the same in every
+    run.
+    """
     question, correct, *wrong = (_text(row, name) for name in _GPQA)
     options = [text.strip() for text in (correct, *wrong)]
     random.Random(question).shuffle(options)
@@ -160,12 +199,17 @@ def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
 def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise ValueError(f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts")
+        raise ValueError(
+            f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts"
+        )
     return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
 
 
 _GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}  # by the columns that tell them
+FORMATS = {
+    _GPQA: gpqa,
+    ("question", "options", "answer"): mmlu_pro,
+}  # by the columns that tell them
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -176,6 +220,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _choice(own_id: str, question: str, options: Sequence[str], letter: str) -> Problem:
-    listing = "\n".join(f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    listing = "\n".join(
+        f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)
+    )
     asked, metadata = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", {OPTIONS: list(options)}
     return Problem(own_id, asked, letter, metadata, "multiple_choice", instructed=True)

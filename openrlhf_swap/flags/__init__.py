@@ -1,1 +1,3 @@
-"""The command line of a training: its flags, defaults and rules. Nothing here imports torch or OpenRLHF."""
+"""The command line of a training: its flags, defaults and rules. Nothing here imports torch or
+OpenRLHF.
+"""

@@ -8,11 +8,15 @@ from openrlhf_swap.flags.configuration import Configuration
 MOST_SEQUENCES = 1024  # vLLM's own default on large GPUs
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
 LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
-# Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for which vLLM has its
-# fast kernels there. Its default is 128, which few prefixes fill.
+# Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for
+# which vLLM has its fast kernels there. Its default is 128, which few prefixes fill.
 CPU_PREFIX_BLOCK = 32
 BYTES = 2  # of a number in bfloat16
-ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}  # layers that keep keys and values
+ATTENTION = {
+    "full_attention",
+    "sliding_attention",
+    "chunked_attention",
+}  # layers that keep keys and values
 
 
 def policy_ranks(args: SimpleNamespace) -> int:
@@ -26,22 +30,29 @@ def engine_gpus(args: SimpleNamespace) -> int:
 
 
 def gpu_actors(args: SimpleNamespace) -> int:
-    """Ray actors with a GPU of their own: policy, engines and the reference model, unless that shares the policy's."""
-    reference = args.algo.kl.init_coef > 0 and not args.train.colocate_actor_ref  # only a KL penalty needs it
+    """Ray actors with a GPU of their own: policy, engines and the reference model, unless that
+    shares the policy's.
+    """
+    reference = (
+        args.algo.kl.init_coef > 0 and not args.train.colocate_actor_ref
+    )  # only a KL penalty needs it
     own = policy_ranks(args) + engine_gpus(args)
     return own + int(reference * args.ref.num_nodes * args.ref.num_gpus_per_node)
 
 
 def responses_of_an_engine(args: SimpleNamespace) -> int:
     """Responses that an engine generates in a step."""
-    return math.ceil(int(args.rollout.batch_size * args.rollout.n_samples_per_prompt) / int(args.vllm.num_engines))
+    return math.ceil(
+        int(args.rollout.batch_size * args.rollout.n_samples_per_prompt)
+        / int(args.vllm.num_engines)
+    )
 
 
 def engine_limits(configuration: Configuration) -> dict[str, int]:
     """Arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
 
-    On a GPU these are as many responses as a step has, instead of 128: vLLM itself queues those that its memory has no
-    room for.
+    On a GPU these are as many responses as a step has, instead of 128: vLLM itself queues those
+    that its memory has no room for.
     """
     args, run = configuration.args, configuration.run
     if configuration.on_cpu:
@@ -53,15 +64,27 @@ def engine_limits(configuration: Configuration) -> dict[str, int]:
 
 
 def _cpu_cache(args: SimpleNamespace) -> int:
-    """Bytes of keys and values of all responses that an engine gets in a step: vLLM occupies all that it is given."""
+    """Bytes of keys and values of all responses that an engine gets in a step: vLLM occupies all
+    that it is given.
+    """
     from transformers import AutoConfig
 
     # Code that comes with a model was allowed or refused before.
-    config = AutoConfig.from_pretrained(args.actor.model_name_or_path, trust_remote_code=True).get_text_config()
+    config = AutoConfig.from_pretrained(
+        args.actor.model_name_or_path, trust_remote_code=True
+    ).get_text_config()
     kinds = getattr(config, "layer_types", None) or ()
     if getattr(config, "kv_lora_rank", None) or not ATTENTION.issuperset(kinds):
         return MOST_CACHE  # other layers keep something else
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    token = 2 * BYTES * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size
-    return int(min(max(responses_of_an_engine(args) * args.data.max_len * token, LEAST_CACHE), MOST_CACHE))
+    token = (
+        2
+        * BYTES
+        * config.num_hidden_layers
+        * (getattr(config, "num_key_value_heads", None) or heads)
+        * size
+    )
+    return int(
+        min(max(responses_of_an_engine(args) * args.data.max_len * token, LEAST_CACHE), MOST_CACHE)
+    )

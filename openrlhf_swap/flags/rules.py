@@ -1,4 +1,5 @@
-"""What OpenRLHF's flags cannot be with our objectives: only what would otherwise fail silently, wrongly or late.
+"""What OpenRLHF's flags cannot be with our objectives: only what would otherwise fail silently,
+wrongly or late.
 
 OpenRLHF's own parser and main have accepted the arguments by then (`configuration.py`).
 """
@@ -31,7 +32,8 @@ NEEDED = {
     "data.label_key": "is missing; name the column with the reference answers",
     "reward.remote_url": "is empty; leave it out to use the built-in grader",
 }
-# What a number has to be, and the flags that say so. A zero would train nothing, divide by zero, or wait without end.
+# What a number has to be, and the flags that say so. A zero would train nothing, divide by zero, or
+# wait without end.
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 1": (
         lambda number: number >= 1,
@@ -41,7 +43,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         train.num_episodes train.async_queue_size eval.n_samples_per_prompt data.max_samples ckpt.max_num
         logger.logging_steps""",
     ),
-    "at least 1, or -1 to switch it off": (lambda number: number >= 1 or number == -1, "ckpt.save_steps eval.steps"),
+    "at least 1, or -1 to switch it off": (
+        lambda number: number >= 1 or number == -1,
+        "ckpt.save_steps eval.steps",
+    ),
     "more than 0": (
         lambda number: number > 0,
         "actor.adam.lr actor.muon.lr actor.adam.eps actor.eps_clip rollout.temperature",
@@ -51,8 +56,14 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "actor.max_norm actor.adam.weight_decay algo.kl.init_coef eval.temperature ds.lora.rank",
     ),
     "more than 1": (lambda number: number > 1, "actor.dual_clip"),
-    "more than 0 and at most 1": (lambda number: 0 < number <= 1, "rollout.top_p vllm.gpu_memory_utilization"),
-    "at least 0 and less than 1": (lambda number: 0 <= number < 1, "actor.lr_warmup_ratio train.ema_beta"),
+    "more than 0 and at most 1": (
+        lambda number: 0 < number <= 1,
+        "rollout.top_p vllm.gpu_memory_utilization",
+    ),
+    "at least 0 and less than 1": (
+        lambda number: 0 <= number < 1,
+        "actor.lr_warmup_ratio train.ema_beta",
+    ),
 }
 FIXED = (
     ("algo.advantage.estimator", "group_norm", "the outcome term is group_norm: leave it out"),
@@ -62,23 +73,45 @@ FIXED = (
     ("data.max_images_per_prompt", 0, "only text is supported: use 0"),
     ("vllm.sync_with_ray", False, "weights travel by vLLM's own weight transfer: leave it out"),
     ("ds.ring_attn_size", 1, "sequence-sharded keys cannot be scored: use 1"),
-    ("ds.tensor_parallel_size", 1, "steps cannot be scored under DeepSpeed tensor parallelism: use ZeRO-3"),
-    ("ds.param_dtype", "bf16", "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out"),
+    (
+        "ds.tensor_parallel_size",
+        1,
+        "steps cannot be scored under DeepSpeed tensor parallelism: use ZeRO-3",
+    ),
+    (
+        "ds.param_dtype",
+        "bf16",
+        "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out",
+    ),
     ("ds.load_in_4bit", False, "vLLM cannot take 4-bit weights over: leave it out"),
-    ("ds.use_universal_ckpt", False, "DeepSpeed would load converted checkpoints only: leave it out"),
+    (
+        "ds.use_universal_ckpt",
+        False,
+        "DeepSpeed would load converted checkpoints only: leave it out",
+    ),
 )
 
 
 def check_flags(configuration: Configuration) -> None:
     """Check OpenRLHF's flags by themselves, with each other and with the grader; imports no torch.
 
-    Raises ConfigError for the first broken rule; the message names the flag, its value and the remedy.
+    Raises ConfigError for the first broken rule; the message names the flag, its value and the
+    remedy.
     """
-    _refuse(chain(_values(configuration), _texts(configuration), _combinations(configuration), _shares(configuration)))
+    _refuse(
+        chain(
+            _values(configuration),
+            _texts(configuration),
+            _combinations(configuration),
+            _shares(configuration),
+        )
+    )
 
 
 def check_objective(configuration: Configuration) -> None:
-    """Check the objective's own settings, and OpenRLHF's flags with it; raises ConfigError as `check_flags`."""
+    """Check the objective's own settings, and OpenRLHF's flags with it; raises ConfigError as
+    `check_flags`.
+    """
     objective, grader = build(configuration.method), configuration.run.grader
     _refuse(_objective(configuration.args, objective))
     if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:
@@ -115,7 +148,8 @@ def _values(configuration: Configuration) -> Refusals:
         for name in names.split():
             value = attrgetter(name)(args)
             yield (
-                value is not None and not (abs(value) < 2**63 and fits(value)),  # of NaN neither is true
+                value is not None
+                and not (abs(value) < 2**63 and fits(value)),  # of NaN neither is true
                 f"--{name} is {value}; use {text}",
             )
     for name, wanted, reason in FIXED:
@@ -132,7 +166,10 @@ def _texts(configuration: Configuration) -> Refusals:
     args = configuration.args
     if template := configuration.values["data.input_template"]:
         flag = f"--data.input_template is {template!r}"
-        yield args.data.apply_chat_template, f"{flag}, ignored with --data.apply_chat_template: leave one of them out"
+        yield (
+            args.data.apply_chat_template,
+            f"{flag}, ignored with --data.apply_chat_template: leave one of them out",
+        )
         try:
             filled = template.format("problem\0")
         except (ValueError, LookupError, AttributeError):
@@ -148,11 +185,15 @@ def _texts(configuration: Configuration) -> Refusals:
         "--data.apply_chat_template, too",
     )
     if agent := args.train.agent_func_path:
-        yield from _defines("train.agent_func_path", agent, "AgentExecutor", "a subclass of MultiTurnAgentExecutor")
+        yield from _defines(
+            "train.agent_func_path", agent, "AgentExecutor", "a subclass of MultiTurnAgentExecutor"
+        )
         return  # the environment gives the rewards
     for source in args.reward.remote_url:
         if source.endswith(".py"):
-            yield from _defines("reward.remote_url", source, "reward_func", "reward_func(queries, prompts, labels)")
+            yield from _defines(
+                "reward.remote_url", source, "reward_func", "reward_func(queries, prompts, labels)"
+            )
         elif not source.startswith(("http://", "https://")):
             flag = f"--reward.remote_url is {source}"
             yield True, f"{flag}; use a file that ends in .py, or an address that starts with http"
@@ -162,7 +203,9 @@ def _defines(flag: str, source: str, name: str, form: str) -> Refusals:
     try:
         text = Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--{flag} is {source}, which cannot be read ({error}); give a file with {name}") from None
+        raise ConfigError(
+            f"--{flag} is {source}, which cannot be read ({error}); give a file with {name}"
+        ) from None
     yield name not in text, f"--{flag} is {source}, which defines no {name}; define {form}"
 
 
@@ -192,8 +235,14 @@ def _combinations(configuration: Configuration) -> Refusals:
     )
     if ds.zero_stage == 3:
         stage = "with --ds.zero_stage 3"
-        yield rank > 0, f"--ds.lora.rank is {rank} {stage}, which shards weights that adapters are added to: use 2"
-        yield train.enable_ema, f"--train.enable_ema {stage}, which shards weights that one process averages: use 2"
+        yield (
+            rank > 0,
+            f"--ds.lora.rank is {rank} {stage}, which shards weights that adapters are added to: use 2",
+        )
+        yield (
+            train.enable_ema,
+            f"--train.enable_ema {stage}, which shards weights that one process averages: use 2",
+        )
         yield (
             configuration.run.scoring == "per_prefix",
             f"--swap.scoring is per_prefix {stage}; ranks would run different numbers of collective forwards: use "
@@ -241,13 +290,17 @@ def _combinations(configuration: Configuration) -> Refusals:
     if (grader := configuration.run.grader) != MATH:
         find_verifier(grader)  # whether there is one
         giver = f"--reward.remote_url {','.join(args.reward.remote_url)}"
-        giver = f"--train.agent_func_path {train.agent_func_path}" if train.agent_func_path else giver
+        giver = (
+            f"--train.agent_func_path {train.agent_func_path}" if train.agent_func_path else giver
+        )
         own = args.reward.remote_url != [REWARD_FILE]
         yield own, f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out"
 
 
 def _shares(configuration: Configuration) -> Refusals:
-    """Actors with unequal shares would wait for each other without end; an update of its own size mixes two steps."""
+    """Actors with unequal shares would wait for each other without end; an update of its own size
+    mixes two steps.
+    """
     args, actors = configuration.args, policy_ranks(configuration.args)
     train, rollout = args.train, args.rollout
     responses = rollout.batch_size * rollout.n_samples_per_prompt
@@ -266,7 +319,12 @@ def _shares(configuration: Configuration) -> Refusals:
         return
     for flag, rows, part, size in (
         ("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size),
-        ("--rollout.micro_batch_size", rollout.micro_batch_size if actors > 1 else 1, "a step", responses),
+        (
+            "--rollout.micro_batch_size",
+            rollout.micro_batch_size if actors > 1 else 1,
+            "a step",
+            responses,
+        ),
     ):
         yield (
             size % (actors * rows),
@@ -285,7 +343,10 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
             f"{flag}, which trains on tokens that vLLM did not sample: nothing would correct for the older weights "
             "behind its rollouts; leave it out",
         )
-        yield objective.remembers_batches, f"{flag}, whose rewards depend on the batch before: leave it out"
+        yield (
+            objective.remembers_batches,
+            f"{flag}, whose rewards depend on the batch before: leave it out",
+        )
     yield (
         train.partial_rollout_enable and objective.continues != "no",
         f"--train.partial_rollout_enable does not work with {name}, which continues responses with the weights that "
@@ -306,7 +367,9 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
         f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {name} trains on tokens that "
         "vLLM did not sample: use off",
     )
-    penalised = reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None
+    penalised = (
+        reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None
+    )
     yield (
         penalised and (objective.normaliser != "group" or objective.outcome_weight == 0),
         f"--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {name} takes no other penalty in the "
@@ -314,7 +377,10 @@ def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
     )
     if algo.kl.init_coef > 0 and not algo.kl.use_loss:
         flag = f"--algo.kl.init_coef is {algo.kl.init_coef}; {name}"
-        yield (objective.normaliser != "group", f"{flag} takes no KL penalty in the reward: give --algo.kl.use_loss")
+        yield (
+            objective.normaliser != "group",
+            f"{flag} takes no KL penalty in the reward: give --algo.kl.use_loss",
+        )
         yield (
             objective.outcome_weight != 1,
             f"{flag} multiplies the outcome advantage, in which the KL penalty would be, by "

@@ -1,13 +1,15 @@
 """Every touch of OpenRLHF, Ray, vLLM and DeepSpeed.
 
-Importing this package prepares the process: for a missing flash-attn, and for a CPU build of torch. Ray workers and
-vLLM's engine import our classes by name, so the preparation reaches every process before OpenRLHF is imported there.
+Importing this package prepares the process: for a missing flash-attn, and for a CPU build of torch.
+Ray workers and vLLM's engine import our classes by name, so the preparation reaches every process
+before OpenRLHF is imported there.
 """
 
 import atexit as _atexit
 import gc as _gc
 
-# Imported objects stay alive anyway: scanning them for garbage took an eighth of each process's start.
+# Imported objects stay alive anyway: scanning them for garbage took an eighth of each process's
+# start.
 _collecting = _gc.isenabled()
 _gc.disable()
 try:

@@ -1,6 +1,8 @@
-"""The names, modules and variables that this project replaces in other packages: the tables, and what applies them.
+"""The names, modules and variables that this project replaces in other packages: the tables, and
+what applies them.
 
-A method of one object is replaced where the object is, by `packages.versions.replace`, which checks versions, too.
+A method of one object is replaced where the object is, by `packages.versions.replace`, which checks
+versions, too.
 """
 
 import importlib
@@ -31,8 +33,8 @@ ENGINE_STARTS = "rollout actor, while its engine starts"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 
-# Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a dot. They are written
-# for the version of the name's package in `VERSIONS`.
+# Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a
+# dot. They are written for the version of the name's package in `VERSIONS`.
 NAMES: dict[str, dict[str, str]] = {
     DRIVER: {
         # OpenRLHF's command imports these names and starts actors of the classes.
@@ -63,19 +65,26 @@ NAMES: dict[str, dict[str, str]] = {
         f"torch.cuda.{name}": f".runtime.cpu.{name}"
         for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
     },
-    CPU_RANKS_MEET: {"openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"},
+    CPU_RANKS_MEET: {
+        "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
+    },
     ENGINE_STARTS: {  # vLLM would look at the model's class in a process of its own: 9 s of imports
         "vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"
     },
 }
 
 # OpenRLHF imports these, for which `.runtime.attention` stands; compiling flash-attn takes hours.
-FLASH_ATTENTION = ("flash_attn.bert_padding", "flash_attn.utils.distributed", "flash_attn.ops.triton.cross_entropy")
+FLASH_ATTENTION = (
+    "flash_attn.bert_padding",
+    "flash_attn.utils.distributed",
+    "flash_attn.ops.triton.cross_entropy",
+)
 
 VARIABLES: dict[str, dict[str, str]] = {
     EVERY: {"VLLM_USE_FLASHINFER_SAMPLER": "0"},  # it is compiled with nvcc when an engine starts
     EVERY_CPU: {"DS_ACCELERATOR": "cpu"},
-    # Ray then listens on 127.0.0.1 only; it reads this when it is imported, on Linux too, whatever the name says.
+    # Ray then listens on 127.0.0.1 only; it reads this when it is imported, on Linux too, whatever
+    # the name says.
     NO_CLUSTER: {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
     CPU_COMMAND: {
         "TORCHDYNAMO_DISABLE": "1",  # nothing is compiled
@@ -83,11 +92,14 @@ VARIABLES: dict[str, dict[str, str]] = {
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # `num_gpus=0` hides no device
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # another process would repeat all imports, on fewer cores
-        # Spinning threads take cores from the processes they wait for: two then take longer for products than one.
+        # Spinning threads take cores from the processes they wait for: two then take longer for
+        # products than one.
         "OMP_WAIT_POLICY": "PASSIVE",
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # it keeps 1,024 programs for products of other sizes: 290 MiB
     },
-    TRAINS: {"RAY_process_group_cleanup_enabled": "true"},  # a killed actor takes along what it started: vLLM's engine
+    TRAINS: {
+        "RAY_process_group_cleanup_enabled": "true"
+    },  # a killed actor takes along what it started: vLLM's engine
     TRAINS_ALONE: {
         # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
@@ -97,7 +109,9 @@ VARIABLES: dict[str, dict[str, str]] = {
 
 
 def check_versions() -> None:
-    """Raise CompatibilityError for other versions than the replacements', and for memory that cannot be shared."""
+    """Raise CompatibilityError for other versions than the replacements', and for memory that
+    cannot be shared.
+    """
     for package in versions.VERSIONS:
         versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
@@ -117,9 +131,9 @@ def undecorated(actor_class: Any) -> Any:
 def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
     """Put the names for `where` in force until what is returned is closed, as a `with` block does.
 
-    A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has the replacements
-    of targets that depend on the run. Raises CompatibilityError when a package has another version than they are
-    written for.
+    A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has
+    the replacements of targets that depend on the run. Raises CompatibilityError when a package has
+    another version than they are written for.
     """
     with ExitStack() as restoring:
         for target, replacement in NAMES.get(where, {}).items():
@@ -131,14 +145,18 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 
 
 def install(where: str) -> None:
-    """Put the variables and names for `where` in force for good, as `installed` does; variables that are set stay."""
+    """Put the variables and names for `where` in force for good, as `installed` does; variables
+    that are set stay.
+    """
     for name, value in VARIABLES.get(where, {}).items():
         os.environ.setdefault(name, value)
     installed(where)
 
 
 def _in_place_of(original: Any, replacement: str) -> Any:
-    value = resolve_name(f"{__package__}{replacement}" if replacement.startswith(".") else replacement)
+    value = resolve_name(
+        f"{__package__}{replacement}" if replacement.startswith(".") else replacement
+    )
     if not hasattr(original, "__ray_metadata__"):
         return value
     import ray

@@ -33,16 +33,20 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(spl
 
 def numbers(default: str, doc: str) -> Any:
     """Declare a setting of one number or more."""
-    return setting(default, doc, f"use numbers such as {default}", min_length=1, validate_default=True)
+    return setting(
+        default, doc, f"use numbers such as {default}", min_length=1, validate_default=True
+    )
 
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """How to sample a part of a group: `count` responses to a prompt, as the chat template renders it.
+    """How to sample a part of a group: `count` responses to a prompt, as the chat template renders
+    it.
 
-    Every response starts with the text `forced`, which counts as generated and is trained on. If the policy should
-    learn to choose between the parts of a group, `chance` is the probability with which it counts as having chosen
-    this one: of a response's first token if that is forced, times the policy's own if not.
+    Every response starts with the text `forced`, which counts as generated and is trained on. If
+    the policy should learn to choose between the parts of a group, `chance` is the probability with
+    which it counts as having chosen this one: of a response's first token if that is forced, times
+    the policy's own if not.
     """
 
     prompt: str
@@ -54,9 +58,11 @@ class SamplingRequest:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A second generation, `count` times, from the first `kept` tokens of a response and a text after them.
+    """A second generation, `count` times, from the first `kept` tokens of a response and a text
+    after them.
 
-    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but at least one.
+    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but
+    at least one.
     """
 
     kept: int
@@ -66,17 +72,22 @@ class Continuation:
 
     def __post_init__(self) -> None:
         if self.kept < 0:  # it would drop tokens of the prompt
-            raise ObjectiveError(f"a Continuation keeps {self.kept} tokens of the response; use at least 0")
+            raise ObjectiveError(
+                f"a Continuation keeps {self.kept} tokens of the response; use at least 0"
+            )
 
 
 class Objective:
     """Plain GRPO; a subclass overrides what differs.
 
-    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight * token_advantages`. The methods
-    follow the order of a run: before Ray starts, generation, training.
+    The advantage of a token is `outcome_weight * normalise(rewards) + process_weight *
+    token_advantages`. The methods follow the order of a run: before Ray starts, generation,
+    training.
     """
 
-    normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"  # (r - mean)/std of the group; r - mean; or r
+    normaliser: ClassVar[Literal["group", "centre", "none"]] = (
+        "group"  # (r - mean)/std of the group; r - mean; or r
+    )
     flags: ClassVar[dict[str, str]] = {}
     """Defaults of OpenRLHF's flags that the objective needs, by name without dashes; the command line wins."""
     scores_steps: bool = False  # whether the policy has to score the answer after every step
@@ -86,9 +97,15 @@ class Objective:
     """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
     boxes_answers: ClassVar[bool] = False
     """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
-    needs_all_groups: bool = True  # whether groups teach something that dynamic filtering drops: all correct or wrong
-    reshapes_responses: ClassVar[bool] = False  # whether tokens are forced, deleted or joined, unlike those sampled
-    rewrites_evaluation: ClassVar[bool] = False  # whether `rewrite_problem` also writes the evaluation's rows
+    needs_all_groups: bool = (
+        True  # whether groups teach something that dynamic filtering drops: all correct or wrong
+    )
+    reshapes_responses: ClassVar[bool] = (
+        False  # whether tokens are forced, deleted or joined, unlike those sampled
+    )
+    rewrites_evaluation: ClassVar[bool] = (
+        False  # whether `rewrite_problem` also writes the evaluation's rows
+    )
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
     state: ClassVar[tuple[str, ...]] = ()  # the attributes that a checkpoint holds, as plain values
@@ -107,11 +124,15 @@ class Objective:
         super().__init_subclass__(**more)
         cls.reshapes_responses |= cls.continues == "join"
         hints, own = get_type_hints(cls, include_extras=True), vars(cls).items()
-        fields: Any = {name: (hints[name], value) for name, value in own if isinstance(value, FieldInfo)}
+        fields: Any = {
+            name: (hints[name], value) for name, value in own if isinstance(value, FieldInfo)
+        }
         cls.Settings = create_model("Settings", __base__=cls.Settings, **fields)
 
     def __init__(self, config: SwapConfig) -> None:
-        """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad value."""
+        """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad
+        value.
+        """
         self.config = config
         self.name = short_name(config.objective)
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
@@ -130,18 +151,26 @@ class Objective:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """The user's turn of a row of the data set. The same row must give the same text in every run."""
+        """The user's turn of a row of the data set. The same row must give the same text in every
+        run.
+        """
         return problem
 
     def check_prompts(self, prompts: Iterable[str]) -> None:
-        """Raise DataError for prompts, as the chat template renders them, that cannot be trained on."""
+        """Raise DataError for prompts, as the chat template renders them, that cannot be trained
+        on.
+        """
 
     def eval_prompt(self, prompt: str) -> str:
-        """What an evaluation during the training asks, instead of a prompt as the chat template renders it."""
+        """What an evaluation during the training asks, instead of a prompt as the chat template
+        renders it.
+        """
         return prompt
 
     def monitor(self) -> tuple[int, int] | None:
-        """How many training prompts to sample before the next step, and how many responses to each; None for none."""
+        """How many training prompts to sample before the next step, and how many responses to each;
+        None for none.
+        """
         return None
 
     def observe_monitor(self, batch: Batch) -> None:
@@ -154,26 +183,31 @@ class Objective:
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         """What to generate from a response of the engine, by `continues`.
 
-        Those that join come after the group's responses, and with them fill it; their metadata has `kept`.
+        Those that join come after the group's responses, and with them fill it; their metadata has
+        `kept`.
         """
         return []
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """The response to train on instead of the sampled one, and what to remember of it in `metadata`."""
+        """The response to train on instead of the sampled one, and what to remember of it in
+        `metadata`.
+        """
         return rollout
 
     def correct(self, batch: Batch) -> Tensor:
         """(G, N) bool, what counts as correct.
 
-        The grader also finds a box in a thought that never closes, and in a response that the token limit cut off:
-        an objective that accepts neither says so here.
+        The grader also finds a box in a thought that never closes, and in a response that the token
+        limit cut off: an objective that accepts neither says so here.
         """
         return batch.correct
 
     def filter_scores(self, batch: Batch) -> Tensor:
-        """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the ends excluded.
+        """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the
+        ends excluded.
 
-        The grader's rewards, and 0 for a response that does not count as correct. Must not change the state.
+        The grader's rewards, and 0 for a response that does not count as correct. Must not change
+        the state.
         """
         return torch.where(batch.correct & ~self.correct(batch), 0.0, batch.rewards)
 
@@ -182,7 +216,9 @@ class Objective:
         return self.filter_scores(batch)
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
-        """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None for nothing."""
+        """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None
+        for nothing.
+        """
         return None
 
     def metrics(self) -> dict[str, float]:
@@ -201,7 +237,8 @@ class Objective:
 
 
 def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """`rewards` and `token_advantages` of a batch; ObjectiveError for another shape, or a number that is not finite.
+    """`rewards` and `token_advantages` of a batch; ObjectiveError for another shape, or a number
+    that is not finite.
 
     What stands after the end of a response reaches no update, so it may be anything.
     """
@@ -216,13 +253,20 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
 
 def _check(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
     """The values must have the shape of `counts`, and be finite where it is True."""
-    shape, found = tuple(counts.shape), tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    shape, found = (
+        tuple(counts.shape),
+        tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__,
+    )
     if found != shape:
         axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
         fault = f"{found}; expected a tensor of shape {shape}, ({', '.join(axes)})"
-    elif wrong := (~values.float().isfinite() & counts).nonzero().tolist():  # 1e308 is finite in float64 only
+    elif (
+        wrong := (~values.float().isfinite() & counts).nonzero().tolist()
+    ):  # 1e308 is finite in float64 only
         fault = f"{values[tuple(wrong[0])].item()} at {tuple(wrong[0])}; expected finite numbers"
     else:
         return
     where, name = f"{type(objective).__qualname__}.{method}", objective.config.objective
-    raise ObjectiveError(f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}")
+    raise ObjectiveError(
+        f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}"
+    )

@@ -1,4 +1,5 @@
-"""A critic of length of our own: a price whose baseline is what the policy's states predict to be left.
+"""A critic of length of our own: a price whose baseline is what the policy's states predict to be
+left.
 
 docs/method/critic.md derives it. It scores no answer, so it also serves tasks without one.
 """
@@ -19,7 +20,9 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class LengthCritic(StateObjective):
-    """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length of the step of t."""
+    """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length of
+    the step of t.
+    """
 
     reads_states = True
     gae_lambda: float = setting(
@@ -28,9 +31,12 @@ class LengthCritic(StateObjective):
         ge=0,
         le=1,
     )
-    pays: Literal["correct", "all"] = setting("correct", "which responses pay for their length: correct, or all")
+    pays: Literal["correct", "all"] = setting(
+        "correct", "which responses pay for their length: correct, or all"
+    )
     target: Literal["none", "group"] = setting(
-        "none", "group: a response that is no longer than the median of its group's correct ones pays nothing"
+        "none",
+        "group: a response that is no longer than the median of its group's correct ones pays nothing",
     )
     unit: Literal["length", "deviation"] = setting(
         "length",
@@ -48,23 +54,34 @@ class LengthCritic(StateObjective):
         return self.state_advantages(batch.steps)
 
     def state_advantages(self, batch: StepBatch) -> Tensor:
-        """(G, N, A) float64, the negative costs of the steps of those who pay, and 0 for the others."""
+        """(G, N, A) float64, the negative costs of the steps of those who pay, and 0 for the
+        others.
+        """
         predicted = self.predict_returns(batch, batch.tokens_left, batch.state_mask).clamp(min=0)
         rows = zip(predicted.flatten(0, 1), batch.state_mask.flatten(0, 1), strict=True)
         self.predicted_tokens_left = [row[mask].tolist() for row, mask in rows]
         costs = step_costs(batch.tokens_left, predicted, self.gae_lambda)
         pays = batch.correct if self.pays == "correct" else torch.ones_like(batch.correct)
-        if self.target == "group":  # a group without a correct response has a target of NaN, which no length exceeds
-            pays = pays & (batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1))
+        if (
+            self.target == "group"
+        ):  # a group without a correct response has a target of NaN, which no length exceeds
+            pays = pays & (
+                batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1)
+            )
         paid, eps = batch.state_mask & pays.unsqueeze(-1), self.coefficients.eps
         if self.unit == "length":
             self._unit = float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
         else:
             deviation = float(costs[paid].std()) if paid.sum() > 1 else 0.0
             self._unit = deviation + eps if deviation > eps else 0.0
-        scaled = torch.where(paid, costs / self._unit, 0.0) if self._unit else torch.zeros_like(costs)
-        # The state after a response's last step stands for its rest: the padding after that is the same.
-        return -per_token(scaled, batch.step_ends, batch.state_mask[..., 1:], int(batch.lengths.max()))
+        scaled = (
+            torch.where(paid, costs / self._unit, 0.0) if self._unit else torch.zeros_like(costs)
+        )
+        # The state after a response's last step stands for its rest: the padding after that is the
+        # same.
+        return -per_token(
+            scaled, batch.step_ends, batch.state_mask[..., 1:], int(batch.lengths.max())
+        )
 
     def metrics(self) -> dict[str, float]:
         return {**super().metrics(), "swap/critic_unit": self._unit}
@@ -89,7 +106,9 @@ def length_critic_advantages(
         NonFiniteError: for a state that is not finite.
     """
     if config.objective != "length_critic":
-        raise ConfigError(f"--swap.objective is {config.objective}; length_critic_advantages needs length_critic")
+        raise ConfigError(
+            f"--swap.objective is {config.objective}; length_critic_advantages needs length_critic"
+        )
     objective = LengthCritic(config)
     objective.critic = critic
     batch = StepBatch.from_traces(groups)

@@ -1,4 +1,6 @@
-"""The objectives by name, none of which a command line has to import, and what the rows of the ablation change."""
+"""The objectives by name, none of which a command line has to import, and what the rows of the
+ablation change.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,25 @@ ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
 
 
 def coefficients(config: SwapConfig) -> Coefficients:
-    """The numbers of `config` as its objective uses them; raises ConfigError for one that is not of the table."""
+    """The numbers of `config` as its objective uses them; raises ConfigError for one that is not of
+    the table.
+    """
     if config.objective not in ABLATION:
         remedy = "use one of: " + ", ".join(ABLATION)
-        raise ConfigError(f"--swap.objective is {config.objective}, which is not made of step rewards; {remedy}")
+        raise ConfigError(
+            f"--swap.objective is {config.objective}, which is not made of step rewards; {remedy}"
+        )
     return replace(plain_coefficients(config), **ABLATION[config.objective](config))
 
 
 def penalty_temperature(config: SwapConfig) -> float | str | None:
-    """The tau that decides which steps pay; None for an objective without such a penalty, or with an infinite tau."""
+    """The tau that decides which steps pay; None for an objective without such a penalty, or with
+    an infinite tau.
+    """
     numbers = coefficients(config) if config.objective in ABLATION else None
-    pays = numbers and numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau)
+    pays = (
+        numbers and numbers.needs_scores and numbers.length_coef > 0 and not math.isinf(numbers.tau)
+    )
     return config.tau if pays else None
 
 
@@ -118,7 +128,8 @@ GROUPS = {  # what a user has or wants -> name -> module and class
 }
 OBJECTIVES = {name: place for group in GROUPS.values() for name, place in group.items()}
 
-# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new weights.
+# Continuations begin with what the engine has seen; OpenRLHF empties the cache when it brings new
+# weights.
 _CONTINUES = {"vllm.enable_prefix_caching": True}
 FLAGS: dict[str, dict[str, Any]] = {  # name -> defaults of OpenRLHF's flags that it needs
     "adaptthink": {"actor.policy_loss_type": "gspo"},
@@ -127,7 +138,9 @@ FLAGS: dict[str, dict[str, Any]] = {  # name -> defaults of OpenRLHF's flags tha
 
 
 def default_flags(name: str) -> dict[str, Any]:
-    """Defaults of OpenRLHF's flags that an objective needs; one of ours is not imported for them, nor is torch."""
+    """Defaults of OpenRLHF's flags that an objective needs; one of ours is not imported for them,
+    nor is torch.
+    """
     if name in OBJECTIVES:
         return FLAGS.get(name, {})
     kind = objective_class(name)
@@ -135,20 +148,28 @@ def default_flags(name: str) -> dict[str, Any]:
 
 
 def objective_class(name: str) -> type[Objective]:
-    """The class of an objective, by its name or as `module:Class`; raises ConfigError for what is none."""
+    """The class of an objective, by its name or as `module:Class`; raises ConfigError for what is
+    none.
+    """
     if name in OBJECTIVES:
         known: type[Objective] = resolve_name(f"{__package__}.{OBJECTIVES[name]}")
         return known
     if ":" not in name:
-        raise ConfigError(f"--swap.objective is {name!r}; {did_you_mean(name, OBJECTIVES)}, or a class: module:Class")
+        raise ConfigError(
+            f"--swap.objective is {name!r}; {did_you_mean(name, OBJECTIVES)}, or a class: module:Class"
+        )
     found = import_named(name, "--swap.objective")
     from openrlhf_swap.objectives.base import Objective
 
     if not (isinstance(found, type) and issubclass(found, Objective)):
-        raise ConfigError(f"--swap.objective is {name!r}, which is not a subclass of {Objective.__module__}.Objective")
+        raise ConfigError(
+            f"--swap.objective is {name!r}, which is not a subclass of {Objective.__module__}.Objective"
+        )
     return found
 
 
 def build(config: SwapConfig) -> Objective:
-    """The objective that a configuration names; raises ConfigError for an unknown one, or a bad setting of its own."""
+    """The objective that a configuration names; raises ConfigError for an unknown one, or a bad
+    setting of its own.
+    """
     return objective_class(config.objective)(config)

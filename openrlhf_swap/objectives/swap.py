@@ -1,4 +1,6 @@
-"""SWAP with the rows of its ablation table, GRPO among them; states of the policy may predict its baseline."""
+"""SWAP with the rows of its ablation table, GRPO among them; states of the policy may predict its
+baseline.
+"""
 
 from collections.abc import Sequence
 
@@ -35,13 +37,16 @@ class StateObjective(Objective):
     def predict_returns(self, batch: StepBatch, returns: Tensor, mask: Tensor) -> Tensor:
         """(G, N, K+1) float64 what the states predict of their returns where `mask`, else 0.
 
-        The critic then learns from the true ones. Raises NonFiniteError for a state that is not finite.
+        The critic then learns from the true ones. Raises NonFiniteError for a state that is not
+        finite.
         """
         values = torch.zeros_like(returns)
         if not mask.any():
             return values
         chosen = mask[batch.state_mask]
-        predicted, r2, solved = self.critic.predict(batch.states[chosen], returns[mask], mask.nonzero()[:, 0])
+        predicted, r2, solved = self.critic.predict(
+            batch.states[chosen], returns[mask], mask.nonzero()[:, 0]
+        )
         values[mask] = predicted
         self._metrics = {"swap/critic_r2": r2, "swap/critic_unsolved": float(not solved)}
         if not solved and not self._warned:
@@ -70,13 +75,17 @@ class Swap(StateObjective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """The grader's, less c P for outcome_only."""
-        return batch.rewards - (batch.correct.double() - outcome_rewards(batch.steps, self.coefficients))
+        return batch.rewards - (
+            batch.correct.double() - outcome_rewards(batch.steps, self.coefficients)
+        )
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
         if not self.scores_steps:
             return None
         steps, tokens = batch.steps, int(batch.lengths.max())
-        process = process_advantages(batch.signals.normalised, steps.step_ends, steps.step_mask, tokens)
+        process = process_advantages(
+            batch.signals.normalised, steps.step_ends, steps.step_mask, tokens
+        )
         return process - self._baseline(batch, tokens) if self.reads_states else process
 
     def _baseline(self, batch: Batch, tokens: int) -> Tensor:
@@ -95,13 +104,14 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
     Returns:
         One float64 tensor of `length` values a response.
 
-    Raises:
-        ConfigError: for an objective that is not made of step rewards, and for a baseline from states.
-        ValueError: for an empty group, or step ends that do not fit their response.
+    Raises: ConfigError: for an objective that is not made of step rewards, and for a baseline from
+        states. ValueError: for an empty group, or step ends that do not fit their response.
         NonFiniteError: for a NaN or infinite log-probability of a correct response.
     """
     if config.step_baseline == "state":
-        raise ConfigError("--swap.step_baseline is state, which compares groups: train with it, or use mean or zero")
+        raise ConfigError(
+            "--swap.step_baseline is state, which compares groups: train with it, or use mean or zero"
+        )
     batch, numbers, process = StepBatch.from_traces([group]), coefficients(config), None
     if numbers.needs_scores:
         normalised, tokens = step_signals(batch, numbers).normalised, int(batch.lengths.max())

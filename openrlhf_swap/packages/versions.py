@@ -42,10 +42,14 @@ def check_version(package: str) -> None:
 
 
 def warn_if_untested(package: str, consequence: str) -> None:
-    """Warn, once for each version, where another version than the one in `VERSIONS` may work as well."""
+    """Warn, once for each version, where another version than the one in `VERSIONS` may work as
+    well.
+    """
     installed, needed = installed_version(package), VERSIONS[package]
     if installed and not fnmatch(installed, needed):
-        warnings.warn(f"{package} {installed} is installed, {needed} was tested; {consequence}", stacklevel=3)
+        warnings.warn(
+            f"{package} {installed} is installed, {needed} was tested; {consequence}", stacklevel=3
+        )
 
 
 _ABSENT = object()
@@ -54,7 +58,8 @@ _ABSENT = object()
 def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
     """Set `owner.name` to `value`, and return what restores the original.
 
-    Raises CompatibilityError for another version of the package, if it is named, than in `VERSIONS`.
+    Raises CompatibilityError for another version of the package, if it is named, than in
+    `VERSIONS`.
     """
     if package is not None:
         check_version(package)

@@ -1,6 +1,8 @@
-"""Flags in YAML files: recipes, which hold what an objective's authors set, and a user's own files for `--config`.
+"""Flags in YAML files: recipes, which hold what an objective's authors set, and a user's own files
+for `--config`.
 
-A file has a section `flags` (name without dashes: value; `true` and `false` for switches); `FlagFile` has the rest.
+A file has a section `flags` (name without dashes: value; `true` and `false` for switches);
+`FlagFile` has the rest.
 """
 
 import re
@@ -23,12 +25,16 @@ _LINE = re.compile(r"  ([\w.]+): (.*?)(?:  # (.*))?")  # name, value, source
 
 @dataclass(frozen=True)
 class FlagFile:
-    """The flags of a file, by name without dashes: text, a number, a list of these, or a bool for a switch."""
+    """The flags of a file, by name without dashes: text, a number, a list of these, or a bool for a
+    switch.
+    """
 
     name: str  # a recipe's, or the file's path
     origin: str = ""  # where the values come from
     flags: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)  # by flag: what the value is called at the origin
+    sources: dict[str, str] = field(
+        default_factory=dict
+    )  # by flag: what the value is called at the origin
     prompt: str = ""  # how the authors ask, as a command that prepares the data so
     cannot: list[str] = field(default_factory=list)  # what the authors do and this trainer cannot
 
@@ -48,14 +54,18 @@ def read_file(path: Path, name: str = "") -> FlagFile:
         content = yaml.load(text, _StrictLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}") from None
+        raise ConfigError(
+            f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}"
+        ) from None
     flags = content.get("flags") if isinstance(content, dict) else None
     if not isinstance(flags, dict):
         raise ConfigError(f"{CONFIG} is {path}, which has no section flags; {remedy}")
     for flag, value in flags.items():
         if isinstance(value, dict):
             inner = next(iter(value), "name")
-            raise ConfigError(f"{CONFIG} is {path}, whose {flag} holds other names; write {flag}.{inner} in one line")
+            raise ConfigError(
+                f"{CONFIG} is {path}, whose {flag} holds other names; write {flag}.{inner} in one line"
+            )
     sources = {line[1]: line[3] or "" for line in map(_LINE.fullmatch, text.splitlines()) if line}
     given = {str(flag): value for flag, value in flags.items() if value is not None}
     said = {key: content[key] for key in ("prompt", "cannot") if key in content}
@@ -67,7 +77,9 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself")
+            raise ValueError(
+                f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself"
+            )
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -79,7 +91,9 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
     def construct_yaml_int(self, node: Any) -> int:
         if not re.fullmatch(r"[-+]?(?:0|[1-9][\d_]{0,17})", node.value):
             line = node.start_mark.line + 1
-            raise ValueError(f"line {line}: {node.value[:20]} is no plain number; put a text in quotes")
+            raise ValueError(
+                f"line {line}: {node.value[:20]} is no plain number; put a text in quotes"
+            )
         return int(node.value.replace("_", ""))
 
 
@@ -125,6 +139,8 @@ def find_value(words: Sequence[str], flag: str) -> str | None:
 
 
 def expand_config(words: Sequence[str]) -> list[str]:
-    """A command line with the flags of `--config` in front, where later words win; without switches that are off."""
+    """A command line with the flags of `--config` in front, where later words win; without switches
+    that are off.
+    """
     flags, rest = read_config(words)
     return [*as_words({name: value for name, value in flags.items() if value is not False}), *rest]

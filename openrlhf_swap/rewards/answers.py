@@ -1,7 +1,9 @@
-"""Answers as text: taking wrappers off, one spelling for mathematics, and reference answers that cannot be used.
+"""Answers as text: taking wrappers off, one spelling for mathematics, and reference answers that
+cannot be used.
 
-The grader reads LaTeX in ASCII. `write_latex` writes Unicode that way, in reference answers and responses alike;
-`canonical` also settles what LaTeX itself spells in several ways, for comparisons only. Standard library only.
+The grader reads LaTeX in ASCII. `write_latex` writes Unicode that way, in reference answers and
+responses alike; `canonical` also settles what LaTeX itself spells in several ways, for comparisons
+only. Standard library only.
 """
 
 import ast
@@ -22,17 +24,26 @@ END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
 _WRAPPER = re.compile(
-    r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL
+    r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]",
+    re.DOTALL,
 )
 _WORD = re.compile(r"[^\W\d_]{3,}")  # a word, though it may have a π in it
 _FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
 _NAMES = "pi infty le ge ne times cdot cdot div pm in langle rangle cup cap emptyset lfloor rfloor"
-_SYMBOLS = {sign: rf"\{name} " for sign, name in zip("π∞≤≥≠\u00d7·⋅÷±∈⟨⟩\u222a∩∅⌊⌋", _NAMES.split(), strict=True)}
-_SYMBOLS |= {letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}" for letter in "\u211d\u2124\u211a"}
+_SYMBOLS = {
+    sign: rf"\{name} "
+    for sign, name in zip("π∞≤≥≠\u00d7·⋅÷±∈⟨⟩\u222a∩∅⌊⌋", _NAMES.split(), strict=True)
+}
+_SYMBOLS |= {
+    letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}"
+    for letter in "\u211d\u2124\u211a"
+}
 _SYMBOLS |= {"\u2212": "-", "°": r"^{\circ}", "µ": "μ"}
 _ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=\{)))")
 _ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
-_GROUP = r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
+_GROUP = (
+    r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
+)
 _GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
 _WITH_COMMAS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
     r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
@@ -61,13 +72,17 @@ _FUNCTION = re.compile(
     r"(?=[\s\d({\\_^A-Za-z]|\Z)"
 )
 _OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
-_DEGREES = re.compile(r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)")
+_DEGREES = re.compile(
+    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
+)
 _O = r"(?:o(?![A-Za-z])|\\text\s*\{\s*o\s*\})"
 _DEGREE = re.compile(rf"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*(?:\{{\s*{_O}\s*\}}|{_O})")
 _POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
 _BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
 _BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
-_BOLD_GROUP = re.compile(rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}")
+_BOLD_GROUP = re.compile(
+    rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}"
+)
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
@@ -81,7 +96,8 @@ NUMBER = re.compile(r"([+-]?)(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
 _QUOTED = re.compile("\\s*(?:\"([^\"]*)\"|'([^']*)'|`([^`]*)`|\u201c([^\u201d]*)\u201d)\\s*")
 _BACKSLASHES = re.compile(r"\\+")
 _LONE_BACKSLASH = re.compile(r"(?<!\\)(?:\\\\)*\\(?![\\\"']|u[0-9a-fA-F]{4})")
-# Placeholders are made of these words and of those around them; "no solution", "undefined" and "true" are answers.
+# Placeholders are made of these words and of those around them; "no solution", "undefined" and
+# "true" are answers.
 _TELLING = """
 answer answers solution solutions proof proofs explanation explanations response prove proved proven show shown omitted
 required needed desired missing found given provided applicable available specified known unknown unanswered
@@ -99,7 +115,9 @@ _WHOLE = re.compile(  # of the letters alone, without spaces
     r"|demostración|ver(?:la)?solución|(?:ohne)?beweis|siehe(?:die)?lösung|доказательство|доказано|смрешение|нетответа"
 )
 _MARKS = re.compile(r"\\(?:black)?square|\\Box|\\qed|[-\u2013\u2014?_.\s\[\]{}*…□■∎]")
-_OF_SENTENCES = re.compile(r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b")
+_OF_SENTENCES = re.compile(
+    r"\b(is|are|was|were|has|have|the|he|she|it|they|we|so|therefore|because|thus|answer)\b"
+)
 
 
 def strip_answer(answer: str) -> str:
@@ -111,7 +129,9 @@ def strip_answer(answer: str) -> str:
 
 
 def write_latex(text: str) -> str:
-    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits. Idempotent."""
+    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits.
+    Idempotent.
+    """
     if text.isascii():
         return text
     while (rooted := _ROOT.sub(_write_root, text)) != text:  # roots of roots
@@ -123,27 +143,36 @@ def write_latex(text: str) -> str:
 def canonical(text: str) -> str:
     r"""The text as `write_latex` has it, less spellings that the parser does not know.
 
-    Colours, bold type and an answer's full stop are taken off, digits are joined over `\,`, `{,}` and the like, and a
-    repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2) becomes a fraction. The i of 2i stands
-    apart, upright names are as usual, and degrees inside of a function, which the parser drops, become radians.
+    Colours, bold type and an answer's full stop are taken off, digits are joined over `\,`, `{,}`
+    and the like, and a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2)
+    becomes a fraction. The i of 2i stands apart, upright names are as usual, and degrees inside of
+    a function, which the parser drops, become radians.
     """
     plain = _remove_style(text).replace(r"\varnothing", r"\emptyset")
     plain = _GROUPED.sub(lambda number: re.sub(_GROUP, "", number[0]), plain)
-    plain = _MIXED.sub(_make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain))))
+    plain = _MIXED.sub(
+        _make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain)))
+    )
     plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))
     plain = _POWER_OF_TEN.sub(r"\1 \\cdot 10^{\2\3}", _DEGREE.sub(r"^{\\circ}", plain))
     plain = _NUMBER_SET.sub(lambda name: rf"\mathbb{{{name[1] or name[2]}}}", plain)
-    plain = _OF_DEGREES.sub(lambda part: _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", part[0]), plain)
+    plain = _OF_DEGREES.sub(
+        lambda part: _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", part[0]), plain
+    )
     return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
 
 
 def join_thousands(text: str) -> str:
     """The text with 1234 for 1,234, unless it stands in brackets."""
-    return _WITH_COMMAS.sub(lambda match: re.sub(r",(?:\\!\s*)?", "", match[0]) if match[1] else match[0], text)
+    return _WITH_COMMAS.sub(
+        lambda match: re.sub(r",(?:\\!\s*)?", "", match[0]) if match[1] else match[0], text
+    )
 
 
 def bare_answer(answer: str) -> str:
-    """An answer less wrappers and the full stop at its end, its parts joined by commas, its digits over spaces."""
+    """An answer less wrappers and the full stop at its end, its parts joined by commas, its digits
+    over spaces.
+    """
     bare = _OR.sub(", ", _LAST_STOP.sub("", strip_answer(answer)))
     return bare.replace(" ", "") if _SPACED.fullmatch(bare) else bare
 
@@ -159,13 +188,19 @@ def _spell(part: re.Match[str]) -> str:
         return part[0]
 
     def kind_of(character: str) -> str:  # how it stands for others, in Unicode's words
-        return "" if character in _SYMBOLS else re.sub(r"(<\w+>)?.*", r"\1", unicodedata.decomposition(character))
+        return (
+            ""
+            if character in _SYMBOLS
+            else re.sub(r"(<\w+>)?.*", r"\1", unicodedata.decomposition(character))
+        )
 
     spelled = ""
     for kind, characters in groupby(part[0], kind_of):
         run = "".join(characters)
         if kind == "<fraction>":
-            for above, below in (unicodedata.normalize("NFKC", character).split("\u2044") for character in run):
+            for above, below in (
+                unicodedata.normalize("NFKC", character).split("\u2044") for character in run
+            ):
                 spelled += rf"\frac{{{above}}}{{{below}}}"
         else:
             plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
@@ -175,12 +210,18 @@ def _spell(part: re.Match[str]) -> str:
 
 
 def _remove_style(text: str) -> str:
-    r"""The text less colours, `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, which the parser knows.
+    r"""The text less colours, `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, which the
+    parser knows.
 
-    Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter (`2^\bm{10}`).
+    Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter
+    (`2^\bm{10}`).
     """
     plain = _BOLD_WORDS.sub(r"\\text", re.sub(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}", "", text))
-    while (lighter := _BOLD_GROUP.sub(lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain)) != plain:
+    while (
+        lighter := _BOLD_GROUP.sub(
+            lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain
+        )
+    ) != plain:
         plain = lighter
     return re.sub(_BOLD, " ", plain)
 
@@ -198,22 +239,34 @@ def _make_improper(number: re.Match[str]) -> str:
 
 
 def normal_answer(value: object) -> str:
-    r"""An answer as it is graded and scored; empty for what is neither text, a number nor a list of these.
+    r"""An answer as it is graded and scored; empty for what is neither text, a number nor a list of
+    these.
 
-    Of a whole solution the answer alone: what follows the last `####`, or stands in the last `\boxed{}`. A number has
-    no leading zeros, a whole one no decimals (a column of integers with holes is read as floats), a float no exponent;
-    full-width digits, ¾ and x² are written as the grader knows them. A list, also one written as text, is its items
-    with commas between them. Doubled backslashes are halved; escapes of JSON and HTML, and quotes, are taken off.
+    Of a whole solution the answer alone: what follows the last `####`, or stands in the last
+    `\boxed{}`. A number has no leading zeros, a whole one no decimals (a column of integers with
+    holes is read as floats), a float no exponent; full-width digits, ¾ and x² are written as the
+    grader knows them. A list, also one written as text, is its items with commas between them.
+    Doubled backslashes are halved; escapes of JSON and HTML, and quotes, are taken off.
     """
     if isinstance(value, list | tuple):
         items = [normal_answer(item) for item in value]
-        return items[0] if len(items) == 1 else ", ".join(map(strip_answer, items)) if all(items) else ""
+        return (
+            items[0]
+            if len(items) == 1
+            else ", ".join(map(strip_answer, items))
+            if all(items)
+            else ""
+        )
     text = answer_text(value)
-    if isinstance(value, float):  # the grader finds 1e-05 equal to itself, but to no other spelling of the number
+    if isinstance(
+        value, float
+    ):  # the grader finds 1e-05 equal to itself, but to no other spelling of the number
         text = format(Decimal(text), "f") if math.isfinite(value) else ""
     if (listed := _listed(text)) is not None:
         return normal_answer(listed)
-    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text).replace("\\/", "/")
+    text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text).replace(
+        "\\/", "/"
+    )
     text = html.unescape(text) if re.search(r"&(?:[A-Za-z]{2,6}\d{0,2}|#\d+);", text) else text
     if quoted := _QUOTED.fullmatch(text):
         text = quoted[quoted.lastindex or 0]
@@ -229,9 +282,11 @@ def normal_answer(value: object) -> str:
 
 
 def _listed(text: str) -> list[object] | None:
-    r"""The items of a list of texts that JSON or Python wrote, such as `["165"]`; None for any other text.
+    r"""The items of a list of texts that JSON or Python wrote, such as `["165"]`; None for any
+    other text.
 
-    LaTeX in it may have been escaped or not: `\f` is the beginning of `\frac` rather than a form feed.
+    LaTeX in it may have been escaped or not: `\f` is the beginning of `\frac` rather than a form
+    feed.
     """
     if re.match(r"\s*[\[(]\s*[\"']", text):
         if _LONE_BACKSLASH.search(text):

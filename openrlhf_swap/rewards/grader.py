@@ -1,9 +1,11 @@
-"""Is a response correct? A pool of processes with hard limits answers, in which a verifier may hang or crash.
+"""Is a response correct? A pool of processes with hard limits answers, in which a verifier may hang
+or crash.
 
-math-verify's own time limits use signals, which fail outside the main thread and cannot interrupt every expression.
-Here the kernel ends a process when its CPU time is used up, and the process is replaced. Wall time only guards against
-a process that does not run: on a busy host every grading gets its turn. `multiprocessing`'s processes would import the
-caller's main module again: a notebook has none, and a script without a main guard does not survive that.
+math-verify's own time limits use signals, which fail outside the main thread and cannot interrupt
+every expression. Here the kernel ends a process when its CPU time is used up, and the process is
+replaced. Wall time only guards against a process that does not run: on a busy host every grading
+gets its turn. `multiprocessing`'s processes would import the caller's main module again: a notebook
+has none, and a script without a main guard does not survive that.
 """
 
 import json
@@ -27,7 +29,13 @@ from typing import Any, Literal
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
 from openrlhf_swap.rewards.statements import text_after_thought
-from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, UNIT_TESTS, Reference, find_verifier
+from openrlhf_swap.rewards.verifiers import (
+    MATH,
+    THOUGHT_CLOSED,
+    UNIT_TESTS,
+    Reference,
+    find_verifier,
+)
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2
@@ -46,9 +54,8 @@ _PROGRAM = (
 class Grade:
     """The verdict on one response. Grades that differ in `slow`, `why` or `stated` alone are equal.
 
-    Attributes:
-        correct: never True unless `status` is "ok".
-        status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (a time limit was hit) or
+    Attributes: correct: never True unless `status` is "ok". status: "ok" (graded), "no_answer" (the
+        response states no answer), "timeout" (a time limit was hit) or
             "error" (the reference answer cannot be parsed, or the verifier failed).
         slow: whether grading came near its time limit, hit it, or needed a second process.
         score: the reward, between 0 and 1; 1.0 or 0.0 unless a verifier says otherwise.
@@ -65,41 +72,57 @@ class Grade:
 
 
 class Grader:
-    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with this one.
+    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with
+    this one.
 
-    `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that does not answer
-    within six times as many seconds of wall time (with unit tests within an hour) is replaced, and its successor asked
-    once.
+    `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that
+    does not answer within six times as many seconds of wall time (with unit tests within an hour)
+    is replaced, and its successor asked once.
     """
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
         self._processes = processes
-        self._idle: LifoQueue[_Child] = LifoQueue()  # the last one used is the likeliest to be started
+        self._idle: LifoQueue[_Child] = (
+            LifoQueue()
+        )  # the last one used is the likeliest to be started
         for _ in range(processes):
             self._idle.put(_Child(verifier, time_limit))
 
-    def grade(self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT) -> Grade:
+    def grade(
+        self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT
+    ) -> Grade:
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
     def grade_many(
         self, pairs: Sequence[tuple[str, str | Reference]], end_of_thought: str = END_OF_THOUGHT
     ) -> list[Grade]:
-        """Grade pairs of a response and a reference in parallel; one grade each, in order. Never raises.
+        """Grade pairs of a response and a reference in parallel; one grade each, in order. Never
+        raises.
 
-        The text after the first `end_of_thought` of a response is graded, or all of it without one. There math-verify
-        and `multiple_choice` ask for a stated final answer, because a number in a thought is not an answer.
+        The text after the first `end_of_thought` of a response is graded, or all of it without one.
+        There math-verify and `multiple_choice` ask for a stated final answer, because a number in a
+        thought is not an answer.
         """
         requests = []
         for response, answer in pairs:
             known = answer if isinstance(answer, Reference) else Reference(answer)
             metadata = {**known.metadata, THOUGHT_CLOSED: end_of_thought in response}
             text = text_after_thought(response, end_of_thought)
-            requests.append({"problem": known.problem, "answer": known.answer, "response": text, "metadata": metadata})
+            requests.append(
+                {
+                    "problem": known.problem,
+                    "answer": known.answer,
+                    "response": text,
+                    "metadata": metadata,
+                }
+            )
         return [Grade(**reply) for reply in self._ask_all(requests)]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether math-verify can grade against each reference answer at all."""
-        return [reply["correct"] for reply in self._ask_all([{"answer": answer} for answer in answers])]
+        return [
+            reply["correct"] for reply in self._ask_all([{"answer": answer} for answer in answers])
+        ]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
@@ -120,7 +143,9 @@ class Grader:
 
 
 class _Child:
-    """One grading process, with a socket to it: started when it is asked, and again when it is gone."""
+    """One grading process, with a socket to it: started when it is asked, and again when it is
+    gone.
+    """
 
     def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
@@ -130,24 +155,38 @@ class _Child:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The fields of a grade.
 
-        A process that dies, or is late though it hardly computes, is replaced and asked again: it may have been killed
-        or stopped from outside. A second one that fares the same was the grading's own doing.
+        A process that dies, or is late though it hardly computes, is replaced and asked again: it
+        may have been killed or stopped from outside. A second one that fares the same was the
+        grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
-        wall = UNIT_TESTS_SECONDS if self._verifier == UNIT_TESTS else WALL_TIME_FACTOR * self._cpu_seconds
+        wall = (
+            UNIT_TESTS_SECONDS
+            if self._verifier == UNIT_TESTS
+            else WALL_TIME_FACTOR * self._cpu_seconds
+        )
         for attempt in range(ATTEMPTS):
             try:
                 grade, seconds = _exchange(self._start(), message, wall)
                 return {**grade, "slow": attempt > 0 or seconds > SLOW * self._cpu_seconds}
-            except (OSError, ValueError) as error:  # it could not start, or ended: no line, or half a line
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # it could not start, or ended: no line, or half a line
                 is_late = isinstance(error, TimeoutError)
                 is_over = self.stop() == -signal.SIGPROF and not is_late
                 if is_over:
                     break
-        return {"correct": False, "status": "timeout" if is_late or is_over else "error", "slow": True}
+        return {
+            "correct": False,
+            "status": "timeout" if is_late or is_over else "error",
+            "slow": True,
+        }
 
     def stop(self) -> int | None:
-        """Kill the process and all that it started, whatever they do; returns its exit status if there was one."""
+        """Kill the process and all that it started, whatever they do; returns its exit status if
+        there was one.
+        """
         if self._running is None:
             return None
         (process, connection), self._running = self._running, None
@@ -161,7 +200,9 @@ class _Child:
         if self._running and self._running[0].poll() is None:
             return self._running[1]
         self.stop()
-        if self._verifier == MATH and find_spec("math_verify") is None:  # the process would only be gone
+        if (
+            self._verifier == MATH and find_spec("math_verify") is None
+        ):  # the process would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         arguments = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
         ours, theirs = socket.socketpair()
@@ -175,7 +216,9 @@ class _Child:
 
 
 def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
-    """Send a message and read a line of JSON, both before one deadline; raises OSError or ValueError otherwise."""
+    """Send a message and read a line of JSON, both before one deadline; raises OSError or
+    ValueError otherwise.
+    """
     deadline = time.monotonic() + seconds
     connection.settimeout(seconds)
     connection.sendall(message)
@@ -189,11 +232,13 @@ def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
 
 
 def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
-    """A grading process: says "ready", then answers requests, lines of JSON, until its standard input ends.
+    """A grading process: says "ready", then answers requests, lines of JSON, until its standard
+    input ends.
 
-    A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says whether it can be
-    graded against. The reply is the fields of a grade, and the CPU seconds that it took. The kernel ends the process
-    by SIGPROF after `cpu_limit` such seconds, in the middle of any computation.
+    A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says
+    whether it can be graded against. The reply is the fields of a grade, and the CPU seconds that
+    it took. The kernel ends the process by SIGPROF after `cpu_limit` such seconds, in the middle of
+    any computation.
     """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library may print
@@ -212,12 +257,23 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
                 verdict = verifier.judge(**request)
                 given = {"score": verdict.score, "why": verdict.why, "stated": verdict.stated}
                 correct = bool(verdict.correct) and verdict.answered
-                reply = {"correct": correct, "status": "ok" if verdict.answered else "no_answer", **given}
+                reply = {
+                    "correct": correct,
+                    "status": "ok" if verdict.answered else "no_answer",
+                    **given,
+                }
             else:
-                reply = {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
+                reply = {
+                    "correct": verifier.find_fault(request["answer"], {}) is None,
+                    "status": "ok",
+                }
         except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
             why = traceback.format_exception_only(error)[-1].strip()
-            reply = {"correct": False, "status": "error", "why": str(error) if isinstance(error, ConfigError) else why}
+            reply = {
+                "correct": False,
+                "status": "error",
+                "why": str(error) if isinstance(error, ConfigError) else why,
+            }
             if tracebacks > 0 and not isinstance(error, ConfigError):
                 tracebacks -= 1
                 traceback.print_exc()
@@ -229,15 +285,18 @@ _shared = cache(lambda verifier: Grader(verifier=verifier))
 
 
 def grade_answer(
-    response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT, verifier: str = MATH
+    response: str,
+    answer: str | Reference,
+    end_of_thought: str = END_OF_THOUGHT,
+    verifier: str = MATH,
 ) -> Grade:
     r"""Grade a response with the process-wide grader of a verifier.
 
-    Args:
-        response: the generated text alone, without the prompt. The text after the first end of the thought is graded;
+    Args: response: the generated text alone, without the prompt. The text after the first end of
+        the thought is graded;
             without one, the final answer that the text states.
-        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other verifiers perhaps
-            a `Reference`, with the problem and the other columns of its row.
+        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other
+            verifiers perhaps a `Reference`, with the problem and the other columns of its row.
         end_of_thought: what closes a thought; R1's by default.
         verifier: math (math-verify), or another one's name: see docs/use/own_verifier.md.
     """

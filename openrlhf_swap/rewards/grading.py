@@ -35,16 +35,29 @@ _OF_NUMBER = re.compile(  # words that make it another number, or a range
     r"\b(?:hundred|thousand|[mb]illion|trillion|dozen|or|and|more|less|fewer|least|most|not)s?\b|[百千万萬億亿]|以[上下内內]"
 )
 _SPACE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # between two digits it separates
-_WORD = re.compile(r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}")  # also "so 2"
-_INSIDE = re.compile(r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})")  # a formula, or text that holds the number, too
+_WORD = re.compile(
+    r"(?<!\S)(?:[A-Za-z]{3,}(?![A-Za-z(])|[A-Za-z]{2}(?= \d))|[^\W\d_A-Za-z]{2,}"
+)  # also "so 2"
+_INSIDE = re.compile(
+    r"(?<=\$)[^$]+(?=\$)|(?<=\\text\{)[^{}]+(?=\})"
+)  # a formula, or text that holds the number, too
 _MATHEMATICS = re.compile(r"\$|\\[()\[\]]")
 _WAVERING = re.compile(
     r"(?s)\d.*(?:\b(?:maybe|perhaps|possibly|alternatively|otherwise|also|(?:could|might)\s+be|quiz[áà]s?|tal\s+vez|peut-être|vielleicht|talvez|forse)\b"
     r"|\\(?:lor|vee)|\\?\||~|或|または|또는|可能|\(\s*or\b).*\d"
     r"|\d.*\d.*\b(?:unless|if)\b|\A\W*(?:maybe|perhaps|possibly)\b|\?\W*\Z"
 )
-_NEARLY = re.compile(r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?[Rr]ightarrow|implies|iff)(?![A-Za-z])|≈")
-_UNITS = {"%": "percent", r"\%": "percent", "dollar": r"\$", "dollars": r"\$", "euro": "€", "euros": "€"}
+_NEARLY = re.compile(
+    r"\\(?:approx|simeq|sim|cong|equiv|mid|to|(?:left)?[Rr]ightarrow|implies|iff)(?![A-Za-z])|≈"
+)
+_UNITS = {
+    "%": "percent",
+    r"\%": "percent",
+    "dollar": r"\$",
+    "dollars": r"\$",
+    "euro": "€",
+    "euros": "€",
+}
 # It warns at every call that its own time limits are off; ours end the process.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
@@ -52,11 +65,13 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """Whether a response states the reference answer.
 
-    Nearly every text contains a number. In a response that never closed its thought, only a stated answer counts.
-    After a thought any number can be correct; a wrong number that was not stated as the answer is not an answer. A
-    reference answer that cannot be parsed is a ValueError.
+    Nearly every text contains a number. In a response that never closed its thought, only a stated
+    answer counts. After a thought any number can be correct; a wrong number that was not stated as
+    the answer is not an answer. A reference answer that cannot be parsed is a ValueError.
     """
-    bare = answers.bare_answer(answers.canonical(answers.strip_answer(answers.normal_answer(answer))))
+    bare = answers.bare_answer(
+        answers.canonical(answers.strip_answer(answers.normal_answer(answer)))
+    )
     if not bare:
         raise ValueError("the reference answer is empty")
     closed = bool(metadata[THOUGHT_CLOSED])
@@ -78,15 +93,21 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     if bare.isascii() and not _parse_answer(bare):
         raise ValueError("the reference answer cannot be parsed")
     known = {getattr(units, _unit(answer) or "", None) for answer in (bare, stated)}
-    if sum(isinstance(unit, units.Quantity) for unit in known) > 1 or _is_hedge(stated):  # 10 m and 10 cm; 3 or 4
+    if sum(isinstance(unit, units.Quantity) for unit in known) > 1 or _is_hedge(
+        stated
+    ):  # 10 m and 10 cm; 3 or 4
         return Verdict(0.0)
     equal = _states(stated, text, bare)
     return Verdict(float(equal)) if equal or stated else NO_ANSWER
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
-    """A reference answer is words in other letters, or must be understood and be correct when given as a response."""
-    bare = answers.bare_answer(answers.canonical(answers.strip_answer(answers.normal_answer(answer))))
+    """A reference answer is words in other letters, or must be understood and be correct when given
+    as a response.
+    """
+    bare = answers.bare_answer(
+        answers.canonical(answers.strip_answer(answers.normal_answer(answer)))
+    )
     gold = _parse_answer(bare)
     is_good = not bare.isascii() or _are_equal(gold, _parse_response(f"\\boxed{{{bare}}}"))
     return None if is_good else answers.UNPARSABLE_ANSWER
@@ -99,9 +120,13 @@ def _as_written(bare: str) -> str:
 
 
 def _is_hedge(stated: str) -> bool:
-    r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or a number is one."""
+    r"""Whether an answer is none or two: `\ne 4`, `3 \approx 4`. An approximation of a variable or
+    a number is one.
+    """
     is_short = len(stated) <= LONGEST_QUANTITY
-    if is_short and (statements.DENIED.match(stated) or _WAVERING.search(statements.unwrap_text(stated))):
+    if is_short and (
+        statements.DENIED.match(stated) or _WAVERING.search(statements.unwrap_text(stated))
+    ):
         return True
     sides = _NEARLY.split(_MATHEMATICS.sub("", stated))
     if len(sides) > 1 and re.search(r"\d", sides[-1]):
@@ -110,7 +135,8 @@ def _is_hedge(stated: str) -> bool:
 
 
 def _states(stated: str, text: str, bare: str) -> bool:
-    """Whether a response equals the reference answer, as both stand or without thousands separators and units.
+    """Whether a response equals the reference answer, as both stand or without thousands separators
+    and units.
 
     Of a response that states an answer this answer alone is read, so that no response states two.
     """
@@ -120,7 +146,9 @@ def _states(stated: str, text: str, bare: str) -> bool:
     if len({_unit(bare), _unit(stated)} - {None}) < 2:
         plain = [*map(_strip_unit, plain)]
     for answer, response in dict.fromkeys([(bare, read), (plain[0], plain[1])]):
-        is_prose = not stated or (not is_box and (_MATHEMATICS.search(response) or _WORD.search(response)))
+        is_prose = not stated or (
+            not is_box and (_MATHEMATICS.search(response) or _WORD.search(response))
+        )
         prediction = _parse_response(response if is_prose else f"\\boxed{{{response}}}")
         if _are_equal(_parse_answer(answer), prediction):
             return True
@@ -128,7 +156,9 @@ def _states(stated: str, text: str, bare: str) -> bool:
 
 
 def _strip_unit(text: str) -> str:
-    """The text less signs of currencies, and less a unit that an answer may lack and the parser does not take off."""
+    """The text less signs of currencies, and less a unit that an answer may lack and the parser
+    does not take off.
+    """
     plain = _CURRENCY.sub("", text)
     words = _MEASURED.fullmatch(plain)
     is_unit = words and _WORD_OF_UNIT.search(words[2]) and not _OF_NUMBER.search(words[2])
@@ -146,21 +176,32 @@ def _parse_response(text: str) -> list[Any]:
 
 
 def _are_equal(gold: list[Any], prediction: list[Any]) -> bool:
-    """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text it was read from."""
+    """Whether two parsed answers are equal. Each holds an expression, if it has one, and the text
+    it was read from.
+    """
     if not gold or not prediction or _is_false(prediction[0]):
         return False
     texts = [text for text in (gold[-1], prediction[-1]) if isinstance(text, str)]
-    if len({base[1] for text in texts if (base := _BASE.search(text))}) > 1:  # which the parser drops: 1001_2, 1001_3
+    if (
+        len({base[1] for text in texts if (base := _BASE.search(text))}) > 1
+    ):  # which the parser drops: 1001_2, 1001_3
         return False
-    if {type(gold[0]), type(prediction[0])} == {Exp1, Symbol}:  # math-verify takes any letter E for Euler's number
+    if {type(gold[0]), type(prediction[0])} == {
+        Exp1,
+        Symbol,
+    }:  # math-verify takes any letter E for Euler's number
         return False
     # As a set of numbers, x <= 2 is (-oo, 2].
     options = {"float_rounding": DECIMALS, "allow_set_relation_comp": True, "timeout_seconds": None}
-    return bool(verify_parsed(gold, prediction, **options)) and not _differ_slightly(gold[0], prediction[0])
+    return bool(verify_parsed(gold, prediction, **options)) and not _differ_slightly(
+        gold[0], prediction[0]
+    )
 
 
 def _is_false(prediction: Any) -> bool:
-    """Whether an answer compares numbers alone, of which math-verify reads the last: 1 = 2, x = 3 = 4, or 1 < 2."""
+    """Whether an answer compares numbers alone, of which math-verify reads the last: 1 = 2, x = 3 =
+    4, or 1 < 2.
+    """
     if isinstance(prediction, And):
         return any(map(_is_false, prediction.args))
     if not isinstance(prediction, Relational) or prediction.free_symbols:
@@ -173,7 +214,8 @@ def _is_false(prediction: Any) -> bool:
 
 
 def _differ_slightly(gold: Any, prediction: Any) -> bool:
-    """Whether two values differ by less than math-verify takes for nothing, or rounds off, but relatively by more.
+    """Whether two values differ by less than math-verify takes for nothing, or rounds off, but
+    relatively by more.
 
     0.0000002 is not 0.0000001. Values of variables are tried at a place, and lists item by item.
     """

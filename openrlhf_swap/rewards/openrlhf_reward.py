@@ -1,7 +1,7 @@
 """The reward function that OpenRLHF loads by path (`--reward.remote_url`) in its rollout actors.
 
-OpenRLHF calls it in worker threads, one response at a time, and swallows exceptions: a missing reward loses the whole
-batch silently. Nothing in here raises.
+OpenRLHF calls it in worker threads, one response at a time, and swallows exceptions: a missing
+reward loses the whole batch silently. Nothing in here raises.
 """
 
 from contextlib import suppress
@@ -13,21 +13,31 @@ from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 
 def reward_func(
-    queries: list[str], prompts: list[str], labels: list[Any], end_of_thought: str = END_OF_THOUGHT, grader: str = MATH
+    queries: list[str],
+    prompts: list[str],
+    labels: list[Any],
+    end_of_thought: str = END_OF_THOUGHT,
+    grader: str = MATH,
 ) -> dict[str, Any]:
-    """Grade one response (in `queries`, after its prompt) by its label: a reference answer, or that of a `Reference`.
+    """Grade one response (in `queries`, after its prompt) by its label: a reference answer, or that
+    of a `Reference`.
 
-    Returns `rewards` and `scores`, between 0 and 1, and as metrics whether it is correct, the grader's status and
-    whether this was slow. What closes a thought and the verifier's name come from the trainer.
+    Returns `rewards` and `scores`, between 0 and 1, and as metrics whether it is correct, the
+    grader's status and whether this was slow. What closes a thought and the verifier's name come
+    from the trainer.
     """
     prompt, grade = prompts[0], Grade(correct=False, status="error")
-    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it may quote an answer.
+    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it
+    # may quote an answer.
     _, prompt_again, response = queries[0].partition(prompt) if prompt else ("", "", "")
     if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
         response = end_of_thought + response
     with suppress(ValueError):  # a label that cannot be read
         if prompt_again:
             grade = grade_answer(response, Reference.parse(labels[0]), end_of_thought, grader)
-    logs = {f"swap/grader_{status}": float(grade.status == status) for status in ("no_answer", "timeout", "error")}
+    logs = {
+        f"swap/grader_{status}": float(grade.status == status)
+        for status in ("no_answer", "timeout", "error")
+    }
     logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
     return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}

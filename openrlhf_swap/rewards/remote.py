@@ -1,8 +1,9 @@
 """Runs inside the sandbox: a program in one process, and in another one the checks that call it.
 
-What the program returns reaches the checks as built-in values, read by an unpickler that makes nothing else, or as the
-number of an object that stays with the program. So the program meets neither the checks nor what they expect, and no
-object of its own is ever equal to a value. This file is sent as text: it imports the standard library alone.
+What the program returns reaches the checks as built-in values, read by an unpickler that makes
+nothing else, or as the number of an object that stays with the program. So the program meets
+neither the checks nor what they expect, and no object of its own is ever equal to a value. This
+file is sent as text: it imports the standard library alone.
 """
 
 import builtins
@@ -22,20 +23,28 @@ from fractions import Fraction
 from multiprocessing.connection import Connection
 from typing import Any
 
-LONGEST = 2**27  # bytes of a message; what the program writes into the pipe itself begins with a larger number
-PIPES: tuple[int, ...] = globals().get("PIPES", ())  # the sandbox sets it: to write to the other end, and to read
+LONGEST = (
+    2**27
+)  # bytes of a message; what the program writes into the pipe itself begins with a larger number
+PIPES: tuple[int, ...] = globals().get(
+    "PIPES", ()
+)  # the sandbox sets it: to write to the other end, and to read
 # Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)
 _DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
 _LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
 _VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 _BETWEEN_OBJECTS = {  # a comparison or a sum with a value of the checks would tell it to the program
-    f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
+    f"__{name}__": getattr(operator, name)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
 }
 _SPECIAL: dict[str, Any] = {
     "__call__": lambda function, *arguments, **named: function(*arguments, **named),
     **{f"__{kind.__name__}__": kind for kind in (len, iter, next, str, repr, bool, float, abs)},
-    **{f"__{name}__": getattr(operator, name) for name in ("index", "getitem", "setitem", "delitem")},
+    **{
+        f"__{name}__": getattr(operator, name)
+        for name in ("index", "getitem", "setitem", "delitem")
+    },
     **_BETWEEN_OBJECTS,
 }
 
@@ -49,7 +58,9 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, Remote):
             return ["yours", value._number]
         kind = value if isinstance(value, type) else type(value)
-        if kind in _VALUES.values() or (kind is not value and (isinstance(value, _DATA) or _is_numpy(value))):
+        if kind in _VALUES.values() or (
+            kind is not value and (isinstance(value, _DATA) or _is_numpy(value))
+        ):
             return None
         self.link.kept.append(value)
         return ["mine", len(self.link.kept) - 1]
@@ -57,7 +68,9 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         for kind in _PLAIN:
             if isinstance(value, kind) and type(value) is not kind:
-                return kind, (list(value) if kind in (tuple, list, set, frozenset) else kind(value),)
+                return kind, (
+                    list(value) if kind in (tuple, list, set, frozenset) else kind(value),
+                )
         if _is_numpy(value):
             plain = value.tolist()
             return type(plain), (plain,)
@@ -85,7 +98,10 @@ class Link:
     def __init__(self, seconds: float = 0.0) -> None:
         self.kept: list[Any] = []
         self._seconds = seconds  # of CPU time for each call; the process ends with them
-        self._out, self._in = Connection(PIPES[0], readable=False), Connection(PIPES[1], writable=False)
+        self._out, self._in = (
+            Connection(PIPES[0], readable=False),
+            Connection(PIPES[1], writable=False),
+        )
 
     def send(self, kind: str, value: Any) -> None:
         pickler = _Pickler(buffer := io.BytesIO())
@@ -111,20 +127,28 @@ class Link:
         self.send("call", request)
         return self.receive()
 
-    def _answer(self, target: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _answer(
+        self, target: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
         try:
             if self._seconds:
                 signal.setitimer(signal.ITIMER_PROF, self._seconds)
-            elif name != "__call__":  # the program may call what it was given, and look into nothing
+            elif (
+                name != "__call__"
+            ):  # the program may call what it was given, and look into nothing
                 raise TypeError
             special = _SPECIAL.get(name)
-            self.send("value", special(target, *arguments, **named) if special else getattr(target, name))
+            self.send(
+                "value", special(target, *arguments, **named) if special else getattr(target, name)
+            )
         except BaseException as error:  # noqa: BLE001 (code that we have not seen)
             self.send("error", type(error).__name__)
 
 
 class Remote:
-    """An object of the other process. It equals objects of that process alone, if these say so, and no value."""
+    """An object of the other process. It equals objects of that process alone, if these say so, and
+    no value.
+    """
 
     def __init__(self, link: Link, number: int) -> None:
         self._link, self._number = link, number
@@ -152,7 +176,9 @@ def run_program(prelude: str) -> None:
     given = json.load(sys.stdin)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
-    module = sys.modules["solution"] = types.ModuleType("solution")  # where a dataclass looks for its module
+    module = sys.modules["solution"] = types.ModuleType(
+        "solution"
+    )  # where a dataclass looks for its module
     space = vars(module)
     exec(prelude, space)
     before = dict(space)
@@ -160,12 +186,16 @@ def run_program(prelude: str) -> None:
     signal.setitimer(signal.ITIMER_PROF, given["seconds"])
     exec(compile(given["code"], "solution.py", "exec"), space)
     link.kept.append(space)
-    link.send("value", [name for name, value in space.items() if before.get(name, before) is not value])
+    link.send(
+        "value", [name for name, value in space.items() if before.get(name, before) is not value]
+    )
     link.receive()
 
 
 class _Names(dict[str, Any]):
-    """The checks' own names, then the program's (Python's own ones only if they use no other), then the modules'."""
+    """The checks' own names, then the program's (Python's own ones only if they use no other), then
+    the modules'.
+    """
 
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
         super().__init__(__builtins__=builtins)
@@ -195,7 +225,11 @@ def run_checks(imports: str) -> None:
                 passed = True
             else:
                 name, arguments, expected = test
-                function = getattr(names["Solution"](), name) if "Solution" in names.defined else names[name]
+                function = (
+                    getattr(names["Solution"](), name)
+                    if "Solution" in names.defined
+                    else names[name]
+                )
                 passed = json.loads(json.dumps(function(*arguments))) == expected
         except BaseException:  # noqa: BLE001 (an assert, or code that we have not seen)
             passed = False

@@ -1,8 +1,9 @@
 r"""What a response states as its answer: in a box, in an announcement, or by being nothing else.
 
-One list of announcements serves numbers and the letters of a choice. The verifier `multiple_choice` reads a letter
-from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or from a response that is nothing else. A
-box may hold an option's text instead, if the row has a column `options`. Standard library only.
+One list of announcements serves numbers and the letters of a choice. The verifier `multiple_choice`
+reads a letter from the last `\boxed{}`, from the last "Answer: C" or "the answer is (C)", or from a
+response that is nothing else. A box may hold an option's text instead, if the row has a column
+`options`. Standard library only.
 """
 
 import re
@@ -21,11 +22,14 @@ _PROSE = re.compile(  # two words in a row, "Step 3", "5 make 41"
 _LONGEST_BARE = 200  # characters of a response that may be nothing but an answer
 _BOX = r"\\(?:boxed|fbox|framebox)"
 _BRACES = re.compile(rf"{_BOX}\s*\{{|\{{|\}}")
-_BETWEEN_BOXES = re.compile(r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*")  # one answer
+_BETWEEN_BOXES = re.compile(
+    r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*"
+)  # one answer
 _HOLDS_NOTHING = r"\s*(?:(?:\.{3}|…|\\l?dots|\?)\s*)?\}"  # it quotes the instruction
 _BARE_BOX = re.compile(rf"{_BOX}(?:\s*(\d[\d.,]*(?<!\D))|\s+([A-Za-z])(?![A-Za-z]))")
 _FILLED_BOX = re.compile(rf"{_BOX}\s*(?:\{{(?!{_HOLDS_NOTHING})|\Z)")
-# How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers and letters alike.
+# How a response announces its answer: by a sentence, a heading, a tag or GSM8K's mark; for numbers
+# and letters alike.
 _COPULA = (
     r"(?:\b(?:is|are|was|were|equals|comes\s+(?:out\s+)?to(?:\s+be)?|turns\s+out\s+to\s+be"
     r"|(?:would|must|should|will|could|might|may|has\s+to)(?:\s+\w+)?\s+be"
@@ -62,7 +66,8 @@ _TERM = r"[^\s\d!-/:-@\[-`{-~\uff1a]+"  # a word of any script, whose vowel sign
 _LABEL = re.compile(  # "Resultado: 5", "The sum is 5"
     rf"[^\w\n<]*(?:{_TERM}(?:\s{_TERM}){{0,3}}\s*[*_`]*[:\uff1a]|\w[^\n:=$\d]{{0,60}}?{_COPULA})[\s*_`]*(?=\S)"
 )
-# What is compared with a number, or denied, is not stated: one list for announcements and for prose.
+# What is compared with a number, or denied, is not stated: one list for announcements and for
+# prose.
 _COMPARED = (
     r"not|can\s?not|never|neither|nor|none|nobody|unlikely|unlike|hardly|nearly|almost|less|more|fewer|greater|larger|smaller"
     r"|bigger|lower|higher|below|above|under|over|exceeds?|at\s+(?:most|least)|up\s+to|(?:close|nothing|far)\s+(?:to|like|from)"
@@ -84,7 +89,8 @@ _DENIED_BOX = re.compile(  # right before it or after it; \0 stands for the box
     rf"(?i)(?:\b(?:not|never|cannot\s+be|not\s+equal\s+to|other\s+than|anything\s+but)|n['\u2019]t(?:\s+be)?|{_COMPARISON})"
     rf"[\s$:*(]*\0|\0[\s$*)]*(?:\?|(?:is|are|was|would\s+be|cannot\s+be)\s+(?:\w+\s+)?(?:not\b|{_WRONG})|isn['\u2019]t\b)"
 )
-# What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe 4)".
+# What takes an answer back, or names another one: "3. Or 4", "3, but it could be 4", "3 (or maybe
+# 4)".
 _TAKEN_BACK = re.compile(
     r"(?i)\W{0,9}(?:no\W+)?(?:or\b(?!\s+(?:in\s+other|equivalent|simply))|but\b[^.\n]{0,40}\d[^.\n]{0,20}\b(?:also|possible)"
     r"|(?:actually|wait|sorry|hmm|correction|alternatively|maybe|perhaps|possibly)\b|no[,.!]\s)"
@@ -98,14 +104,19 @@ _GAVE_UP = re.compile(
 )
 # In prose: a sentence, of which only what does not deny, ask or waver can be an answer.
 _SENTENCE = re.compile(r"[^\n]+?(?:[.!?]+(?=\s|\Z)|(?=\n)|\Z)")
-_NOT_SO = re.compile(r"(?i)(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z")
+_NOT_SO = re.compile(
+    r"(?i)(?:,\s*(?:and\s+)?not|,?\s(?:rather\s+than|instead\s+of|unlike))\s[^,;]*\Z"
+)
 _LAST_OF_SEVERAL = re.compile(
     r"(?i)\b(?:or|unless|maybe|perhaps|possibly|could\s+be|might\s+be)\b[^\d\n]{0,15}\d[\d.,]*\W*\Z"
 )
-_HEADING = re.compile(r"(?i)(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?")
+_HEADING = re.compile(
+    r"(?i)(?:(?:so|thus|hence|therefore) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?"
+)
 _SENTENCE_END = re.compile(r"[.!?]\s+")
 _MARKS = " *_`\"'\t"
-# Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars, `<turn|>`, `</s>`.
+# Tokens that families put around an answer, and at its end: `<|im_end|>`, R1's with its own bars,
+# `<turn|>`, `</s>`.
 _MARK = r"<([|\uff5c])[^<>|\uff5c\s]+\1>"
 _MARKS_BEFORE = re.compile(rf"(?:{_MARK}\s*)+")
 _MARK_AFTER = re.compile(rf"(?:{_MARK}|<\w+\|>|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z")
@@ -115,7 +126,9 @@ _WRAPPED = re.compile(
     r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 )
 # "A is wrong. So B.", at the end: what is left is all that a person would say.
-_CONCLUSION = re.compile(r"(?i)(?:\A|[.!?\n])[\s*_]*(?:so|thus|hence|therefore)\b[,:]?\s+([^\n]{1,20})\s*\Z")
+_CONCLUSION = re.compile(
+    r"(?i)(?:\A|[.!?\n])[\s*_]*(?:so|thus|hence|therefore)\b[,:]?\s+([^\n]{1,20})\s*\Z"
+)
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _LETTER = re.compile(
     r"(?i)(?:[\s*_$`\"']|\\[(\[])*(?:(?:option|choice|la)\s+)?"
@@ -131,7 +144,9 @@ _ANOTHER = re.compile(  # "or B" after a letter: whoever names two has not chose
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
-    """The text after the first end of the thought, or all of it without one, less the special tokens around it."""
+    """The text after the first end of the thought, or all of it without one, less the special
+    tokens around it.
+    """
     _, closed, rest = response.partition(end_of_thought)
     visible = (rest if closed else response).strip()
     while mark := _MARK_AFTER.search(visible, max(0, len(visible) - _LONGEST_MARK)):
@@ -140,7 +155,9 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
 
 def is_balanced(text: str) -> bool:
-    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions, not one."""
+    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions, not
+    one.
+    """
     depths = [*accumulate((character == "{") - (character == "}") for character in text)]
     return min(depths) >= 0 and depths[-1] == 0
 
@@ -154,7 +171,8 @@ def last_boxed(text: str) -> str | None:
 def _boxes(text: str) -> list[tuple[int, int, int]]:
     r"""Where every complete box begins, and its contents begin and end, in order.
 
-    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall the grading.
+    Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall
+    the grading.
     """
     open_braces: list[re.Match[str]] = []
     boxes = []
@@ -167,7 +185,9 @@ def _boxes(text: str) -> list[tuple[int, int, int]]:
 
 
 def last_boxes(text: str) -> str | None:
-    r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}` is one answer."""
+    r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}` is one
+    answer.
+    """
     boxes = _boxes(text)
     first = len(boxes) - 1
     while first > 0:
@@ -181,8 +201,9 @@ def last_boxes(text: str) -> str | None:
 def stated_answer(text: str, closed: bool = True) -> str | None:
     r"""The answer that a response states; None if it states none, or takes it back.
 
-    It stands in the last `\boxed{}` that holds something, unless this was cut off, or else in the last announcement
-    ("the answer is"), or is all of the text. After a closed thought also a last line, perhaps with a label, states it.
+    It stands in the last `\boxed{}` that holds something, unless this was cut off, or else in the
+    last announcement ("the answer is"), or is all of the text. After a closed thought also a last
+    line, perhaps with a label, states it.
     """
     plain = remove_empty_boxes(text)
     if _FILLED_BOX.search(plain):
@@ -197,28 +218,47 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
         return _only_answer(text)
     line = text.rstrip().rpartition("\n")[2]
     if label := _LABEL.match(line):
-        line = "" if _DENYING.search(label[0]) else _NOT_SO.sub("", line[label.end() :].removesuffix("."))
+        line = (
+            ""
+            if _DENYING.search(label[0])
+            else _NOT_SO.sub("", line[label.end() :].removesuffix("."))
+        )
     return _only_answer(line)
 
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
-    if len(alone) > _LONGEST_BARE or "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
+    if (
+        len(alone) > _LONGEST_BARE
+        or "\n" in alone
+        or "\\boxed" in alone
+        or alone.endswith((":", "?"))
+    ):
         return None
-    return None if _PROSE.search(alone) or DENIED.match(alone) or not any(map(str.isalnum, alone)) else alone
+    return (
+        None
+        if _PROSE.search(alone) or DENIED.match(alone) or not any(map(str.isalnum, alone))
+        else alone
+    )
 
 
 def prose_answer(text: str) -> str:
-    """What is left of prose after a thought, in which a number may be the answer: no denials, questions or hedges."""
+    """What is left of prose after a thought, in which a number may be the answer: no denials,
+    questions or hedges.
+    """
     return "" if _GAVE_UP.search(text) else _SENTENCE.sub(_assert, text)
 
 
 def _assert(sentence: re.Match[str]) -> str:
     kept = []
-    for clause in re.split(r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;", sentence[0]):
+    for clause in re.split(
+        r"\b(?:but|so|hence|thus|therefore|(?<=\d )it['\u2019]s)\b|;", sentence[0]
+    ):
         plain = clause.rstrip(".! ")
         asserted = _NOT_SO.sub("", plain)
-        is_denied = _DENYING.search(asserted) or ("$" not in asserted and re.search(_COMPARISON, asserted))
+        is_denied = _DENYING.search(asserted) or (
+            "$" not in asserted and re.search(_COMPARISON, asserted)
+        )
         last = _LAST_OF_SEVERAL.search(asserted)
         if not is_denied and not (last and re.search(r"\d", asserted[: last.start()])):
             kept.append(asserted + clause[len(plain) :])
@@ -232,7 +272,9 @@ def is_torn(text: str) -> bool:
 
 
 def last_announcement(text: str) -> tuple[int, str | None] | None:
-    """Where the last announcement of an answer begins, and what it says: None if it denies, compares or wavers."""
+    """Where the last announcement of an answer begins, and what it says: None if it denies,
+    compares or wavers.
+    """
     if not (places := list(_ANNOUNCED.finditer(text))):
         return None
     place = places[-1]
@@ -249,10 +291,12 @@ def last_announcement(text: str) -> tuple[int, str | None] | None:
 
 
 def final_statement(text: str, closed: bool = False) -> str | None:
-    r"""The part of a response that can be graded: what follows a closed thought; None if it states no answer.
+    r"""The part of a response that can be graded: what follows a closed thought; None if it states
+    no answer.
 
-    An open thought counts if it has a box, but not half a one, or is nothing but an answer, and else from where it
-    announces one, so that no number of the thought is taken for it. `\boxed 7` is made `\boxed{7}`, which TeX shows.
+    An open thought counts if it has a box, but not half a one, or is nothing but an answer, and
+    else from where it announces one, so that no number of the thought is taken for it. `\boxed 7`
+    is made `\boxed{7}`, which TeX shows.
     """
     text = _BARE_BOX.sub(lambda box: rf"\boxed{{{box[1] or box[2]}}}", text)
     if closed:
@@ -269,11 +313,13 @@ def remove_empty_boxes(text: str) -> str:
 
 
 def answer_start(text: str) -> int | None:
-    r"""Where a response that never closed its thought begins to state its final answer; None if it does not.
+    r"""Where a response that never closed its thought begins to state its final answer; None if it
+    does not.
 
-    That is the sentence with its last `\boxed{` that holds something, or else the last line: from the sentence that
-    announces an answer ("the answer is", "####", but not "the answer is not"), or all of it below a heading that does.
-    Headings right above ("**Final Answer**") and lines without a word belong to it.
+    That is the sentence with its last `\boxed{` that holds something, or else the last line: from
+    the sentence that announces an answer ("the answer is", "####", but not "the answer is not"), or
+    all of it below a heading that does. Headings right above ("**Final Answer**") and lines without
+    a word belong to it.
     """
     boxes = [box.start() for box in _FILLED_BOX.finditer(text)]
     place = boxes[-1] if boxes else len(text.rstrip())
@@ -291,7 +337,9 @@ def answer_start(text: str) -> int | None:
 
 
 def _above_headings(text: str, line: int) -> int:
-    """Where the headings begin, and the lines without a word, that stand right above the line at `line`."""
+    """Where the headings begin, and the lines without a word, that stand right above the line at
+    `line`.
+    """
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
         words = " ".join(re.findall(r"\w+", text[above:line]))
@@ -324,9 +372,15 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
     boxed = None if is_torn(text) else last_boxes(remove_empty_boxes(text))
     letter = None
     if boxed and not (letter := find_letter(boxed)):
-        same = [name for name, option in zip(LETTERS, options, strict=False) if _plain(option) == _plain(boxed)]
+        same = [
+            name
+            for name, option in zip(LETTERS, options, strict=False)
+            if _plain(option) == _plain(boxed)
+        ]
         letter = same[0] if len(same) == 1 else None
-    if letter is None and (place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])):
+    if letter is None and (
+        place := last_announcement(text if boxed is None else text.rpartition(boxed)[2])
+    ):
         letter = find_letter(place[1] or "")
     elif letter is None and (concluded := _CONCLUSION.search(text)):
         letter = find_letter(concluded[1])
@@ -336,10 +390,16 @@ def stated_letter(text: str, options: Sequence[str] = ()) -> str | None:
 
 
 def find_letter(text: str) -> str | None:
-    """The letter with which a text begins, as it is written; None if it begins otherwise or names another one."""
+    """The letter with which a text begins, as it is written; None if it begins otherwise or names
+    another one.
+    """
     plain = unicodedata.normalize("NFKC", unwrap_text(text))
     letter = _LETTER.match(plain)
-    return None if letter is None or _ANOTHER.match(plain, letter.end()) else letter[letter.lastindex or 0]
+    return (
+        None
+        if letter is None or _ANOTHER.match(plain, letter.end())
+        else letter[letter.lastindex or 0]
+    )
 
 
 def _plain(text: str) -> str:

@@ -1,7 +1,9 @@
-"""Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard library only.
+"""Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard
+library only.
 
-A verifier is a function of problem, answer, response and metadata that returns a Verdict, a bool or a number between
-0 and 1. It runs in a grading process, where it may hang, crash or print as it likes.
+A verifier is a function of problem, answer, response and metadata that returns a Verdict, a bool or
+a number between 0 and 1. It runs in a grading process, where it may hang, crash or print as it
+likes.
 """
 
 import json
@@ -23,14 +25,20 @@ BUILT_IN = {
     "multiple_choice": "openrlhf_swap.rewards.statements:verify_choice",
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
-GRADED_CORRECT = "swap/graded_correct"  # the verdict, among what the reward function logs of a response
-THOUGHT_CLOSED = "thought_closed"  # in the metadata: whether the response is what follows a closed thought
+GRADED_CORRECT = (
+    "swap/graded_correct"  # the verdict, among what the reward function logs of a response
+)
+THOUGHT_CLOSED = (
+    "thought_closed"  # in the metadata: whether the response is what follows a closed thought
+)
 _LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
 Metadata = Mapping[str, Any]
 
 
 def answer_text(answer: object) -> str:
-    return "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
+    return (
+        "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
+    )
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,18 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": dict(self.metadata)}
+        row = {
+            "reference_answer": self.answer,
+            "problem": self.problem,
+            "metadata": dict(self.metadata),
+        }
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
     def parse(cls, label: object) -> "Reference":
-        """The reference of a label, or of a bare answer; raises ValueError for what begins as a label and is none."""
+        """The reference of a label, or of a bare answer; raises ValueError for what begins as a
+        label and is none.
+        """
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
             return cls(answer_text(label))
         try:
@@ -71,11 +85,9 @@ class Reference:
 class Verdict:
     """A verifier's judgement of a response; raises ValueError for a score out of range.
 
-    Attributes:
-        score: the reward, between 0 and 1.
-        correct: for accuracy, the target length and the process term; by default whether the score is 1.
-        why: a reason for people; `eval run` and `score` write it.
-        stated: the answer that was read, which the majority vote counts.
+    Attributes: score: the reward, between 0 and 1. correct: for accuracy, the target length and the
+        process term; by default whether the score is 1. why: a reason for people; `eval run` and
+        `score` write it. stated: the answer that was read, which the majority vote counts.
         answered: False if the response states no answer at all.
     """
 
@@ -100,30 +112,44 @@ Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
 class Verifier:
     name: str
     verify: Verify
-    # Whether a response could state the reference answer, so that its probability says how far the reasoning has come.
+    # Whether a response could state the reference answer, so that its probability says how far the
+    # reasoning has come.
     answer_is_text: bool  # Unit tests are not.
-    find_fault: Callable[[str, Metadata], str | None]  # what is wrong with one, worded to follow "dropped with"
+    find_fault: Callable[
+        [str, Metadata], str | None
+    ]  # what is wrong with one, worded to follow "dropped with"
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-        """The verdict on a response; raises what the function raises, and TypeError or ValueError for its result."""
+        """The verdict on a response; raises what the function raises, and TypeError or ValueError
+        for its result.
+        """
         verdict = self.verify(problem, answer, response, metadata)
         if not isinstance(verdict, Verdict | bool | int | float):
-            raise TypeError(f"{self.name} returned {type(verdict).__name__}; return a Verdict, a bool or a number")
+            raise TypeError(
+                f"{self.name} returned {type(verdict).__name__}; return a Verdict, a bool or a number"
+            )
         return verdict if isinstance(verdict, Verdict) else Verdict(float(verdict))
 
 
 def find_verifier(name: str) -> Verifier:
-    """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`; else a ConfigError.
+    """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`; else
+    a ConfigError.
 
     A function may have attributes `answer_is_text` (default True) and `find_fault`.
     """
     if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
-        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function")
+        raise ConfigError(
+            f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function"
+        )
     pattern = name.removeprefix(REGEX)
-    function: Any = import_named(BUILT_IN.get(name, name), FLAG) if pattern == name else _match_last(pattern)
+    function: Any = (
+        import_named(BUILT_IN.get(name, name), FLAG) if pattern == name else _match_last(pattern)
+    )
     if not callable(function):
-        raise ConfigError(f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md")
+        raise ConfigError(
+            f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md"
+        )
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
@@ -133,22 +159,30 @@ def find_verifier(name: str) -> Verifier:
 
 
 def _match_last(pattern: str) -> Verify:
-    """A verifier of the last match, which must be the reference answer: its first group, or all of it without one."""
+    """A verifier of the last match, which must be the reference answer: its first group, or all of
+    it without one.
+    """
     from openrlhf_swap.rewards.answers import normal_answer  # which imports this module
 
     if not pattern:
-        raise ConfigError(f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'")
+        raise ConfigError(
+            f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'"
+        )
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{FLAG} is '{REGEX}{pattern}', which is not a regular expression: {error}") from None
+        raise ConfigError(
+            f"{FLAG} is '{REGEX}{pattern}', which is not a regular expression: {error}"
+        ) from None
 
     def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         matches = [match[min(expression.groups, 1)] for match in expression.finditer(response)]
         if not matches or matches[-1] is None:
             return NO_ANSWER
         stated = matches[-1].strip()
-        is_same = normal_answer(stated) == normal_answer(answer)  # a data set's answers have this form already
+        is_same = normal_answer(stated) == normal_answer(
+            answer
+        )  # a data set's answers have this form already
         return Verdict(float(is_same), why=f"read {stated[:60]!r}", stated=stated)
 
     return verify

@@ -1,4 +1,6 @@
-"""How a model is asked, how each family of reasoning models marks its thought, and where it puts the answer."""
+"""How a model is asked, how each family of reasoning models marks its thought, and where it puts
+the answer.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ class Family:
     start_of_thought: str  # the chat template may write it
     end_of_thought: str  # the steps end before it, and the answer follows it
     close: str  # ends an unfinished thought, up to where the answer begins
-    recognised_by: str = ""  # identifies the family in a chat template; without it, either mark does
+    recognised_by: str = (
+        ""  # identifies the family in a chat template; without it, either mark does
+    )
 
     @property
     def close_template(self) -> str:
@@ -35,31 +39,48 @@ class Family:
         return self.close + ANSWER
 
 
-# Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use R1's marks.
+# Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use
+# R1's marks.
 R1 = Family("r1", "<think>", "</think>", "\n</think>\n\n")
 _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
 _COHERE, _COHERE_END = "<|START_THINKING|>", "<|END_THINKING|>"
 # Order matters: another family's template may contain R1's marks as well.
 FAMILIES = (
     # Harmony: a message in the channel "analysis" ends, and one in the channel "final" begins.
-    Family("gpt_oss", "<|channel|>analysis<|message|>", _HARMONY_END, _HARMONY_END, recognised_by="<|channel|>"),
+    Family(
+        "gpt_oss",
+        "<|channel|>analysis<|message|>",
+        _HARMONY_END,
+        _HARMONY_END,
+        recognised_by="<|channel|>",
+    ),
     Family("gemma4", "<|channel>thought\n", "<channel|>", "\n<channel|>"),
     Family("mistral", "[THINK]", "[/THINK]", "[/THINK]"),
     Family("kimi_vl", "◁think▷", "◁/think▷", "\n◁/think▷\n\n"),
     Family("seed_oss", "<seed:think>", "</seed:think>", "</seed:think>\n"),
     # Cohere marks the answer, too; Command A's marks differ from those of later models.
-    Family("cohere_text", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_TEXT|>", recognised_by="<|START_TEXT|>"),
+    Family(
+        "cohere_text",
+        _COHERE,
+        _COHERE_END,
+        f"{_COHERE_END}<|START_TEXT|>",
+        recognised_by="<|START_TEXT|>",
+    ),
     Family("cohere", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_RESPONSE|>"),
     R1,
 )
 
 
 def find_family(chat_template: str | None) -> Family | None:
-    """The family whose marks a chat template contains; None without such marks or without a template."""
+    """The family whose marks a chat template contains; None without such marks or without a
+    template.
+    """
     template = chat_template or ""
     for family in FAMILIES:
         marks = [family.start_of_thought.strip(), family.end_of_thought]
-        if any(mark in template for mark in ([family.recognised_by] if family.recognised_by else marks)):
+        if any(
+            mark in template for mark in ([family.recognised_by] if family.recognised_by else marks)
+        ):
             return family
     return None
 
@@ -71,7 +92,11 @@ def opens_thought(prompt: str, start_of_thought: str) -> bool:
 
 def open_thought(prompt: str, start_of_thought: str) -> str:
     """A rendered prompt that ends with an open thought, whether the chat template opens it or not."""
-    return prompt if opens_thought(prompt, start_of_thought) else f"{prompt}{thought_opening(start_of_thought)}"
+    return (
+        prompt
+        if opens_thought(prompt, start_of_thought)
+        else f"{prompt}{thought_opening(start_of_thought)}"
+    )
 
 
 def thought_opening(start_of_thought: str) -> str:
@@ -81,24 +106,35 @@ def thought_opening(start_of_thought: str) -> str:
 def set_template_arguments(
     tokenizer: PreTrainedTokenizerBase, arguments: str | None, system_prompt: str | None = None
 ) -> None:
-    """Render with these arguments of the chat template, a JSON object, and this system's turn, from now on."""
+    """Render with these arguments of the chat template, a JSON object, and this system's turn, from
+    now on.
+    """
     if arguments:
         setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
     if system_prompt:
         if tokenizer.chat_template is None:
-            raise ConfigError(f"--system-prompt is {system_prompt!r}, but the model has no chat template")
-        setattr(tokenizer, RENDER, partial(_render_after, getattr(tokenizer, RENDER), system_prompt))
+            raise ConfigError(
+                f"--system-prompt is {system_prompt!r}, but the model has no chat template"
+            )
+        setattr(
+            tokenizer, RENDER, partial(_render_after, getattr(tokenizer, RENDER), system_prompt)
+        )
 
 
-def _render_after(render: Callable[..., Any], system_prompt: str, messages: list[Any], **options: Any) -> Any:
+def _render_after(
+    render: Callable[..., Any], system_prompt: str, messages: list[Any], **options: Any
+) -> Any:
     return render([{"role": "system", "content": system_prompt}, *messages], **options)
 
 
-def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[SwapConfig, list[str]]:
-    """Replace `auto` by the marks of the model's family; returns the settings, and messages about them.
+def resolve_thought(
+    config: SwapConfig, tokenizer: PreTrainedTokenizerBase
+) -> tuple[SwapConfig, list[str]]:
+    """Replace `auto` by the marks of the model's family; returns the settings, and messages about
+    them.
 
-    A chat template that closes the thought itself asks for an answer without thinking: nothing is left to close. A
-    tokenizer that loses white space, or the end of the thought, is a ConfigError.
+    A chat template that closes the thought itself asks for an answer without thinking: nothing is
+    left to close. A tokenizer that loses white space, or the end of the thought, is a ConfigError.
     """
     check_white_space(tokenizer)
     template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
@@ -108,7 +144,9 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     end = family.end_of_thought if config.end_of_thought == AUTO else config.end_of_thought
     ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
-        fault = f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}"
+        fault = (
+            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}"
+        )
         raise ConfigError(f"{fault}; use a text that it preserves")
     rendered = prompt_text(tokenizer, "?") if template else ""
     source, close = family.name, family.close_template
@@ -117,7 +155,10 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     if opens_thought(rendered, start):
         source += ", opened by the chat template"
     if is_closed := rendered.rstrip().endswith(end):
-        source, close = "closed by the chat template: the model is asked not to think", f"\n\n{ANSWER}"
+        source, close = (
+            "closed by the chat template: the model is asked not to think",
+            f"\n\n{ANSWER}",
+        )
     elif declared is None and config.end_of_thought == AUTO:
         source = f"assumed, because the chat template has none; {end!r} takes {len(ids)} tokens"
     if config.close_template != AUTO:
@@ -125,10 +166,16 @@ def resolve_thought(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> t
     messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
     if end not in close and not is_closed:
         consequence = "answers are scored inside the thought"
-        messages.append(f"warning: the close template {close!r} does not contain {end!r}: {consequence}")
+        messages.append(
+            f"warning: the close template {close!r} does not contain {end!r}: {consequence}"
+        )
     if declared and (usual := declared.end_of_thought) != end:
-        messages.append(f"warning: the chat template closes a thought with {usual!r}, not with {end!r}")
-    return config.replaced(start_of_thought=start, end_of_thought=end, close_template=close), messages
+        messages.append(
+            f"warning: the chat template closes a thought with {usual!r}, not with {end!r}"
+        )
+    return config.replaced(
+        start_of_thought=start, end_of_thought=end, close_template=close
+    ), messages
 
 
 def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
@@ -136,9 +183,11 @@ def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> b
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no loss."""
-    # transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that their
-    # tokenizer_config.json names instead of the one that fits their tokenizer.json.
+    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no
+    loss.
+    """
+    # transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that
+    # their tokenizer_config.json names instead of the one that fits their tokenizer.json.
     _, decoded = _decode_again(WHITE_SPACE, tokenizer)
     if WHITE_SPACE not in decoded:
         raise ConfigError(
@@ -155,12 +204,18 @@ def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[i
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
     messages = [{"role": "user", "content": problem}]
-    with reader_errors("the model's chat template fails ({reason}); correct it, or use another model", ConfigError):
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    with reader_errors(
+        "the model's chat template fails ({reason}); correct it, or use another model", ConfigError
+    ):
+        return str(
+            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
-    """A problem rendered with the chat template; without one, with a newline and the tokenizer's special tokens."""
+    """A problem rendered with the chat template; without one, with a newline and the tokenizer's
+    special tokens.
+    """
     has_template = tokenizer.chat_template is not None
     text = prompt_text(tokenizer, problem) if has_template else problem + "\n"
     return list(tokenizer(text, add_special_tokens=not has_template)["input_ids"])

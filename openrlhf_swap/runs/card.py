@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 CARD, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
 TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
-FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")  # of this machine, before a name in a command line
-CURVES = {"accuracy of rollouts, %": ("swap/accuracy", 100), "tokens per rollout": ("length/mean", 1)}
+FOLDERS = re.compile(
+    r"(?<=[\s=,'])/(?:[^\s'/,]+/)+"
+)  # of this machine, before a name in a command line
+CURVES = {
+    "accuracy of rollouts, %": ("swap/accuracy", 100),
+    "tokens per rollout": ("length/mean", 1),
+}
 
 
 def try_write_card(policy: Path, run: Path) -> None:
@@ -37,7 +42,9 @@ def try_write_card(policy: Path, run: Path) -> None:
 
 
 def write_card(policy: Path, run: Path) -> None:
-    """Write the card into the folder of a trained policy, from the run's; DataError if this machine has no policy."""
+    """Write the card into the folder of a trained policy, from the run's; DataError if this machine
+    has no policy.
+    """
     import yaml
     from huggingface_hub import ModelCard, ModelCardData
     from pandas import DataFrame
@@ -55,11 +62,22 @@ def write_card(policy: Path, run: Path) -> None:
         pipeline_tag="text-generation",
         tags=TAGS,
     )
-    files = [(role.replace("_", " "), *row) for role in sources for source in sources[role] for row in _files(source)]
+    files = [
+        (role.replace("_", " "), *row)
+        for role in sources
+        for source in sources[role]
+        for row in _files(source)
+    ]
     evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
-    evaluation = {name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")}
+    evaluation = {
+        name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")
+    }
     unused = {} if objective in ABLATION else SwapConfig().model_dump()
-    settings = {name: _strip_folders(v) for name, v in flags.items() if unused.get(name.removeprefix("swap.")) != v}
+    settings = {
+        name: _strip_folders(v)
+        for name, v in flags.items()
+        if unused.get(name.removeprefix("swap.")) != v
+    }
     card = ModelCard.from_template(
         data,
         str(TEMPLATE),
@@ -67,22 +85,30 @@ def write_card(policy: Path, run: Path) -> None:
         adapter=adapter,
         base=base["name"] if data.base_model else _shown(base),
         version=__version__,
-        versions=", ".join(f"{name} {n}" for name, n in about["versions"].items() if name != PROGRAM),
+        versions=", ".join(
+            f"{name} {n}" for name, n in about["versions"].items() if name != PROGRAM
+        ),
         objective=objective,
         equation=equation(objective).replace("|", "\\|"),
         paper=objective in ABLATION,
         grader=flags["swap.grader"].replace("|", "\\|"),
         steps=len(steps),
         responses=f"{steps['rollout/num_samples'].sum():,.0f}" if len(steps) else "0",
-        time=timedelta(seconds=round(steps["timing/step_total"].sum())) if len(steps) else "no time",
+        time=timedelta(seconds=round(steps["timing/step_total"].sum()))
+        if len(steps)
+        else "no time",
         measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",
-        evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g") if evaluation else "",
+        evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g")
+        if evaluation
+        else "",
         evaluation_step=(evaluations or [{}])[-1].get("step"),
         flags=flags,
         template_arguments=json.loads(flags.get("data.chat_template_kwargs", "{}")),
         evaluated_on=_strip_folders(flags.get("eval.dataset")),
         command=FOLDERS.sub("", about["command"]),
-        files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(index=False, intfmt=","),
+        files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(
+            index=False, intfmt=","
+        ),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )
     card.save(policy / CARD)
@@ -96,10 +122,14 @@ def equation(objective: str) -> str:
 
 
 def measures(steps: DataFrame) -> DataFrame:
-    """Accuracy and length of a run's rollouts: first and last value, and mean over the last tenth of the steps."""
+    """Accuracy and length of a run's rollouts: first and last value, and mean over the last tenth
+    of the steps.
+    """
     from pandas import DataFrame
 
-    curves = DataFrame({name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps})
+    curves = DataFrame(
+        {name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps}
+    )
     tenth = max(1, round(len(curves) / 10))
     means = curves.apply(lambda curve: curve.dropna().tail(tenth).mean())
     first, last = curves.bfill().iloc[0], curves.ffill().iloc[-1]
@@ -112,7 +142,12 @@ def _is_hubs(source: Row) -> bool:
 
 def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
     rows = [
-        (_shown(source), file, entry["bytes"], *(f"`{kind}:{entry[kind]}`" for kind in entry if kind != "bytes"))
+        (
+            _shown(source),
+            file,
+            entry["bytes"],
+            *(f"`{kind}:{entry[kind]}`" for kind in entry if kind != "bytes"),
+        )
         for file, entry in source["files"].items()
     ]
     return rows or [(_shown(source), "not on this machine", "", "")]

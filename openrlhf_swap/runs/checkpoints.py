@@ -1,7 +1,9 @@
-"""Checkpoints that are complete or absent: each is written as `unfinished_...`, and renamed when it is complete.
+"""Checkpoints that are complete or absent: each is written as `unfinished_...`, and renamed when it
+is complete.
 
-They are in `<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`; DeepSpeed loads the one
-whose tag is in `latest`. The next start deletes those that a killed process left unfinished.
+They are in `<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`;
+DeepSpeed loads the one whose tag is in `latest`. The next start deletes those that a killed process
+left unfinished.
 """
 
 import os
@@ -13,7 +15,9 @@ from pathlib import Path
 from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.files import write_text
 
-CONFIGURATION = "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
+CONFIGURATION = (
+    "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
+)
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 LATEST = "latest"
 ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
@@ -22,7 +26,9 @@ _TAG = re.compile(r"(best_)?global_step(\d+)")
 
 
 def finish(checkpoint: Path) -> None:
-    """Name an `unfinished_...` checkpoint, make it the latest, and delete the best one before a better one."""
+    """Name an `unfinished_...` checkpoint, make it the latest, and delete the best one before a
+    better one.
+    """
     os.sync()  # a power cut must not leave the name without the content
     finished = checkpoint.with_name(checkpoint.name.removeprefix(UNFINISHED))
     discard(finished)  # an earlier run's
@@ -42,7 +48,11 @@ def newest(path: Path) -> str | None:
 def how_to_resume(path: Path) -> str:
     """What to do after a run that kept its checkpoints in `path` has ended before its time."""
     saved = newest(path)
-    return f"start again with --ckpt.load_enable to resume from {saved}" if saved else "no checkpoint was written yet"
+    return (
+        f"start again with --ckpt.load_enable to resume from {saved}"
+        if saved
+        else "no checkpoint was written yet"
+    )
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -57,7 +67,8 @@ def refuse_to_overwrite(path: Path) -> None:
 def recover(path: Path) -> tuple[str | None, list[str]]:
     """Delete unfinished checkpoints, and point DeepSpeed's `latest` at the newest complete one.
 
-    Returns that one, None to start from the beginning; and what happened, for the user, line by line.
+    Returns that one, None to start from the beginning; and what happened, for the user, line by
+    line.
     """
     messages = []
     for unfinished in sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")):
@@ -74,7 +85,9 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint, if there is one; an interrupted deletion leaves what the next start deletes."""
+    """Delete a checkpoint, if there is one; an interrupted deletion leaves what the next start
+    deletes.
+    """
     if checkpoint.exists():
         doomed = checkpoint.with_name(f"{UNFINISHED}deletion_of_{checkpoint.name}")
         shutil.rmtree(doomed, ignore_errors=True)
@@ -83,18 +96,33 @@ def discard(checkpoint: Path) -> None:
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
-    """Delete the oldest checkpoints, but not the newest and the best, until at most `keep` and `max_bytes` are left.
+    """Delete the oldest checkpoints, but not the newest and the best, until at most `keep` and
+    `max_bytes` are left.
 
-    Call after a new one is finished: OpenRLHF deletes before it writes, and a run killed in between would lose both.
+    Call after a new one is finished: OpenRLHF deletes before it writes, and a run killed in between
+    would lose both.
     """
-    rotated = [checkpoint for checkpoint in _complete(path / FOLDER) if not checkpoint.name.startswith("best_")]
-    sizes = [sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file()) for checkpoint in rotated]
+    rotated = [
+        checkpoint
+        for checkpoint in _complete(path / FOLDER)
+        if not checkpoint.name.startswith("best_")
+    ]
+    sizes = [
+        sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+        for checkpoint in rotated
+    ]
     while len(rotated) > 1 and (len(rotated) > keep or sum(sizes) > max_bytes):
         discard(rotated.pop(0))
         del sizes[0]
 
 
 def _complete(folder: Path) -> list[Path]:
-    """The complete checkpoints in a folder, from the oldest to the newest; the best one after that of its step."""
-    tags = {entry: match for entry in folder.glob("*global_step*") if (match := _TAG.fullmatch(entry.name))}
+    """The complete checkpoints in a folder, from the oldest to the newest; the best one after that
+    of its step.
+    """
+    tags = {
+        entry: match
+        for entry in folder.glob("*global_step*")
+        if (match := _TAG.fullmatch(entry.name))
+    }
     return sorted(tags, key=lambda entry: (int(tags[entry][2]), entry.name.startswith("best_")))

@@ -1,4 +1,6 @@
-"""What is monitored during a run: guards say what the user should know of the metrics so far, or stop the run."""
+"""What is monitored during a run: guards say what the user should know of the metrics so far, or
+stop the run.
+"""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -6,10 +8,16 @@ from statistics import fmean
 from openrlhf_swap.errors import NonFiniteError, RunError
 
 Metrics = dict[str, float]
-# What guards read of steps before the last. It goes into checkpoints, so that a resumed run compares with the same.
+# What guards read of steps before the last. It goes into checkpoints, so that a resumed run
+# compares with the same.
 REMEMBERED = (
     *("swap/accuracy", "swap/steps_per_rollout", "swap/adv_process_absmean"),
-    *("swap/answer_logprob_first", "swap/answer_logprob_last", "swap/weights_from_uniform", "swap/local_gain_std"),
+    *(
+        "swap/answer_logprob_first",
+        "swap/answer_logprob_last",
+        "swap/weights_from_uniform",
+        "swap/local_gain_std",
+    ),
 )
 
 
@@ -22,11 +30,18 @@ class Guards:
         self.history: list[Metrics] = []
 
     def observe(self, step: int, metrics: Metrics) -> list[str]:
-        """Lines for the console about the metrics of a new step; raises RunError when the self-test fails."""
+        """Lines for the console about the metrics of a new step; raises RunError when the self-test
+        fails.
+        """
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
-        lines = [f"warning at step {step}: {text}" for text in (first_step_warnings(metrics) if step == 1 else [])]
-        return lines + [f"note at step {step}: {text}" for text in find_uniform_weights(self.history, self._tau)]
+        lines = [
+            f"warning at step {step}: {text}"
+            for text in (first_step_warnings(metrics) if step == 1 else [])
+        ]
+        return lines + [
+            f"note at step {step}: {text}" for text in find_uniform_weights(self.history, self._tau)
+        ]
 
 
 class SkippedSteps:
@@ -42,7 +57,9 @@ class SkippedSteps:
         self.in_a_row = self.total = 0
 
     def observe(self, reason: str | None) -> None:
-        """Count a step, which was skipped for a `reason` or not; NonFiniteError for the last of `limit` in a row."""
+        """Count a step, which was skipped for a `reason` or not; NonFiniteError for the last of
+        `limit` in a row.
+        """
         self.in_a_row = 0 if reason is None else self.in_a_row + 1
         self.total += reason is not None
         if self.in_a_row == self._limit:
@@ -58,7 +75,9 @@ class SkippedSteps:
 
 
 def first_step_warnings(metrics: Metrics) -> list[str]:
-    """What most responses of the first step lack, with remedies; RunError when the grader failed on all of them."""
+    """What most responses of the first step lack, with remedies; RunError when the grader failed on
+    all of them.
+    """
     shares = {
         "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
         "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does",
@@ -77,14 +96,19 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
     most = {name: share for name in shares if (share := metrics.get(name, 0.0)) > 0.5}
     warnings = [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
     if metrics.get("swap/accuracy") == 0:
-        warnings.append("no response is correct, so this step teaches nothing: look at rollouts/ in the output folder")
+        warnings.append(
+            "no response is correct, so this step teaches nothing: look at rollouts/ in the output folder"
+        )
     if "swap/answer_logprob_first" in metrics and metrics.get("swap/steps_per_rollout", 0.0) < 1.5:
         steps, length = metrics["swap/steps_per_rollout"], metrics["length/mean"]
         warnings.append(
             f"the correct responses have {steps:.1f} steps each, too few to choose from; with {length:.0f} tokens a "
             f"response use --swap.steps tokens and --swap.step_tokens {max(1, round(length / 10))} at most"
         )
-    if "swap/graded_correct" in metrics and abs(metrics["score"] - metrics["swap/graded_correct"]) > 1e-3:
+    if (
+        "swap/graded_correct" in metrics
+        and abs(metrics["score"] - metrics["swap/graded_correct"]) > 1e-3
+    ):
         warnings.append(
             "the grader's scores are not all 0 or 1: they move the advantage of the outcome alone; target lengths, "
             "penalties and steps take a response for right or wrong, as the grader's `correct` says"
@@ -93,9 +117,13 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
 
 
 def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) -> list[str]:
-    """Say, after five steps with a penalty, if its weights are nearly uniform: tau is large beside the gains."""
+    """Say, after five steps with a penalty, if its weights are nearly uniform: tau is large beside
+    the gains.
+    """
     keys = ("swap/weights_from_uniform", "swap/local_gain_std")
-    penalised = [[metrics[key] for key in keys] for metrics in history if metrics.keys() >= set(keys)]
+    penalised = [
+        [metrics[key] for key in keys] for metrics in history if metrics.keys() >= set(keys)
+    ]
     if tau is None or len(penalised) != 5 or not history[-1].keys() >= set(keys):
         return []
     distance, deviation = map(fmean, zip(*penalised, strict=True))
@@ -111,8 +139,9 @@ def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) ->
 def check_process_term(history: Sequence[Metrics], steps: int) -> None:
     """Raise RunError, after `steps` steps, if the process term reached no update, or means nothing.
 
-    The former looks healthy but trains plain GRPO. The latter has a close template that the model does not understand:
-    after it the reference answer is unlikely even with a correct response's reasoning, or no likelier than without.
+    The former looks healthy but trains plain GRPO. The latter has a close template that the model
+    does not understand: after it the reference answer is unlikely even with a correct response's
+    reasoning, or no likelier than without.
     """
     if len(history) != steps or not steps:
         return
@@ -131,9 +160,14 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
                 "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
                 "gives no signal when all gains are equal) and --swap.close_template"
             )
-        raise RunError(f"no correct rollout got a non-zero process term in the first {steps} steps: {reason} {off}")
+        raise RunError(
+            f"no correct rollout got a non-zero process term in the first {steps} steps: {reason} {off}"
+        )
     scores = [metrics for metrics in history if "swap/answer_logprob_first" in metrics]
-    first, last = (fmean(metrics[f"swap/answer_logprob_{end}"] for metrics in scores) for end in ("first", "last"))
+    first, last = (
+        fmean(metrics[f"swap/answer_logprob_{end}"] for metrics in scores)
+        for end in ("first", "last")
+    )
     if last < -3 or (last < -1 and last <= first):  # nats a token: 5% and 37%
         raise RunError(
             f"--swap.close_template means nothing to the model: after it the reference answer's log-probability "

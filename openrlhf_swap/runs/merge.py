@@ -1,8 +1,10 @@
-"""Merge a policy's LoRA adapters into its model: the folder that vLLM, an evaluation or another training takes.
+"""Merge a policy's LoRA adapters into its model: the folder that vLLM, an evaluation or another
+training takes.
 
     openrlhf-swap merge --adapters outputs/run/policy --output outputs/run/merged
 
-Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and so is the sum.
+Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and
+so is the sum.
 """
 
 import sys
@@ -16,11 +18,17 @@ from openrlhf_swap.runs.model_code import check_model_files
 
 def main(argv: list[str]) -> None:
     parser = Parser("openrlhf-swap merge", __doc__)
-    parser.add_argument("--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank")
-    parser.add_argument("--output", type=Path, required=True, help="folder to write; it must not hold anything")
+    parser.add_argument(
+        "--adapters", required=True, help="--ckpt.output_dir of a training with --ds.lora.rank"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder to write; it must not hold anything"
+    )
     args = parse_with_settings(parser, ("trust_remote_code",), argv)
     if not (Path(args.adapters) / ADAPTERS).exists():
-        raise ConfigError(f"--adapters is {args.adapters}, without {ADAPTERS}; give a folder with LoRA adapters")
+        raise ConfigError(
+            f"--adapters is {args.adapters}, without {ADAPTERS}; give a folder with LoRA adapters"
+        )
     check_model_files("--adapters", args.adapters, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output)
     if args.output.exists() and any(args.output.iterdir()):
@@ -30,14 +38,20 @@ def main(argv: list[str]) -> None:
 
 
 def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
-    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the tokenizer."""
+    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the
+    tokenizer.
+    """
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
     with reader_errors(f"--adapters is {adapters}, which cannot be read: {{reason}}", ConfigError):
         tokenizer = AutoTokenizer.from_pretrained(adapters, trust_remote_code=trust_remote_code)
-        model = AutoPeftModelForCausalLM.from_pretrained(adapters, dtype="auto", trust_remote_code=trust_remote_code)
-    model.merge_and_unload(safe_merge=True).save_pretrained(output)  # safe: refuses weights that are not finite
+        model = AutoPeftModelForCausalLM.from_pretrained(
+            adapters, dtype="auto", trust_remote_code=trust_remote_code
+        )
+    model.merge_and_unload(safe_merge=True).save_pretrained(
+        output
+    )  # safe: refuses weights that are not finite
     tokenizer.save_pretrained(output)
 
 

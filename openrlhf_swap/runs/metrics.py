@@ -1,4 +1,6 @@
-"""What a run writes of its steps: metrics, which docs/use/metrics.md explains, and tables of rollouts."""
+"""What a run writes of its steps: metrics, which docs/use/metrics.md explains, and tables of
+rollouts.
+"""
 
 from __future__ import annotations
 
@@ -41,10 +43,11 @@ def step_metrics(
     process: Tensor,
     process_weight: float,
 ) -> dict[str, float]:
-    """Summarise one batch in finite numbers; a mean over nothing (no correct response, no step) is left out.
+    """Summarise one batch in finite numbers; a mean over nothing (no correct response, no step) is
+    left out.
 
-    `advantages` are the (tokens,) unified advantages of every action token, `outcome` and `process` its parts,
-    unweighted; `process_weight` is theta.
+    `advantages` are the (tokens,) unified advantages of every action token, `outcome` and `process`
+    its parts, unweighted; `process_weight` is theta.
     """
     from openrlhf_swap.algorithm.advantages import target_lengths
 
@@ -67,7 +70,8 @@ def step_metrics(
         "swap/groups_of_noise_frac": signals.deviation[signalled] < SCORE_NOISE,
         "swap/step_price": prices,
         "swap/step_price_negative_frac": prices < 0,
-        # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in A_out.
+        # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N)
+        # in A_out.
         "swap/step_break_even": process_weight * prices / signals.penalty_mass.shape[-1] ** 0.5,
         "swap/penalty_mass": signals.penalty_mass[correct],
         "swap/weights_from_uniform": distances_from_uniform(signals.penalties, steps),
@@ -120,7 +124,9 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict
                     paid[turn][-1] += share / mass
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
-        "swap/observation_tokens": fmean(sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts),
+        "swap/observation_tokens": fmean(
+            sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts
+        ),
     }
     return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
@@ -140,7 +146,9 @@ def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
 
 
 def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
-    """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes null."""
+    """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes
+    null.
+    """
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
         for name, value in sorted(metrics.items())
@@ -151,7 +159,9 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the files away."""
+    """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the
+    files away.
+    """
     for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
             before = path.with_suffix(".before.jsonl")
@@ -174,10 +184,12 @@ def rollout_rows(
     reader: StepReader,
     tokens_left: Sequence[Sequence[float]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Describe the first groups of a batch: each response, and what each of its steps earned and paid.
+    """Describe the first groups of a batch: each response, and what each of its steps earned and
+    paid.
 
-    Only correct responses have scores. `batch` and `signals` may be those of more groups; `tokens_left` is what the
-    policy's states predicted to be left at each response's prompt and steps, where they did.
+    Only correct responses have scores. `batch` and `signals` may be those of more groups;
+    `tokens_left` is what the policy's states predicted to be left at each response's prompt and
+    steps, where they did.
     """
     rows: list[dict[str, Any]] = []
     for g, group in enumerate(groups):
@@ -200,8 +212,12 @@ def rollout_rows(
                 row["turns"] = [{"action": action, "observation": text} for action, text in turns]
             if left:
                 row["tokens_left_0"] = left[0]
-            texts = reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []
-            row["steps"] = [{"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)]
+            texts = (
+                reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []
+            )
+            row["steps"] = [
+                {"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)
+            ]
             for k, step in enumerate(row["steps"]):
                 if scores:
                     step |= {

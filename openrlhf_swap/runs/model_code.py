@@ -1,4 +1,6 @@
-"""Python code that comes with a model: found without running it, and refused unless the user has allowed it."""
+"""Python code that comes with a model: found without running it, and refused unless the user has
+allowed it.
+"""
 
 import json
 from pathlib import Path
@@ -12,12 +14,16 @@ FLAG = "--swap.trust_remote_code"
 GENERATE = "custom_generate/generate.py"
 
 
-def check_model_files(flag: str, model: str, trusted: bool = False, takes_adapters: bool = False) -> None:
-    """Refuse a model that is not there, and one that brings code of its own, before anything loads it.
+def check_model_files(
+    flag: str, model: str, trusted: bool = False, takes_adapters: bool = False
+) -> None:
+    """Refuse a model that is not there, and one that brings code of its own, before anything loads
+    it.
 
-    OpenRLHF passes `trust_remote_code=True` to every loader, so every JSON file is searched, at every depth; a hub
-    model's are downloaded. A folder of LoRA adapters, whose weights vLLM takes for a model's, is refused, too, unless
-    it is said to be taken. Raises ConfigError, which begins with the flag.
+    OpenRLHF passes `trust_remote_code=True` to every loader, so every JSON file is searched, at
+    every depth; a hub model's are downloaded. A folder of LoRA adapters, whose weights vLLM takes
+    for a model's, is refused, too, unless it is said to be taken. Raises ConfigError, which begins
+    with the flag.
     """
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
         raise ConfigError(
@@ -58,7 +64,9 @@ def find_model_code(flag: str, model: str) -> str | None:
         base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or Path(base) == folder:
         return None
-    place = find_model_code(f"{flag} is {folder}, and its base", str(base))  # which is loaded with the adapters
+    place = find_model_code(
+        f"{flag} is {folder}, and its base", str(base)
+    )  # which is loaded with the adapters
     return place and f"{place} of {base}, the base of its adapters"
 
 
@@ -68,7 +76,9 @@ def _code_in(file: Path) -> Any:
 
     def search(row: dict[str, Any]) -> dict[str, Any]:
         value = row.get("auto_map")
-        if value and not isinstance(value, int | float):  # in a vocabulary it is a token, with its number
+        if value and not isinstance(
+            value, int | float
+        ):  # in a vocabulary it is a token, with its number
             maps.append(value)
         return row
 

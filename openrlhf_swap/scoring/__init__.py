@@ -1,1 +1,3 @@
-"""log p(answer | prefix) for every step end, with any Hugging Face causal model. No Ray, no OpenRLHF."""
+"""log p(answer | prefix) for every step end, with any Hugging Face causal model. No Ray, no
+OpenRLHF.
+"""

@@ -1,4 +1,6 @@
-"""How prefixes are scored: together where a trial on a small random model of the same architecture is exact."""
+"""How prefixes are scored: together where a trial on a small random model of the same architecture
+is exact.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,15 @@ COSTS = {
 }
 TOLERANCE = 1e-4
 # What a model's code may raise when a backend uses it in a way that it was not written for.
-MODEL_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+MODEL_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @dataclass(frozen=True)
@@ -46,14 +56,22 @@ class ScoringBackend:
         packed: bool = False,
         agree: Callable[[int], int] = int,
     ) -> list[Tensor]:
-        """Score the requests in forwards of their own; arguments and result as in `score_shared_prefix`."""
+        """Score the requests in forwards of their own; arguments and result as in
+        `score_shared_prefix`.
+        """
         if self.name == SHARED_PREFIX:
-            return score_shared_prefix(model, config, sequences, attention_mask, requests, packed, agree)
+            return score_shared_prefix(
+                model, config, sequences, attention_mask, requests, packed, agree
+            )
         scores = []
         for request in requests:
             present = attention_mask[request.row].bool()
             lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
-            scores.append(score_per_prefix(model, sequences[request.row][present], lengths, request.branch).cpu())
+            scores.append(
+                score_per_prefix(
+                    model, sequences[request.row][present], lengths, request.branch
+                ).cpu()
+            )
         return scores
 
 
@@ -64,14 +82,18 @@ def find_backend(
     device: torch.device | str = "cpu",
     packed: bool = False,
 ) -> ScoringBackend:
-    """Find whether prefixes can be scored together, by a trial on a small random model of the same architecture.
+    """Find whether prefixes can be scored together, by a trial on a small random model of the same
+    architecture.
 
-    `build` makes it, with the model's own code. `wanted` is `scoring` of RunConfig; "per_prefix" is taken without a
-    trial. `packed`, the forward that the branches ride in has all responses packed into one row.
+    `build` makes it, with the model's own code. `wanted` is `scoring` of RunConfig; "per_prefix" is
+    taken without a trial. `packed`, the forward that the branches ride in has all responses packed
+    into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
-    warn_if_untested("transformers", "a scoring backend is only chosen if it is exact on a small model")
+    warn_if_untested(
+        "transformers", "a scoring backend is only chosen if it is exact on a small model"
+    )
     batches = [trial_batch(left, device) for left in (False, True)]
     for narrow in (True, False):
         try:
@@ -84,9 +106,13 @@ def find_backend(
         return ScoringBackend(PER_PREFIX, reason)
     kind = f"branching a small {type(model).__name__}"
     try:
-        difference = float((_scores(ScoringBackend(SHARED_PREFIX), model, batches, packed) - expected).abs().max())
+        difference = float(
+            (_scores(ScoringBackend(SHARED_PREFIX), model, batches, packed) - expected).abs().max()
+        )
     except MODEL_ERRORS as error:
-        return ScoringBackend(PER_PREFIX, f"{kind} failed ({type(error).__name__}: {first_line(error)})")
+        return ScoringBackend(
+            PER_PREFIX, f"{kind} failed ({type(error).__name__}: {first_line(error)})"
+        )
     if difference < TOLERANCE:
         return ScoringBackend(SHARED_PREFIX)
     return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
@@ -95,7 +121,9 @@ def find_backend(
 Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests
 
 
-def _scores(backend: ScoringBackend, model: PreTrainedModel, batches: list[Batch], packed: bool = False) -> Tensor:
+def _scores(
+    backend: ScoringBackend, model: PreTrainedModel, batches: list[Batch], packed: bool = False
+) -> Tensor:
     scores = [backend.score(model, model.config, *batch, packed=packed) for batch in batches]
     return torch.cat([torch.cat(batch) for batch in scores])
 

@@ -20,13 +20,16 @@ from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.backends import find_backend
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
-Response = str | Sequence[Mapping[str, str]]  # its text, or `action` and the environment's `observation` of each turn
+Response = (
+    str | Sequence[Mapping[str, str]]
+)  # its text, or `action` and the environment's `observation` of each turn
 
 
 class Scorer:
     """A model and its tokenizer, ready to score responses; the model may be in training.
 
-    `backend` says how prefixes are scored; `messages` are lines that name it, its cost, and the marks of the thought.
+    `backend` says how prefixes are scored; `messages` are lines that name it, its cost, and the
+    marks of the thought.
     """
 
     def __init__(
@@ -36,11 +39,12 @@ class Scorer:
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
     ) -> None:
-        """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of RunConfig.
+        """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of
+        RunConfig.
 
-        From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a CPU that has no
-        instructions for them are computed in float32. Raises ConfigError for a tokenizer that loses white space, or
-        does not know the end of the thought.
+        From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a
+        CPU that has no instructions for them are computed in float32. Raises ConfigError for a
+        tokenizer that loses white space, or does not know the end of the thought.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -63,35 +67,38 @@ class Scorer:
         correct: bool,
         observations: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> StepTrace:
-        """Score a response for `swap_advantages`; an incorrect one is not scored, because its steps earn nothing.
+        """Score a response for `swap_advantages`; an incorrect one is not scored, because its steps
+        earn nothing.
 
-        `prompt` and `response` are token ids, the end token included; `observations`, as in `Rollout`, stand between
-        the turns of the response. Raises as `score`.
+        `prompt` and `response` are token ids, the end token included; `observations`, as in
+        `Rollout`, stand between the turns of the response. Raises as `score`.
         """
         rollout = Rollout("", answer, response, prompt, float(correct), observations=observations)
         ends, logprobs = self._score_steps(rollout) if correct else ([], [])
         return StepTrace(len(response), correct, logprobs, ends)
 
-    def score(self, problem: str, answer: str, response: Response, rendered: bool = False) -> dict[str, Any]:
+    def score(
+        self, problem: str, answer: str, response: Response, rendered: bool = False
+    ) -> dict[str, Any]:
         """Score the steps of a response.
 
-        Args:
-            problem: the problem.
-            answer: the reference answer.
-            response: its text, or for each of its turns `action` and the environment's `observation`; none follows
+        Args: problem: the problem. answer: the reference answer. response: its text, or for each of
+            its turns `action` and the environment's `observation`; none follows
                 the last.
             rendered: whether the problem is a prompt as the chat template renders it.
 
-        Returns:
-            `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains` (Delta_1..Delta_K),
-            `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists.
+        Returns: `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
+            (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists.
 
-        Raises:
-            DataError: for an empty answer, or when prompt, response and answer exceed the model's context.
+        Raises: DataError: for an empty answer, or when prompt, response and answer exceed the
+            model's context.
         """
         rollout = self._rollout(problem, answer, response, rendered)
         ends, logprobs = self._score_steps(rollout)
-        values, steps = torch.tensor(logprobs, dtype=torch.float64), torch.ones(len(ends), dtype=torch.bool)
+        values, steps = (
+            torch.tensor(logprobs, dtype=torch.float64),
+            torch.ones(len(ends), dtype=torch.bool),
+        )
         return {
             "step_ends": ends,
             "answer_logprobs": logprobs,
@@ -104,18 +111,23 @@ class Scorer:
         """`state_trace` of a text or of turns, which count as correct."""
         return self._read_states(self._rollout(problem, "", response, rendered))
 
-    def state_trace(self, prompt: Sequence[int], response: Sequence[int], correct: bool) -> StepTrace:
-        """Read the model's states at the ends of a response's steps, for `length_critic_advantages`.
+    def state_trace(
+        self, prompt: Sequence[int], response: Sequence[int], correct: bool
+    ) -> StepTrace:
+        """Read the model's states at the ends of a response's steps, for
+        `length_critic_advantages`.
 
-        `prompt` and `response` are token ids, the end token included. Raises DataError when they exceed the model's
-        context.
+        `prompt` and `response` are token ids, the end token included. Raises DataError when they
+        exceed the model's context.
         """
         return self._read_states(Rollout("", "", response, prompt, float(correct)))
 
     def _read_states(self, rollout: Rollout) -> StepTrace:
         rollout, row = self._cut(rollout)
         with _evaluating(self._model):
-            (states,) = read_states(self._model, row, torch.ones_like(row), [StateRequest(0, rollout.prefix_ends)])
+            (states,) = read_states(
+                self._model, row, torch.ones_like(row), [StateRequest(0, rollout.prefix_ends)]
+            )
         return StepTrace(len(rollout.response_ids), rollout.correct, (), rollout.step_ends, states)
 
     def _score_steps(self, rollout: Rollout) -> tuple[Sequence[int], list[float]]:
@@ -124,9 +136,13 @@ class Scorer:
         places = rollout.split_prefix_ends if self._splits_observations else rollout.prefix_ends
         request = ScoreRequest(0, places, branch)
         with _evaluating(self._model):
-            (scores,) = self.backend.score(self._model, self._model.config, row, torch.ones_like(row), [request])
+            (scores,) = self.backend.score(
+                self._model, self._model.config, row, torch.ones_like(row), [request]
+            )
         logprobs: list[float] = scores.double().tolist()
-        return rollout.step_ends, rollout.without_observations(logprobs) if self._splits_observations else logprobs
+        return rollout.step_ends, rollout.without_observations(
+            logprobs
+        ) if self._splits_observations else logprobs
 
     def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
         ids = self._reader.ids
@@ -135,10 +151,14 @@ class Scorer:
         prompt = ids(problem) if rendered else prompt_ids(self._tokenizer, problem)
         places = zip(accumulate(map(len, actions)), turns[:-1], strict=False)
         observations = [(place, ids(turn["observation"])) for place, turn in places]
-        return Rollout(problem, answer, [*chain(*actions)], prompt, reward=1.0, observations=observations)
+        return Rollout(
+            problem, answer, [*chain(*actions)], prompt, reward=1.0, observations=observations
+        )
 
     def _cut(self, rollout: Rollout, branch_tokens: int = 0) -> tuple[Rollout, torch.Tensor]:
-        """The rollout in steps, and its row, which must fit the context with a branch of so many tokens."""
+        """The rollout in steps, and its row, which must fit the context with a branch of so many
+        tokens.
+        """
         ids = rollout.row_ids
         if self._context is not None and len(ids) + branch_tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")

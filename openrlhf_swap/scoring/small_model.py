@@ -1,4 +1,6 @@
-"""A small random model of the same architecture, to try a family's code before the model itself is loaded."""
+"""A small random model of the same architecture, to try a family's code before the model itself is
+loaded.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -40,11 +42,13 @@ def small_model(
     device: torch.device | str = "cpu",
     narrow: bool = True,
 ) -> PreTrainedModel:
-    """Build a float32 model in eval mode with a few layers of each kind, windows of 8 tokens and a vocabulary of 32.
+    """Build a float32 model in eval mode with a few layers of each kind, windows of 8 tokens and a
+    vocabulary of 32.
 
-    Its random weights are larger than usual initial weights, so that no layer's effect is too small to be noticed. The
-    global random state is left as it was. If `narrow`, it has fewer heads and a smaller width; an architecture that
-    does not allow these to be chosen freely raises errors of its own when the model is built or run.
+    Its random weights are larger than usual initial weights, so that no layer's effect is too small
+    to be noticed. The global random state is left as it was. If `narrow`, it has fewer heads and a
+    smaller width; an architecture that does not allow these to be chosen freely raises errors of
+    its own when the model is built or run.
     """
     devices = [device] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):
@@ -66,7 +70,9 @@ def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
     _keep_layers(text)
     if narrow:
         _make_narrow(text)
-    if "flash" in (small._attn_implementation or ""):  # it has no float32; None picks the best that does
+    if "flash" in (
+        small._attn_implementation or ""
+    ):  # it has no float32; None picks the best that does
         small._attn_implementation = None
     for name, size in _SMALLER.items():
         if isinstance(getattr(text, name, None), int):
@@ -105,7 +111,9 @@ def _make_narrow(config: PretrainedConfig) -> None:
 
 
 def _keep_layers(config: PretrainedConfig) -> None:
-    """Cut everything that is listed by layer to the first few of each kind, and to as many that share their keys."""
+    """Cut everything that is listed by layer to the first few of each kind, and to as many that
+    share their keys.
+    """
     layers: int = config.num_hidden_layers
     shared = getattr(config, "num_kv_shared_layers", None) or 0
     kinds = {name: value for name, value in vars(config).items() if _is_by_layer(value, layers)}

@@ -24,10 +24,15 @@ GPUS = {
     "l40s": (44.4, 362e12, 0.864e12),
     "rtx4090": (23.5, 165e12, 1.008e12),
 }
-PRESETS: dict[str, dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "models.yaml").read_text("utf-8"))
+PRESETS: dict[str, dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "models.yaml").read_text("utf-8")
+)
 # Short names such as r1-7b and qwen2.5-0.5b.
 SHORT_NAMES = {
-    path.rpartition("/")[2].lower().replace("deepseek-r1-distill-qwen", "r1").removesuffix("-instruct"): path
+    path.rpartition("/")[2]
+    .lower()
+    .replace("deepseek-r1-distill-qwen", "r1")
+    .removesuffix("-instruct"): path
     for path in PRESETS
 }
 
@@ -80,11 +85,14 @@ def gib(size: float) -> str:
     return f"{size / GIB:.1f}"
 
 
-def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear") -> Model:
+def read_model(
+    path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear"
+) -> Model:
     """Build a model, of a folder or the Hub, without its weights, and measure it.
 
-    `context` has the tokens of prompt and response together; `targets` names the layers that get adapters of LoRA's
-    `rank`, 0 for none. Raises ConfigError when the configuration cannot be read or is not supported.
+    `context` has the tokens of prompt and response together; `targets` names the layers that get
+    adapters of LoRA's `rank`, 0 for none. Raises ConfigError when the configuration cannot be read
+    or is not supported.
     """
     from torch.nn import Linear
 
@@ -93,9 +101,13 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     refused = f"--actor.model_name_or_path is {path}, "
     for name in ("num_key_value_heads", "intermediate_size", "max_position_embeddings"):
         if not hasattr(config, name):
-            raise ConfigError(f"{refused}which has no {name}; the plan supports models like Qwen and Llama")
+            raise ConfigError(
+                f"{refused}which has no {name}; the plan supports models like Qwen and Llama"
+            )
     if context > config.max_position_embeddings:
-        raise ConfigError(f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens")
+        raise ConfigError(
+            f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens"
+        )
     sizes = [parameter.numel() for parameter in model.parameters()]
     adapters = [
         rank * size
@@ -105,7 +117,9 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
         for size in (layer.in_features, layer.out_features)
     ]
     if rank and not adapters:
-        raise ConfigError(f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}")
+        raise ConfigError(
+            f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}"
+        )
     embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     heads, query, key_value, cached = config.num_attention_heads, *_attention_widths(config)
     windows, states = _layers(config, refused)
@@ -113,7 +127,9 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
     # vLLM has one weight for queries, keys and values of a layer, and one for gate and up.
     served: Counter[str] = Counter()
     for name, weight in model.named_parameters():
-        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name))
+        joined = re.sub(
+            r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name)
+        )
         served[joined] += weight.numel()
     return Model(
         parameters=sum(sizes),
@@ -137,18 +153,26 @@ def read_model(path: str, context: int, rank: int = 0, targets: str | Sequence[s
 
 
 def _attention_widths(config: Any) -> tuple[int, int, int]:
-    """Widths of queries (the mean of keys' and values') and of keys, and the numbers that a layer keeps per token."""
+    """Widths of queries (the mean of keys' and values') and of keys, and the numbers that a layer
+    keeps per token.
+    """
     heads = config.num_attention_heads
     if latent := getattr(config, "kv_lora_rank", None):
         keys = config.qk_nope_head_dim + config.qk_rope_head_dim
-        return heads * (keys + config.v_head_dim) // 2, heads * keys, latent + config.qk_rope_head_dim
+        return (
+            heads * (keys + config.v_head_dim) // 2,
+            heads * keys,
+            latent + config.qk_rope_head_dim,
+        )
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     width = config.num_key_value_heads * size
     return heads * size, width, 2 * width
 
 
 def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
-    """The windows of the layers that keep keys, from transformers' cache, and the numbers in recurrent states."""
+    """The windows of the layers that keep keys, from transformers' cache, and the numbers in
+    recurrent states.
+    """
     from transformers import DynamicCache
 
     layers: list[Any] = DynamicCache(config=config).layers
@@ -158,7 +182,9 @@ def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
     if not recurrent:
         return windows, 0
     if not hasattr(config, "linear_num_value_heads"):
-        raise ConfigError(f"{refused}with recurrent layers of a kind that the plan does not support")
+        raise ConfigError(
+            f"{refused}with recurrent layers of a kind that the plan does not support"
+        )
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     values = config.linear_num_value_heads * config.linear_value_head_dim
     convolution = (2 * keys + values) * config.linear_conv_kernel_dim  # of the last tokens
@@ -166,14 +192,18 @@ def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
 
 
 def _mlp(config: Any, model: Any) -> tuple[int, int]:
-    """Parameters of experts that a token is not routed to, and the width of all MLPs that it passes in a layer."""
+    """Parameters of experts that a token is not routed to, and the width of all MLPs that it passes
+    in a layer.
+    """
     # The experts of a layer are stacked in one weight.
     stacked = [weight for name, weight in model.named_parameters() if ".experts." in name]
     if not stacked:
         return 0, config.intermediate_size
     chosen, routed = config.num_experts_per_tok, sum(weight.numel() for weight in stacked)
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(config, "n_shared_experts", 0)
+    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(
+        config, "n_shared_experts", 0
+    )
     return routed - routed * chosen // len(stacked[0]), chosen * width + (shared or 0)
 
 
@@ -181,7 +211,11 @@ def read_config(path: str) -> Any:
     """The model's configuration, from the known ones or as transformers finds it."""
     from transformers import AutoConfig
 
-    return AutoConfig.for_model(**PRESETS[path]) if path in PRESETS else AutoConfig.from_pretrained(path)
+    return (
+        AutoConfig.for_model(**PRESETS[path])
+        if path in PRESETS
+        else AutoConfig.from_pretrained(path)
+    )
 
 
 @cache

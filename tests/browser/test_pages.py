@@ -21,11 +21,17 @@ def browser():
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """The page of four problems: F(ind), W(hat is) became correct, H(ow much) became wrong, one means harm."""
+    """The page of four problems: F(ind), W(hat is) became correct, H(ow much) became wrong, one
+    means harm.
+    """
     folder = tmp_path_factory.mktemp("page")
     data = page_data(write_traces(folder), SwapConfig(), 100)
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
-    curve = {"title": "tokens", "steps": [1, 2, 3], "lines": {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]}}
+    curve = {
+        "title": "tokens",
+        "steps": [1, 2, 3],
+        "lines": {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]},
+    }
     data["summary"] = {"notes": ["a note"], "tables": [table], "charts": [curve]}
     page = folder / "page.html"
     page.write_text(render(data))
@@ -106,7 +112,8 @@ def test_keys_for_filters_scale_formulas_and_help(page):
         ({}, ["F", "W", "H", "<"]),
         ({"show": "became correct"}, ["W"]),
         ({"show": "became wrong"}, ["H"]),
-        # Means of 126.7, 180 and 40 tokens became 55, 20 and 15; the fourth has nothing to compare with.
+        # Means of 126.7, 180 and 40 tokens became 55, 20 and 15; the fourth has nothing to compare
+        # with.
         ({"show": "length changed most"}, ["W", "F", "H"]),
         ({"show": "base: wrong"}, ["W"]),
         ({"show": "trained: correct", "longer": "60"}, ["F", "W"]),
@@ -118,41 +125,61 @@ def test_filters(page, filters, expected):
         choose(page, name, value)
     assert page.ask(ORDER) == expected
     text = page.ask("by('status').textContent")
-    assert text == (f"Problem 1 of {len(expected)}" if expected else "No problem matches the filters.")
+    assert text == (
+        f"Problem 1 of {len(expected)}" if expected else "No problem matches the filters."
+    )
 
 
 def test_shades_are_signed_and_seen_where_changes_are_small(page):
     styled = "[s.style.getPropertyValue('--shade'), Number(s.style.getPropertyValue('--strength'))]"
     strengths = f"[...document.querySelectorAll('section:first-child .step')].map(s => {styled})"
     first = page.ask(strengths)
-    assert [shade for shade, _ in first] == [f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")]
-    # log(1 + 1.9 / .01) / log(1 + 2.2...): the largest change on show, that of the trained response, is 2.1.
+    assert [shade for shade, _ in first] == [
+        f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")
+    ]
+    # log(1 + 1.9 / .01) / log(1 + 2.2...): the largest change on show, that of the trained
+    # response, is 2.1.
     assert first[0][1] == pytest.approx(5.252 / 5.352, abs=1e-3)
     assert first[1][1] == pytest.approx(1.0986 / 5.352, abs=1e-3)  # log(1 + .02 / .01)
     choose(page, "choice", "2")
     choose(page, "scale", "response")
-    assert page.ask(strengths) == [["var(--gain)", 0], ["var(--gain)", 1]]  # .004 is no change, .02 the largest
+    assert page.ask(strengths) == [
+        ["var(--gain)", 0],
+        ["var(--gain)", 1],
+    ]  # .004 is no change, .02 the largest
 
 
 def test_penalties_are_drawn_where_there_are_any(page):
-    # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that changed least.
+    # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that
+    # changed least.
     shares = "[...document.querySelectorAll('.bar')].map(b => Number(b.style.getPropertyValue('--share')))"
     drawn = page.ask(shares)
     assert len(drawn) == 5 and max(drawn) == drawn[3] == 1 and min(drawn) == drawn[0]
-    widths = page.ask("[...document.querySelectorAll('.bar i')].map(b => b.getBoundingClientRect().width)")
+    widths = page.ask(
+        "[...document.querySelectorAll('.bar i')].map(b => b.getBoundingClientRect().width)"
+    )
     assert widths[3] > 60 > widths[0] > 0
     page.press("ArrowRight")
     assert page.ask(shares) == []
 
 
 def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
-    assert page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20  # two lines
+    assert (
+        page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20
+    )  # two lines
     assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
     choose(page, "choice", "3")
     assert page.ask("document.title") == "Where the length went"
     assert page.ask("document.querySelectorAll('img, main script, [onerror]').length") == 0
-    assert page.ask("by('main').textContent").count(HARM) == 3  # the problem, a step, and what follows the thought
-    assert page.ask("[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length") == 0
+    assert (
+        page.ask("by('main').textContent").count(HARM) == 3
+    )  # the problem, a step, and what follows the thought
+    assert (
+        page.ask(
+            "[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length"
+        )
+        == 0
+    )
 
 
 BIG = {
@@ -196,12 +223,17 @@ def test_what_is_no_number_is_a_dash(browser, open_rows):
         {**whole, "problem": "r", "gains": [nan, nan]},
     ]
     open_rows(rows)
-    numbers = "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
+    numbers = (
+        "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
+    )
     assert browser.ask(numbers) == [
         "step 1 10 tokens gain 0.50 change \u2013 penalty \u2013",
         "step 2 10 tokens gain 0.25 penalty \u2013",
     ]
-    assert browser.ask("document.querySelector('polyline').getAttribute('points').split(' ').length") == 2
+    assert (
+        browser.ask("document.querySelector('polyline').getAttribute('points').split(' ').length")
+        == 2
+    )
     browser.press("ArrowRight")
     assert browser.ask("by('main').innerText").startswith("r\nAnswer: 3")
     assert browser.ask(numbers)[0].startswith("step 1 10 tokens gain \u2013")
@@ -211,7 +243,9 @@ def test_what_is_no_number_is_a_dash(browser, open_rows):
 
 
 def test_tokens_left_are_drawn_where_they_were_predicted(page):
-    """Of the trained policy's answer to the second problem: from 18.2 to 9, of which the first is the highest."""
+    """Of the trained policy's answer to the second problem: from 18.2 to 9, of which the first is
+    the highest.
+    """
     points = "[...f.querySelectorAll('polyline')].map(l => l.getAttribute('points'))"
     lines = f"[...document.querySelectorAll('.curve')].map(f => {points})"
     page.ask("show(data.problems.findIndex(p => p.text[0].startsWith('What is')))")
@@ -219,8 +253,13 @@ def test_tokens_left_are_drawn_where_they_were_predicted(page):
     assert len(before) == 1 and len(after) == 2
     heights = [float(point.split(",")[1]) for point in after[1].split()]
     assert heights == pytest.approx([4, 80 - 76 * 9 / 18.2])
-    captions = page.ask("[...document.querySelectorAll('.curve figcaption')].map(c => c.textContent)")
-    assert sum("tokens left, as the model's states predict: from 18 to 9" in text for text in captions) == 1
+    captions = page.ask(
+        "[...document.querySelectorAll('.curve figcaption')].map(c => c.textContent)"
+    )
+    assert (
+        sum("tokens left, as the model's states predict: from 18 to 9" in text for text in captions)
+        == 1
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
@@ -236,7 +275,9 @@ def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_
         ["step 2", "tens: 4+3+1=", "observation after turn 2", f"08 {HARM}\n" + "0" * 300],
     ]
     assert browser.ask("document.querySelector('.rest').innerText") == end
-    for boxes in browser.ask(f"{cards}.map(e => [e.getBoundingClientRect().top, getComputedStyle(e).color]))"):
+    for boxes in browser.ask(
+        f"{cards}.map(e => [e.getBoundingClientRect().top, getComputedStyle(e).color]))"
+    ):
         (_, (action, ink), (heading, _), (seen, dim)) = boxes
         assert action < heading < seen and dim != ink
     grounds = "['.step', '.observed'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
@@ -244,9 +285,15 @@ def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_
 
 
 def test_table_and_curves_stand_above(page):
-    assert page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')") == "accuracy 84.4% 95.0%"
+    assert (
+        page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')")
+        == "accuracy 84.4% 95.0%"
+    )
     points = "l.getAttribute('points').split(' ').length"
-    assert page.ask(f"[...document.querySelectorAll('.chart polyline')].map(l => {points})") == [3, 2]
+    assert page.ask(f"[...document.querySelectorAll('.chart polyline')].map(l => {points})") == [
+        3,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -256,7 +303,9 @@ def test_every_problem_at_both_widths_and_schemes(browser, file, tmp_path, width
     for _ in range(4):
         assert browser.faults() == []
         browser.press("ArrowRight")
-    columns = browser.ask("getComputedStyle(document.querySelector('.columns')).gridTemplateColumns.split(' ').length")
+    columns = browser.ask(
+        "getComputedStyle(document.querySelector('.columns')).gridTemplateColumns.split(' ').length"
+    )
     assert columns == (1 if width < 600 else 2)
     browser.picture(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 10_000

@@ -1,4 +1,6 @@
-"""The policy's passes on a GPU, as far as a machine without one can tell: no mixed devices, no needless waiting."""
+"""The policy's passes on a GPU, as far as a machine without one can tell: no mixed devices, no
+needless waiting.
+"""
 
 import pytest
 import torch
@@ -68,12 +70,17 @@ def test_log_probabilities_and_scores(family, packing, adapted, monkeypatch):
 def test_an_update(family, packing, adapted):
     loss, norm = update_of(model_of(family, adapted=adapted), packing)
     with claiming():
-        ours = [value.item() for value in update_of(to_claimed(model_of(family, adapted=adapted)), packing, device())]
+        ours = [
+            value.item()
+            for value in update_of(to_claimed(model_of(family, adapted=adapted)), packing, device())
+        ]
     assert ours == pytest.approx([loss.item(), norm.item()], rel=0.15)  # bfloat16
 
 
 def kernels(query, key, value, starts, starts_k, *_, scale, window_size, enable_gqa):
-    """In the place of torch's kernels for packed responses, on the same device; without a wait, like them."""
+    """In the place of torch's kernels for packed responses, on the same device; without a wait,
+    like them.
+    """
     assert starts.device == starts_k.device == query.device and window_size == (-1, 0)
     token = torch.arange(len(query), device=query.device)
     response = torch.searchsorted(starts, token, right=True)
@@ -94,4 +101,6 @@ def test_the_host_waits_neither_for_layers_nor_for_tokens(packing, monkeypatch):
             scored(to_claimed(model_of("qwen2", layers=layers)), packing, tokens)
             update_of(to_claimed(model_of("qwen2", layers=layers)), packing, device(), tokens)
         waits.append(counted)
-    assert waits[0] == waits[1] == waits[2]  # one wait a chunk of logits would be nine more in the last
+    assert (
+        waits[0] == waits[1] == waits[2]
+    )  # one wait a chunk of logits would be nine more in the last

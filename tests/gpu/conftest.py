@@ -8,4 +8,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
-            item.add_marker(pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"))
+            item.add_marker(
+                pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+            )

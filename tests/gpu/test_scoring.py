@@ -1,4 +1,6 @@
-"""Scores and log-probabilities on a GPU: exact in float32, close in bfloat16, and without waiting for a layer."""
+"""Scores and log-probabilities on a GPU: exact in float32, close in bfloat16, and without waiting
+for a layer.
+"""
 
 import warnings
 
@@ -11,7 +13,12 @@ from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, ScoringBackend
 
-PASSES = [(family, packing) for family in FAMILIES for packing in (False, True) if family != "gpt_oss" or not packing]
+PASSES = [
+    (family, packing)
+    for family in FAMILIES
+    for packing in (False, True)
+    if family != "gpt_oss" or not packing
+]
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +60,9 @@ def test_the_kernels_for_packed_responses_give_what_a_call_for_each_gives(family
 def test_an_update_of_adapters_equals_that_of_a_cpu():
     found, norm = update_of(model_of("qwen2", torch.float32, "cuda", adapted=True), True, "cuda")
     expected, expected_norm = update_of(model_of("qwen2", torch.float32, adapted=True), True)
-    assert [found.item(), norm.item()] == pytest.approx([expected.item(), expected_norm.item()], rel=1e-3, abs=1e-5)
+    assert [found.item(), norm.item()] == pytest.approx(
+        [expected.item(), expected_norm.item()], rel=1e-3, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize("packing", [False, True])

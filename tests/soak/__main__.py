@@ -2,8 +2,8 @@
 
     bash scripts/soak.sh --minutes 120 --seed 7 --output /tmp/soak
 
-The same command goes on where it was; when the minutes are over, it prints the report again. Every process that the
-training starts, and no other, is a descendant of this one.
+The same command goes on where it was; when the minutes are over, it prints the report again. Every
+process that the training starts, and no other, is a descendant of this one.
 """
 
 import argparse
@@ -22,12 +22,18 @@ EVENTS = "events.jsonl"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=120, help="of faults, after the calm run")
     parser.add_argument("--seed", type=int, default=7, help="of the faults and of their times")
     parser.add_argument("--steps", type=int, default=60, help="of each round of training")
-    parser.add_argument("--apart", type=float, nargs=2, default=[120, 240], metavar="SECONDS", help="between faults")
-    parser.add_argument("--output", type=Path, required=True, help="folder of runs and records; the same goes on")
+    parser.add_argument(
+        "--apart", type=float, nargs=2, default=[120, 240], metavar="SECONDS", help="between faults"
+    )
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder of runs and records; the same goes on"
+    )
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     settings = {"minutes": f"{args.minutes:g}", "seed": args.seed, "steps": args.steps}
@@ -43,7 +49,9 @@ def main():
 
 
 def soak(args, append):
-    """The calm run, and rounds until the minutes are over; each event is a row with the soak's second."""
+    """The calm run, and rounds until the minutes are over; each event is a row with the soak's
+    second.
+    """
     adopt_orphans()
     rows = list(read_rows(args.output / EVENTS))
     begun = time.monotonic() - max([row["at"] for row in rows if row["phase"] == "soak"], default=0)
@@ -62,7 +70,9 @@ def soak(args, append):
         start = clock()
         ended = calm.start(None, None, partial(record, "calm"))
         if ended["status"]:
-            sys.exit(f"error: the calm run ended with status {ended['status']}: {ended['errors']}; see {calm.log}")
+            sys.exit(
+                f"error: the calm run ended with status {ended['status']}: {ended['errors']}; see {calm.log}"
+            )
         begun += clock() - start
         record("calm", "calm", **ended)
     expected = {row["step"]: row for row in calm.rows()}
@@ -89,7 +99,9 @@ def write_prompts(path, steps):
     from soak.training import BATCH
 
     if not path.exists():
-        write(path, [problem for problem, _ in zip(problems(7), range(steps * BATCH), strict=False)])
+        write(
+            path, [problem for problem, _ in zip(problems(7), range(steps * BATCH), strict=False)]
+        )
     return path
 
 

@@ -1,4 +1,6 @@
-"""The faults of a soak: which one strikes when, drawn from a seed, and how it is done to a running training."""
+"""The faults of a soak: which one strikes when, drawn from a seed, and how it is done to a running
+training.
+"""
 
 import random
 import resource
@@ -18,7 +20,10 @@ MARKS = {
     "raylet": "/raylet/raylet ",
     "gcs": "/gcs/gcs_server ",
 }
-OTHER, UNNAMED = "Ray's helpers", "actors without a title"  # which Ray does not always manage to set
+OTHER, UNNAMED = (
+    "Ray's helpers",
+    "actors without a title",
+)  # which Ray does not always manage to set
 # Kind -> whom it may strike, how often it is drawn, and how many seconds it lasts.
 KINDS = {
     "kill": ((*MARKS,), 8, (0, 0)),
@@ -50,11 +55,15 @@ def schedule(seed, apart):
     while True:
         (kind,) = rng.choices([*KINDS], weights)
         targets, _, span = KINDS[kind]
-        yield Fault(rng.uniform(*apart), kind, rng.choice(targets), rng.uniform(*span), rng.random())
+        yield Fault(
+            rng.uniform(*apart), kind, rng.choice(targets), rng.uniform(*span), rng.random()
+        )
 
 
 def role_of(command, name=""):
-    """The role of a process by its command line and the kernel's name for it; UNNAMED for an actor without a title."""
+    """The role of a process by its command line and the kernel's name for it; UNNAMED for an actor
+    without a title.
+    """
     found = [role for role, mark in MARKS.items() if mark in command or mark[:15] == name]
     if not found and "multiprocessing.spawn" in command:
         return "engine"  # it does not always manage to set its own title
@@ -73,7 +82,8 @@ class Plan:
         self._next, self._since = next(self._faults), now
 
     def is_due(self, now, first_step):
-        """Whether the next fault strikes now, in a run whose first new step was done at `first_step`, if it was.
+        """Whether the next fault strikes now, in a run whose first new step was done at
+        `first_step`, if it was.
 
         Most wait for that step, because a busy machine would otherwise never get beyond it.
         """
@@ -89,11 +99,14 @@ class Plan:
 
 
 def targets(fault, tree, roles):
-    """The processes that a fault strikes: those of its role, or the driver (`tree`) where there is none yet.
+    """The processes that a fault strikes: those of its role, or the driver (`tree`) where there is
+    none yet.
 
     `roles` are those known so far, by process.
     """
-    found = [process for process, role in roles.items() if role == fault.target and process.is_running()]
+    found = [
+        process for process, role in roles.items() if role == fault.target and process.is_running()
+    ]
     if fault.target == "grader" and not found:
         return []
     return found if fault.kind == "no graders" else (found or [tree])[:1]

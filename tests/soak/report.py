@@ -8,7 +8,17 @@ from textwrap import fill
 from tabulate import tabulate
 
 FEWEST = 8  # samples of memory that a trend needs
-HEADERS = ["processes", "calm: 1st quarter", "2nd", "3rd", "4th", "an hour", "all: 1st quarter", "4th", "an hour"]
+HEADERS = [
+    "processes",
+    "calm: 1st quarter",
+    "2nd",
+    "3rd",
+    "4th",
+    "an hour",
+    "all: 1st quarter",
+    "4th",
+    "an hour",
+]
 HEADERS += ["growth in a start: median", "largest", "starts"]
 ENDED = (0, 2, -9)  # finished, one of our errors, killed
 
@@ -23,14 +33,18 @@ def defects(events):
         elif row["event"] == "stuck":
             found.append(f"{where}no step was finished for a quarter of an hour")
         elif row["event"] == "round" and (row["unequal"] or not row["complete"]):
-            found.append(f"{where}round {row['round']} differs in {', '.join(row['unequal']) or 'its steps'}")
+            found.append(
+                f"{where}round {row['round']} differs in {', '.join(row['unequal']) or 'its steps'}"
+            )
         elif row["event"] == "attempt":
             status, errors = row["status"], row["errors"]
             found += [f"{where}alive after ten seconds: {line}" for line in row["left_over"]]
             if status not in ENDED or (status == 2 and len(errors) != 1):
                 found.append(f"{where}ended with status {status} and {len(errors)} lines of error")
             if status and not row["struck"] and not row["by_us"]:
-                found.append(f"{where}ended with status {status} though nothing had struck: {errors}")
+                found.append(
+                    f"{where}ended with status {status} though nothing had struck: {errors}"
+                )
     return found
 
 
@@ -48,7 +62,9 @@ def slope(points):
 
 
 def memory_of_attempts(events):
-    """For each start of a run, the (second, MiB) points of each role, from its first step on; the calm run first."""
+    """For each start of a run, the (second, MiB) points of each role, from its first step on; the
+    calm run first.
+    """
     found, points = [], {}
     for row in events:
         if row["event"] == "memory" and row["working"]:
@@ -66,8 +82,15 @@ def _memory_rows(events):
         alone, whole = calm[role], [point for start in starts for point in start.get(role, [])]
         if not quarters(alone) or not quarters(whole):
             continue
-        growth = [found[-1] - found[0] for start in starts if (found := quarters(start.get(role, [])))]
-        row = [*quarters(alone), slope(alone[len(alone) // 2 :]), *quarters(whole)[::3], slope(whole)]
+        growth = [
+            found[-1] - found[0] for start in starts if (found := quarters(start.get(role, [])))
+        ]
+        row = [
+            *quarters(alone),
+            slope(alone[len(alone) // 2 :]),
+            *quarters(whole)[::3],
+            slope(whole),
+        ]
         row += [median(growth), max(growth)] if growth else [math.nan, math.nan]
         yield [role, *(f"{value:.0f}" for value in row), len(growth)]
 
@@ -110,7 +133,11 @@ def report(events, settings):
         _filled(summary),
         *(f"* {line}" for line in wrong),
         "",
-        tabulate(list(_fault_rows(soak)), ["fault", "struck", "times", "the run", "the command"], "github"),
+        tabulate(
+            list(_fault_rows(soak)),
+            ["fault", "struck", "times", "the run", "the command"],
+            "github",
+        ),
         "",
         _filled(memory),
         "",
@@ -126,7 +153,9 @@ def _filled(text):
 
 
 def _fault_rows(soak):
-    """Each kind of fault and whom it struck, how often, and what became of the run and of its command."""
+    """Each kind of fault and whom it struck, how often, and what became of the run and of its
+    command.
+    """
     counted, open_ = {}, []
     for row in soak:
         if row["event"] == "fault":
@@ -134,7 +163,11 @@ def _fault_rows(soak):
         elif row["event"] == "attempt":
             for n, key in enumerate(open_):
                 is_last = n == len(open_) - 1 and not row["by_us"]
-                ended = {0: "went on", 2: "ended"}.get(row["status"], "killed") if is_last else "went on"
+                ended = (
+                    {0: "went on", 2: "ended"}.get(row["status"], "killed")
+                    if is_last
+                    else "went on"
+                )
                 counted.setdefault(key, []).append((ended, row["status"] if is_last else None))
             open_ = []
     for (kind, target), outcomes in sorted(counted.items()):
@@ -142,7 +175,13 @@ def _fault_rows(soak):
         words = {"went on": "went on", "ended": "ended in one line", "killed": "was killed"}
         told = ", ".join(f"{words[name]} {runs.count(name)}" for name in words if name in runs)
         statuses = sorted({status for _, status in outcomes if status is not None})
-        yield kind, target, len(outcomes), told, "status " + ", ".join(map(str, statuses)) if statuses else ""
+        yield (
+            kind,
+            target,
+            len(outcomes),
+            told,
+            "status " + ", ".join(map(str, statuses)) if statuses else "",
+        )
 
 
 def draw(events, path):
@@ -156,7 +195,13 @@ def draw(events, path):
     samples = [row for row in events if row["event"] == "memory" and row["phase"] == "soak"]
     for role in sorted({role for row in samples for role in row["pss"]}):
         times = [row["at"] / 60 for row in samples]
-        axes.plot(times, [row["pss"].get(role, float("nan")) for row in samples], ".", markersize=2, label=role)
+        axes.plot(
+            times,
+            [row["pss"].get(role, float("nan")) for row in samples],
+            ".",
+            markersize=2,
+            label=role,
+        )
     for row in events:
         if row["event"] == "fault":
             axes.axvline(row["at"] / 60, color="0.85", linewidth=0.6, zorder=0)

@@ -33,7 +33,9 @@ def adopt_orphans():
 
 @contextlib.contextmanager
 def burying(process):
-    """Meanwhile, wait for orphans that have ended, as init does: a zombie raylet looks alive to its workers."""
+    """Meanwhile, wait for orphans that have ended, as init does: a zombie raylet looks alive to its
+    workers.
+    """
     over = threading.Event()
 
     def bury():
@@ -53,10 +55,14 @@ def burying(process):
 
 
 def differences(row, expected):
-    """Names of the metrics in which two rows differ, bit for bit (-0.0 is not 0.0; null equals null)."""
+    """Names of the metrics in which two rows differ, bit for bit (-0.0 is not 0.0; null equals
+    null).
+    """
     ours, theirs = of_the_run([row, expected], "swap/grader_slow")
     return sorted(
-        name for name in ours.keys() | theirs.keys() if repr(ours.get(name, "")) != repr(theirs.get(name, ""))
+        name
+        for name in ours.keys() | theirs.keys()
+        if repr(ours.get(name, "")) != repr(theirs.get(name, ""))
     )
 
 
@@ -72,7 +78,9 @@ def unequal_results(output, calm):
 
 
 class Training:
-    """A training of `steps` steps into `output`, started as often as needed; `clock` gives the soak's seconds."""
+    """A training of `steps` steps into `output`, started as often as needed; `clock` gives the
+    soak's seconds.
+    """
 
     def __init__(self, output, prompts, steps, clock):
         self.output, self.clock = output, clock
@@ -88,11 +96,13 @@ class Training:
     def start(self, expected, plan, record, end_at=float("inf")):
         """Start and follow it to its end; returns a row about it.
 
-        `expected` are the calm run's rows by step, None for that run itself; `plan` holds the faults to come, `record`
-        takes events. At the soak's second `end_at` it is ended.
+        `expected` are the calm run's rows by step, None for that run itself; `plan` holds the
+        faults to come, `record` takes events. At the soak's second `end_at` it is ended.
         """
         with open(self.log, "w") as log:
-            process = subprocess.Popen(**self.command, stdout=log, stderr=log, preexec_fn=_die_with_parent)
+            process = subprocess.Popen(
+                **self.command, stdout=log, stderr=log, preexec_fn=_die_with_parent
+            )
         attempt = Attempt(self, process, expected, record)
         with burying(process):
             self._follow(attempt, plan, end_at)
@@ -118,7 +128,12 @@ class Attempt:
     """One start of a training, from its first process to its last."""
 
     def __init__(self, training, process, expected, record):
-        self.training, self.process, self.expected, self.record = training, process, expected, record
+        self.training, self.process, self.expected, self.record = (
+            training,
+            process,
+            expected,
+            record,
+        )
         self.tree = psutil.Process(process.pid)
         self.roles = {}  # by process
         self.before, self.seen = training.rows(), []
@@ -137,12 +152,16 @@ class Attempt:
             if row not in self.before and row not in self.seen:
                 self.seen.append(row)
                 self.last_step, self.first_step = now, self.first_step or now
-                wrong = differences(row, self.expected.get(row["step"], {})) if self.expected else []
+                wrong = (
+                    differences(row, self.expected.get(row["step"], {})) if self.expected else []
+                )
                 if wrong:
                     self.record("unequal", step=row["step"], metrics=wrong)
         if now - self.sampled > MEMORY_SECONDS:
             self.sampled = now
-            self.record("memory", working=self.first_step is not None, pss=memory_by_role(self.roles))
+            self.record(
+                "memory", working=self.first_step is not None, pss=memory_by_role(self.roles)
+            )
 
     def disturb(self, fault, now):
         """Let a fault strike."""

@@ -1,4 +1,6 @@
-"""Agents in the real actors, and in whole runs: killed and resumed, and with an environment that fails."""
+"""Agents in the real actors, and in whole runs: killed and resumed, and with an environment that
+fails.
+"""
 
 import signal
 from pathlib import Path
@@ -17,7 +19,15 @@ from openrlhf_swap.scoring.answer import answer_branch, score_per_prefix
 
 pytestmark = pytest.mark.slow
 CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")
-FLAGS = [*SMALL_STEPS, "--train.agent_func_path", CALCULATOR, "--swap.steps", "turns", "--data.max_samples", "48"]
+FLAGS = [
+    *SMALL_STEPS,
+    "--train.agent_func_path",
+    CALCULATOR,
+    "--swap.steps",
+    "turns",
+    "--data.max_samples",
+    "48",
+]
 FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determinism_enable"]
 FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
 FAILS = """
@@ -40,8 +50,12 @@ calculator.Calculator.step = step
 """
 
 
-def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, monkeypatch, tokenizer, responses):
-    """Rows of two turns, padded and scored in the policy's own forward; with theta = 0 stock GRPO, bit for bit."""
+def test_turns_earn_what_a_forward_for_each_prefix_says(
+    actor_group, arguments, monkeypatch, tokenizer, responses
+):
+    """Rows of two turns, padded and scored in the policy's own forward; with theta = 0 stock GRPO,
+    bit for bit.
+    """
     monkeypatch.setattr(arguments.rollout, "micro_batch_size", 3)
     seen = tokenizer("13\n08\n", add_special_tokens=False)["input_ids"]
     agents, cuts = [], []
@@ -50,11 +64,21 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, 
         cut = (start + end) // 2
         cuts.append(cut - start)
         ranges = [(start, cut), (cut + len(seen), end + len(seen))]
-        agents.append({**response, "observation_tokens": ids[:cut] + seen + ids[cut:], "action_ranges": ranges})
+        agents.append(
+            {
+                **response,
+                "observation_tokens": ids[:cut] + seen + ids[cut:],
+                "action_ranges": ranges,
+            }
+        )
     stock_class, swap_class = makers()
     _, stock = make_batch(stock_class, actor_group, tokenizer, agents)
-    _, zero = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config(process_weight=0.0))
-    assert all(torch.equal(ours[0], expected[0]) for ours, expected in zip(zero, stock, strict=True))
+    _, zero = make_batch(
+        swap_class, actor_group, tokenizer, agents, config=make_config(process_weight=0.0)
+    )
+    assert all(
+        torch.equal(ours[0], expected[0]) for ours, expected in zip(zero, stock, strict=True)
+    )
 
     maker, ours = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config())
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
@@ -64,10 +88,17 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(actor_group, arguments, 
         for i, values in zip(members, expected, strict=True):
             rollout, cut = maker._rollouts[i], cuts[i]
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
-            assert len(values) == len(rollout.response_ids) == len(agents[i]["observation_tokens"]) - rollout.start - 6
+            assert (
+                len(values)
+                == len(rollout.response_ids)
+                == len(agents[i]["observation_tokens"]) - rollout.start - 6
+            )
             if rollout.correct:
                 assert cut - 1 in rollout.step_ends
-                lengths = [rollout.start + end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
+                lengths = [
+                    rollout.start + end + 1 + len(seen) * (end >= cut - 1)
+                    for end in rollout.step_ends
+                ]
                 branch = answer_branch(tokenizer, CLOSE, rollout.answer)
                 ids = torch.tensor(agents[i]["observation_tokens"])
                 scores = score_per_prefix(model, ids, [rollout.start, *lengths], branch)
@@ -80,7 +111,8 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
     calm = run_training(tmp_path / "calm", prompts_file, *FLAGS)
     assert [row["step"] for row in calm] == [1, 2, 3]
     for row in calm:
-        # Every turn but the last is a call, and the last, too, if the context ends there; an answer has three tokens.
+        # Every turn but the last is a call, and the last, too, if the context ends there; an answer
+        # has three tokens.
         assert row["calls"] <= row["swap/turns"] <= row["calls"] + 1
         assert row["swap/observation_tokens"] == pytest.approx(3 * (row["swap/turns"] - 1))
         assert row["length/mean"] < row["total_length"] - row["swap/observation_tokens"]
@@ -107,11 +139,15 @@ def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
     ],
     ids=["raises", "hangs"],
 )
-def test_an_environment_that_fails_is_one_line_and_costs_one_step(tmp_path, prompts_file, fault, message):
+def test_an_environment_that_fails_is_one_line_and_costs_one_step(
+    tmp_path, prompts_file, fault, message
+):
     """It fails in the second step: the first one's checkpoint, metrics and rollouts are there."""
     run, agent = tmp_path / "run", tmp_path / "agent.py"
     saved = run / "checkpoints" / "_actor" / "global_step1"
-    agent.write_text(FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=fault))
+    agent.write_text(
+        FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=fault)
+    )
     flags = [*FLAGS, "--train.agent_func_path", str(agent), "--swap.generation_timeout", "15"]
     result = start_training(run, prompts_file, *flags)
     (line,) = errors(result.stderr)

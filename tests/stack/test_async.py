@@ -1,4 +1,6 @@
-"""The asynchronous trainer: what it shares with the synchronous one, what differs, and what it survives."""
+"""The asynchronous trainer: what it shares with the synchronous one, what differs, and what it
+survives.
+"""
 
 import os
 import re
@@ -18,9 +20,24 @@ from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags.configuration import REWARD_FILE
 
 pytestmark = pytest.mark.slow
-on_request = pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="one to three minutes on two cores: TEST_SLOW=1")
-COMPARED = ["--train.full_determinism_enable", "--swap.rollouts_every", "1", "--swap.rollouts_groups", "16"]
-COMPARED += ["--algo.advantage.is_correction_level", "token", "--train.num_episodes", "2", "--data.max_samples", "40"]
+on_request = pytest.mark.skipif(
+    "TEST_SLOW" not in os.environ, reason="one to three minutes on two cores: TEST_SLOW=1"
+)
+COMPARED = [
+    "--train.full_determinism_enable",
+    "--swap.rollouts_every",
+    "1",
+    "--swap.rollouts_groups",
+    "16",
+]
+COMPARED += [
+    "--algo.advantage.is_correction_level",
+    "token",
+    "--train.num_episodes",
+    "2",
+    "--data.max_samples",
+    "40",
+]
 AGE = "swap/batch_age"
 ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
@@ -28,7 +45,13 @@ OBJECTIVES = {
     "grpo": {},
     "length_critic": {},
     "thinkprune": {"limits": "300,60", "stage_steps": "2"},
-    "laser_d": {"shortest": "40", "longest": "320", "grid": "8", "monitor_prompts": "16", "monitor_every": "3"},
+    "laser_d": {
+        "shortest": "40",
+        "longest": "320",
+        "grid": "8",
+        "monitor_prompts": "16",
+        "monitor_every": "3",
+    },
 }
 
 
@@ -46,29 +69,45 @@ def one_thread(monkeypatch):
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, prompts_file):
-    """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made of them, metrics."""
-    flags = [*COMPARED, "--actor.adam.lr", "1e-30", *objective_flags(objective, OBJECTIVES[objective])]
+    """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made
+    of them, metrics.
+    """
+    flags = [
+        *COMPARED,
+        "--actor.adam.lr",
+        "1e-30",
+        *objective_flags(objective, OBJECTIVES[objective]),
+    ]
     expected = run_training(tmp_path / "sync", prompts_file, *flags)
     found = run_training(tmp_path / "async", prompts_file, *flags, *ASYNC, "2")
     assert [row["step"] for row in expected] == [1, 2, 3, 4]
     assert of_the_run(found, AGE) == of_the_run(expected, AGE)
-    assert tables(tmp_path / "async") == tables(tmp_path / "sync") and len(tables(tmp_path / "sync")) == 4
+    assert (
+        tables(tmp_path / "async") == tables(tmp_path / "sync")
+        and len(tables(tmp_path / "sync")) == 4
+    )
     assert found[0][AGE] == 0 and max(row[AGE] for row in found) > 0
 
 
 @on_request
 @pytest.mark.usefixtures("one_thread")
-def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(tmp_path, prompts_file):
+def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(
+    tmp_path, prompts_file
+):
     flags = [*COMPARED, "--actor.adam.lr", "1e-4", "--train.num_episodes", "3"]
     expected = run_training(tmp_path / "sync", prompts_file, *flags)
     gaps = [gap(expected)]
     for size in (1, 4):
         rows = run_training(tmp_path / f"async_{size}", prompts_file, *flags, *ASYNC, str(size))
         pairs = list(zip(of_the_run(rows, AGE), of_the_run(expected, AGE), strict=True))
-        assert [ours == theirs for ours, theirs in pairs[:1] + pairs[2:]] == [True] + [False] * len(pairs[2:])
+        assert [ours == theirs for ours, theirs in pairs[:1] + pairs[2:]] == [True] + [False] * len(
+            pairs[2:]
+        )
         ages, kls = ([row[name] for row in rows] for name in (AGE, "vllm_kl"))
         assert ages[0] == 0 and min(ages[1:]) == 1 and max(ages) <= size
-        assert all(row["swap/adv_process_absmean"] > 0 and row["timing/generation"] > 0 for row in rows)
+        assert all(
+            row["swap/adv_process_absmean"] > 0 and row["timing/generation"] > 0 for row in rows
+        )
         assert (tmp_path / f"async_{size}" / "policy" / "model.safetensors").exists()
         print(f"queue {size}: ages {ages}, vllm_kl {kls}")
         gaps.append(gap(rows))
@@ -84,8 +123,22 @@ def gap(rows):
 def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, prompts_file):
     flags = objective_flags("laser_d", {**OBJECTIVES["laser_d"], "monitor_every": "100"})
     flags += ["--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
-    flags += ["--swap.rollouts_every", "1", "--swap.rollouts_groups", "16", "--train.num_episodes", "2"]
-    flags += ["--data.max_samples", "56", "--swap.generation_timeout", "30", "--actor.adam.lr", "1e-4"]
+    flags += [
+        "--swap.rollouts_every",
+        "1",
+        "--swap.rollouts_groups",
+        "16",
+        "--train.num_episodes",
+        "2",
+    ]
+    flags += [
+        "--data.max_samples",
+        "56",
+        "--swap.generation_timeout",
+        "30",
+        "--actor.adam.lr",
+        "1e-4",
+    ]
     calm = tmp_path / "calm" / "run"
     run_training(calm, prompts_file, *flags)
 
@@ -99,7 +152,8 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to resume from global_step" in line
         print(line)
-    # Stopped, not dead: the time limit ends both actors, in the middle of the prompts or of the weights.
+    # Stopped, not dead: the time limit ends both actors, in the middle of the prompts or of the
+    # weights.
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2
     (line,) = errors(output)
@@ -109,9 +163,14 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
 
     rows = run_training(run.output, prompts_file, *flags)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    targets = [{name: row[name] for name in row if name.startswith("swap/laser_d_target")} for row in rows]
+    targets = [
+        {name: row[name] for name in row if name.startswith("swap/laser_d_target")} for row in rows
+    ]
     assert targets[0] and all(found == targets[0] for found in targets)
-    prompts = [[prompts_of(path) for path in sorted((folder / "rollouts").iterdir())] for folder in (run.output, calm)]
+    prompts = [
+        [prompts_of(path) for path in sorted((folder / "rollouts").iterdir())]
+        for folder in (run.output, calm)
+    ]
     assert prompts[0] == prompts[1] and len(prompts[0]) == 6
 
 
@@ -120,8 +179,12 @@ def prompts_of(table):
 
 
 @on_request
-def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_drew_it(ray_session, tmp_path, tokenizer):
-    """Partial rollouts: half of each response by the embedded policy, half by one with a flatter output."""
+def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_drew_it(
+    ray_session, tmp_path, tokenizer
+):
+    """Partial rollouts: half of each response by the embedded policy, half by one with a flatter
+    output.
+    """
     import ray
     from support.hand_set import HandSetActor
     from vllm import SamplingParams
@@ -132,18 +195,34 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
     flat["model.norm.weight"] = flat["model.norm.weight"] * 0.3
     shutil.copytree(POLICY, tmp_path / "flat")
     save_file(flat, tmp_path / "flat" / "model.safetensors", metadata={"format": "pt"})
-    options = {"enforce_eager": True, "dtype": "bfloat16", "max_model_len": 400, "gpu_memory_utilization": 0.2}
+    options = {
+        "enforce_eager": True,
+        "dtype": "bfloat16",
+        "max_model_len": 400,
+        "gpu_memory_utilization": 0.2,
+    }
     options["weight_transfer_config"] = {"backend": "swap_bytes"}
     options["worker_extension_cls"] = "openrlhf_swap.integration.runtime.weights.WorkerExtension"
-    options |= {"logprobs_mode": "processed_logprobs", "max_logprobs": 1, "enable_prefix_caching": False}
+    options |= {
+        "logprobs_mode": "processed_logprobs",
+        "max_logprobs": 1,
+        "enable_prefix_caching": False,
+    }
     engine = ray.remote(num_gpus=1)(HandSetActor).remote(
         model=str(POLICY), remote_rm_url=[str(REWARD_FILE)], num_gpus=1, **options
     )
     ray.get(engine.__ray_ready__.remote(), timeout=300)
     problem = next(iter(problems(3)))
-    sampling = SamplingParams(temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=1, skip_special_tokens=False)
+    sampling = SamplingParams(
+        temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=1, skip_special_tokens=False
+    )
     drawing = engine.generate_responses.remote(
-        prompt(problem), problem.answer, sampling, max_length=400, hf_tokenizer=tokenizer, num_samples=64
+        prompt(problem),
+        problem.answer,
+        sampling,
+        max_length=400,
+        hf_tokenizer=tokenizer,
+        num_samples=64,
     )
     while not ray.get(engine.get_num_unfinished_requests.remote()):
         time.sleep(0.01)
@@ -159,8 +238,14 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
         experience = make_sample(rollout, 400)
         actions = experience.action_mask[0].bool()
         drawn = experience.rollout_log_probs[0][actions]
-        old, new = (logprobs(folder, experience.sequences, actions) for folder in (POLICY, tmp_path / "flat"))
-        errors_of = [(drawn[:t] - old[:t]).abs().sum() + (drawn[t:] - new[t:]).abs().sum() for t in range(len(drawn))]
+        old, new = (
+            logprobs(folder, experience.sequences, actions)
+            for folder in (POLICY, tmp_path / "flat")
+        )
+        errors_of = [
+            (drawn[:t] - old[:t]).abs().sum() + (drawn[t:] - new[t:]).abs().sum()
+            for t in range(len(drawn))
+        ]
         t = int(torch.stack(errors_of).argmin())
         changed_at.append(t)
         assert 10 < t < len(drawn) - 10

@@ -1,4 +1,6 @@
-"""The tests on a claimed GPU, in a process of their own: torch must not have run a backward pass before."""
+"""The tests on a claimed GPU, in a process of their own: torch must not have run a backward pass
+before.
+"""
 
 from support.scripts import python
 

@@ -54,12 +54,40 @@ sys.exit(train.main(sys.argv[2:]))
 """
 
 
-def test_nobody_without_the_token_is_answered_or_reads_its_files(tmp_path, prompts_file, monkeypatch):
+def test_nobody_without_the_token_is_answered_or_reads_its_files(
+    tmp_path, prompts_file, monkeypatch
+):
     result = tmp_path / "found.json"
-    flags = ["--data.prompt_dataset", str(prompts_file), "--data.input_key", "problem", "--data.label_key", "answer"]
-    flags += ["--actor.model_name_or_path", str(POLICY), "--data.max_len", "400", "--rollout.max_new_tokens", "320"]
-    flags += ["--rollout.batch_size", "16", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "128"]
-    flags += ["--swap.output_dir", str(tmp_path / "run"), "--ckpt.path", str(tmp_path / "run" / "checkpoints")]
+    flags = [
+        "--data.prompt_dataset",
+        str(prompts_file),
+        "--data.input_key",
+        "problem",
+        "--data.label_key",
+        "answer",
+    ]
+    flags += [
+        "--actor.model_name_or_path",
+        str(POLICY),
+        "--data.max_len",
+        "400",
+        "--rollout.max_new_tokens",
+        "320",
+    ]
+    flags += [
+        "--rollout.batch_size",
+        "16",
+        "--rollout.n_samples_per_prompt",
+        "8",
+        "--train.batch_size",
+        "128",
+    ]
+    flags += [
+        "--swap.output_dir",
+        str(tmp_path / "run"),
+        "--ckpt.path",
+        str(tmp_path / "run" / "checkpoints"),
+    ]
     for name in [name for name in os.environ if name.startswith("RAY_")]:
         monkeypatch.delenv(name)
     done = python("-c", SCRIPT, result, *flags)
@@ -123,13 +151,20 @@ os._exit(0)  # whatever other kinds of ports have not answered yet
 @pytest.mark.skipif(os.getuid() != 0, reason="another user is asked, which root alone can")
 @pytest.mark.parametrize("closed", [True, False])
 def test_nobody_writes_where_the_policys_ranks_meet(tmp_path, closed):
-    """And does where torch's own store is used, without Ray's folder: what is tried would be seen to work."""
+    """And does where torch's own store is used, without Ray's folder: what is tried would be seen
+    to work.
+    """
     folder, sign = tmp_path / "ray", tmp_path / "sign"
     folder.mkdir(mode=0o700)
     with socket.socket() as place:
         place.bind(("127.0.0.1", 0))
         port = place.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    common = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+    }
     common |= {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     common |= {"RAY_TMPDIR": str(folder)} if closed else {}
     command = [sys.executable, "-c", RANKS, str(sign)]

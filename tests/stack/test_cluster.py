@@ -26,7 +26,9 @@ def free_ports(count):
 
 
 def start(subcommand, *flags, **settings):
-    """Run `head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy machine."""
+    """Run `head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy
+    machine.
+    """
     for _ in range(3):
         result = bash(MULTINODE, subcommand, *flags, **settings)
         if result.returncode == 0:
@@ -39,15 +41,32 @@ def start(subcommand, *flags, **settings):
 def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
     port, dashboard, client, agent = free_ports(4)
     command = "import os, ray; ray.init(); print('found', ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY'])"
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # the path of a socket has to be short
-        settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "RAY_FOLDER": folder, "NUM_GPUS": "0", "NUM_NODES": "1"}
+    with tempfile.TemporaryDirectory(
+        prefix="ray", dir="/tmp"
+    ) as folder:  # the path of a socket has to be short
+        settings = {
+            "PORT": port,
+            "DASHBOARD_PORT": dashboard,
+            "RAY_FOLDER": folder,
+            "NUM_GPUS": "0",
+            "NUM_NODES": "1",
+        }
         settings["WAIT"] = "120"
-        flags = ["--num-cpus", "3", "--ray-client-server-port", client, "--dashboard-agent-listen-port", agent]
+        flags = [
+            "--num-cpus",
+            "3",
+            "--ray-client-server-port",
+            client,
+            "--dashboard-agent-listen-port",
+            agent,
+        ]
         start("head", *flags, WANDB_KEY="secret", **settings)
         ray_pid = int(Path(folder, "started.pid").read_text())
         try:
             again = bash(MULTINODE, "head", **settings)
-            assert again.returncode == 2 and f"already runs here, as process {ray_pid}" in again.stderr
+            assert (
+                again.returncode == 2 and f"already runs here, as process {ray_pid}" in again.stderr
+            )
             # Quotes and angle brackets have to reach the job as they are.
             line = f"{sys.executable} -c {shlex.quote(command)} && printf '%s\\n' '<it\"s done>'"
             job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings)
@@ -65,18 +84,56 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     from ray.util.state import list_actors
 
     port, dashboard, client, *agents = free_ports(5)
-    settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "NUM_GPUS": "1", "NUM_NODES": "2", "WAIT": "120"}
-    flags = ["--num-cpus", "3", "--object-store-memory", "200000000", "--dashboard-agent-listen-port"]
+    settings = {
+        "PORT": port,
+        "DASHBOARD_PORT": dashboard,
+        "NUM_GPUS": "1",
+        "NUM_NODES": "2",
+        "WAIT": "120",
+    }
+    flags = [
+        "--num-cpus",
+        "3",
+        "--object-store-memory",
+        "200000000",
+        "--dashboard-agent-listen-port",
+    ]
     with ExitStack() as stack:
-        folders = [stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")) for _ in range(2)]
-        head = start("head", *flags, agents[0], "--ray-client-server-port", client, **settings, RAY_FOLDER=folders[0])
+        folders = [
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp"))
+            for _ in range(2)
+        ]
+        head = start(
+            "head",
+            *flags,
+            agents[0],
+            "--ray-client-server-port",
+            client,
+            **settings,
+            RAY_FOLDER=folders[0],
+        )
         stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[0])
         address = re.search(r"HEAD_IP=(\S+)", head)[1]
         start("worker", *flags, agents[1], **settings, HEAD_IP=address, RAY_FOLDER=folders[1])
         stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[1])
-        words = [f"MODEL={POLICY}", f"PROMPTS={prompts_file}", f"OUTPUT={tmp_path / 'run'}", "STEPS=3"]
-        line = shlex.join(["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"])
-        job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings, RAY_FOLDER=folders[0])
+        words = [
+            f"MODEL={POLICY}",
+            f"PROMPTS={prompts_file}",
+            f"OUTPUT={tmp_path / 'run'}",
+            "STEPS=3",
+        ]
+        line = shlex.join(
+            ["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"]
+        )
+        job = bash(
+            MULTINODE,
+            "submit",
+            "--command",
+            line,
+            OUTPUT=str(tmp_path),
+            **settings,
+            RAY_FOLDER=folders[0],
+        )
         assert job.returncode == 0, job.stdout[-3000:] + job.stderr
         rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
         actors = list_actors(address=f"http://127.0.0.1:{dashboard}", limit=100)

@@ -1,4 +1,6 @@
-"""Continuations on the real stack: an engine that dies while responses are continued, and what it costs the run."""
+"""Continuations on the real stack: an engine that dies while responses are continued, and what it
+costs the run.
+"""
 
 import os
 import signal
@@ -9,11 +11,33 @@ from support.running import of_the_run, run_training
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="three starts of a run; TEST_SLOW=1 runs them"),
+    pytest.mark.skipif(
+        "TEST_SLOW" not in os.environ, reason="three starts of a run; TEST_SLOW=1 runs them"
+    ),
 ]
-FLAGS = ["--swap.objective", "vsrm", "--swap.vsrm.words", "check,wait,again", "--swap.vsrm.first_characters", "30"]
-FLAGS += ["--swap.vsrm.apart_characters", "20", "--swap.vsrm.answer_tokens", "30", "--swap.vsrm.answers", "3"]
-FLAGS += ["--train.full_determinism_enable", "--ckpt.save_steps", "1", "--ckpt.load_enable", "--swap.verbose"]
+FLAGS = [
+    "--swap.objective",
+    "vsrm",
+    "--swap.vsrm.words",
+    "check,wait,again",
+    "--swap.vsrm.first_characters",
+    "30",
+]
+FLAGS += [
+    "--swap.vsrm.apart_characters",
+    "20",
+    "--swap.vsrm.answer_tokens",
+    "30",
+    "--swap.vsrm.answers",
+    "3",
+]
+FLAGS += [
+    "--train.full_determinism_enable",
+    "--ckpt.save_steps",
+    "1",
+    "--ckpt.load_enable",
+    "--swap.verbose",
+]
 
 
 def middle_of(step, run):
@@ -29,9 +53,13 @@ def middle_of(step, run):
     return has_come
 
 
-def test_an_engine_that_dies_in_the_middle_of_them_costs_the_step_and_no_more(tmp_path, prompts_file):
+def test_an_engine_that_dies_in_the_middle_of_them_costs_the_step_and_no_more(
+    tmp_path, prompts_file
+):
     calm = run_training(tmp_path / "calm" / "run", prompts_file, *FLAGS)
-    assert all(row["swap/continued_tokens"] > 0 and row["swap/adv_process_absmean"] > 0 for row in calm)
+    assert all(
+        row["swap/continued_tokens"] > 0 and row["swap/adv_process_absmean"] > 0 for row in calm
+    )
 
     run = Run(tmp_path, prompts_file, FLAGS)
     output, status = run.start_and_disturb(3, "RolloutActor", signal.SIGKILL, middle_of(3, run))
@@ -40,4 +68,6 @@ def test_an_engine_that_dies_in_the_middle_of_them_costs_the_step_and_no_more(tm
     assert [row["step"] for row in run.done] == [1, 2]
     again = run_training(run.output, prompts_file, *FLAGS)
     assert [row["step"] for row in again] == [1, 2, 3, 4]
-    assert of_the_run(again, "swap/grader_slow") == of_the_run(calm, "swap/grader_slow")  # graders were killed
+    assert of_the_run(again, "swap/grader_slow") == of_the_run(
+        calm, "swap/grader_slow"
+    )  # graders were killed

@@ -15,10 +15,17 @@ MOMENTS = {
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_control_c_ends_with_one_line(tmp_path, prompts_file, moment):
-    """Of a training that has just begun: no traceback, and the status that shells give to what SIGINT ended."""
+    """Of a training that has just begun: no traceback, and the status that shells give to what
+    SIGINT ended.
+    """
     started = training(tmp_path / "run", prompts_file)
     started["env"] |= {"PYTHONUNBUFFERED": "1"}
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    options = {
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+        "text": True,
+        "start_new_session": True,
+    }
     # What a shell runs in the background ignores the signal, and so do its children.
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(**started, **options) as process:

@@ -19,8 +19,30 @@ pytestmark = pytest.mark.slow
 
 
 def evaluation_words(problems, output):
-    words = ["-m", "openrlhf_swap", "eval", "run", "--model", POLICY, "--benchmarks", problems, "--output", output]
-    words += ["--samples", "4", "--temperature", "1", "--top-p", "1", "--max-tokens", "320", "--max-model-len", "400"]
+    words = [
+        "-m",
+        "openrlhf_swap",
+        "eval",
+        "run",
+        "--model",
+        POLICY,
+        "--benchmarks",
+        problems,
+        "--output",
+        output,
+    ]
+    words += [
+        "--samples",
+        "4",
+        "--temperature",
+        "1",
+        "--top-p",
+        "1",
+        "--max-tokens",
+        "320",
+        "--max-model-len",
+        "400",
+    ]
     return [str(word) for word in words]
 
 
@@ -39,15 +61,22 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     words = evaluation_words(prompts, tmp_path / "killed")
     killed = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL)
     path = rows_path("samples", tmp_path / "killed", "prompts")
-    while killed.poll() is None and not (path.exists() and path.stat().st_size > whole.stat().st_size / 4):
+    while killed.poll() is None and not (
+        path.exists() and path.stat().st_size > whole.stat().st_size / 4
+    ):
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     before = len(list(read_rows(path)))
     assert 0 < before < 65 * 4
     done = python(*words)
-    assert done.returncode == 0 and f"[evaluation] {before} of 260 samples already generated" in done.stdout
-    assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""  # nothing below the table
+    assert (
+        done.returncode == 0
+        and f"[evaluation] {before} of 260 samples already generated" in done.stdout
+    )
+    assert (
+        done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""
+    )  # nothing below the table
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(rows_path("grades", tmp_path / "killed", "prompts")))) == 65 * 4
 
@@ -63,7 +92,12 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
             for request in requests:
                 if request.text == "fails":
                     raise ValueError("no memory")
-                row = {"id": request.id, "sample": request.sample, "text": request.text, "tokens": 1}
+                row = {
+                    "id": request.id,
+                    "sample": request.sample,
+                    "text": request.text,
+                    "tokens": 1,
+                }
                 yield request.benchmark, row
 
     monkeypatch.setattr(generate, "Sampler", Sampler)
@@ -71,10 +105,16 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     rows_path("samples", tmp_path, "own").write_text('{"unfinished')
     args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
-    requests = [generate.SampleRequest(name, "p", number, "1") for name in ("own", "other") for number in range(5)]
+    requests = [
+        generate.SampleRequest(name, "p", number, "1")
+        for name in ("own", "other")
+        for number in range(5)
+    ]
     generate.sample(args, requests, 10)
     for name in ("own", "other"):
-        assert sorted(row["sample"] for row in read_rows(rows_path("samples", tmp_path, name))) == list(range(5))
+        assert sorted(
+            row["sample"] for row in read_rows(rows_path("samples", tmp_path, name))
+        ) == list(range(5))
     with pytest.raises(ValueError, match="no memory"):
         generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)
     ray.shutdown()
@@ -96,5 +136,7 @@ def test_an_evaluated_policy_leaves_no_cache_behind():
     """The last of 22 in a row once ran out of memory, because each engine kept its cache of a GiB."""
     done = python("-c", EVALUATE_THREE, "policies/decomposition", cwd=WORLDS)
     assert done.returncode == 0, done.stderr[-3000:]
-    first, _, last = (int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident"))
+    first, _, last = (
+        int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident")
+    )
     assert last - first < 200

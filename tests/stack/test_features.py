@@ -1,4 +1,6 @@
-"""The update itself, on the real actors: features of OpenRLHF against the plain run, and what must not happen."""
+"""The update itself, on the real actors: features of OpenRLHF against the plain run, and what must
+not happen.
+"""
 
 import copy
 import os
@@ -9,7 +11,15 @@ import pytest
 import ray
 import torch
 from addition import problems, prompt, shortest_trace
-from support.actors import changed, make_batch, make_config, make_experiences, makers, response_to, running_actors
+from support.actors import (
+    changed,
+    make_batch,
+    make_config,
+    make_experiences,
+    makers,
+    response_to,
+    running_actors,
+)
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -24,7 +34,9 @@ def made_by_one_actor(actor_group, tokenizer, responses):
     """Sixteen responses in four micro-batches with SWAP's advantages."""
     _, swap_class = makers()
     actor_group[1].args.rollout.micro_batch_size = 4
-    maker, made = make_experiences(swap_class, actor_group, tokenizer, responses, config=make_config())
+    maker, made = make_experiences(
+        swap_class, actor_group, tokenizer, responses, config=make_config()
+    )
     assert maker.metrics["swap/adv_process_absmean"] > 0
     assert len(made) == 4
     return made
@@ -37,13 +49,21 @@ def experiences(actor_group, tokenizer, responses):
 
 @pytest.fixture(scope="module")
 def equally_long(actor_group, tokenizer):
-    """Responses of one length: for others the logged loss depends on how they were put into micro-batches.
+    """Responses of one length: for others the logged loss depends on how they were put into
+    micro-batches.
 
-    (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it trains on is right.)
+    (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it
+    trains on is right.)
     """
-    chosen = [problem for problem, _ in zip(problems(13), range(40), strict=False) if len(problem.answer) == 3][:4]
+    chosen = [
+        problem
+        for problem, _ in zip(problems(13), range(40), strict=False)
+        if len(problem.answer) == 3
+    ][:4]
     made = [
-        response_to(tokenizer, prompt(problem), problem.answer, shortest_trace(problem), number != 3)
+        response_to(
+            tokenizer, prompt(problem), problem.answer, shortest_trace(problem), number != 3
+        )
         for problem in chosen
         for number in range(4)
     ]
@@ -53,7 +73,9 @@ def equally_long(actor_group, tokenizer):
 
 @pytest.fixture(scope="module")
 def half_wrong(responses):
-    """All responses of the first of two ranks, and of the first two of four, are incorrect: nothing to score there."""
+    """All responses of the first of two ranks, and of the first two of four, are incorrect: nothing
+    to score there.
+    """
     return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
 
 
@@ -61,7 +83,9 @@ def marked_by(actors, tokenizer, responses):
     """Step markers and advantages of each response."""
     _, swap_class = makers()
     maker, rows = make_batch(swap_class, actors, tokenizer, responses, config=make_config())
-    return [rollout.answer_logprobs for rollout in maker._rollouts], [advantages for advantages, _ in rows]
+    return [rollout.answer_logprobs for rollout in maker._rollouts], [
+        advantages for advantages, _ in rows
+    ]
 
 
 def assert_marked_alike(found, expected):
@@ -73,7 +97,9 @@ def assert_marked_alike(found, expected):
 
 @dataclass
 class Update:
-    """What one update did: the logged metrics, and by how much it moved the log-probability of every action."""
+    """What one update did: the logged metrics, and by how much it moved the log-probability of
+    every action.
+    """
 
     loss: float
     gradient_norm: float
@@ -90,17 +116,23 @@ def run_update(actors, experiences):
     before = log_probs(group, experiences)
     status = fit(group, copy.deepcopy(experiences))[0]
     assert status["swap/skipped_updates"] == 0
-    return Update(status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before)
+    return Update(
+        status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before
+    )
 
 
 def assert_skips_what_is_not_finite(group, experiences):
-    """A NaN in one micro-batch, which only one of several actors has, and no actor changes a weight."""
+    """A NaN in one micro-batch, which only one of several actors has, and no actor changes a
+    weight.
+    """
     before = log_probs(group, experiences)
     broken = copy.deepcopy(experiences)
     broken[1].advantages *= float("nan")
     statuses = fit(group, broken)
     assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
-    assert len({status["memory/policy_peak_gib"] for status in statuses}) == 1  # the largest, told by every actor
+    assert (
+        len({status["memory/policy_peak_gib"] for status in statuses}) == 1
+    )  # the largest, told by every actor
     assert torch.equal(log_probs(group, experiences), before)
 
 
@@ -115,13 +147,23 @@ def log_probs(group, experiences):
 @pytest.fixture(scope="module")
 def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experiences):
     """One actor, ZeRO-2, no features, and all logits at once, as in OpenRLHF."""
-    with running_actors(changed(arguments, {**UPDATE, "swap_run": RunConfig(logits_chunk=0)})) as actors:
+    with running_actors(
+        changed(arguments, {**UPDATE, "swap_run": RunConfig(logits_chunk=0)})
+    ) as actors:
         marked = marked_by(actors, tokenizer, half_wrong)
         return marked, run_update(actors, equally_long), run_update(actors, experiences)
 
 
-AVERAGED = {"train.enable_ema": True, "ckpt.save_hf": True, "actor.gradient_checkpointing_enable": True}
-DYNAMIC = {"train.dynamic_batch_enable": True, "train.max_tokens_per_gpu": 500, "rollout.max_tokens_per_gpu": 500}
+AVERAGED = {
+    "train.enable_ema": True,
+    "ckpt.save_hf": True,
+    "actor.gradient_checkpointing_enable": True,
+}
+DYNAMIC = {
+    "train.dynamic_batch_enable": True,
+    "train.max_tokens_per_gpu": 500,
+    "rollout.max_tokens_per_gpu": 500,
+}
 PACKED = {"ds.packing_samples": True}
 FEATURES = {
     "zero_1_ema_and_gradient_checkpointing": {"ds.zero_stage": 1, **AVERAGED},
@@ -144,7 +186,9 @@ def test_a_feature_does_not_change_the_update(
         marked = marked_by(actors, tokenizer, half_wrong)
         assert_skips_what_is_not_finite(actors[0], experiences)
         updates = run_update(actors, equally_long), run_update(actors, experiences)
-        saving = actors[0].async_run_method("save_checkpoint", tag="global_step2", client_states={"global_step": 2})
+        saving = actors[0].async_run_method(
+            "save_checkpoint", tag="global_step2", client_states={"global_step": 2}
+        )
         ray.get(saving, timeout=300)
     expected_marks, *expected_updates = plain
     assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
@@ -152,7 +196,9 @@ def test_a_feature_does_not_change_the_update(
     # The second update starts where the first one ended, which bfloat16 lets differ a little.
     for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
-        assert expected.moved.abs().mean() > 0.02  # far above what bfloat16 does to the same weights
+        assert (
+            expected.moved.abs().mean() > 0.02
+        )  # far above what bfloat16 does to the same weights
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
         assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=tolerance)
     if name != "dynamic_batch":  # logs its loss on another scale
@@ -179,8 +225,12 @@ def assert_the_average_is_exported(path):
     assert any(not torch.equal(ours.float(), average) for ours, average in weights)
 
 
-def test_lora_trains_its_adapters(ray_session, arguments, tokenizer, half_wrong, experiences, plain):
-    with running_actors(changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})) as actors:
+def test_lora_trains_its_adapters(
+    ray_session, arguments, tokenizer, half_wrong, experiences, plain
+):
+    with running_actors(
+        changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})
+    ) as actors:
         assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
         update = run_update(actors, experiences)
     assert update.gradient_norm > 0
@@ -205,7 +255,9 @@ def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, argum
     assert said.startswith(f"Engine could not start: {reason}")
 
 
-def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_session, arguments, experiences, tmp_path):
+def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(
+    ray_session, arguments, experiences, tmp_path
+):
     small = tmp_path / "small"
     small.mkdir()
     with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
@@ -213,7 +265,12 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_sess
         run_update(actors, experiences)  # fills the optimizer
 
         def save(tag):
-            ray.get(group.async_run_method("save_checkpoint", tag=tag, client_states={"global_step": 1}), timeout=300)
+            ray.get(
+                group.async_run_method(
+                    "save_checkpoint", tag=tag, client_states={"global_step": 1}
+                ),
+                timeout=300,
+            )
 
         mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)]
         if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
@@ -224,10 +281,18 @@ def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(ray_sess
             with pytest.raises(ray.exceptions.RayTaskError) as caught:
                 save("global_step2")
             message = str(caught.value.cause)
-            assert message.startswith(f"checkpoint global_step2 cannot be written to --ckpt.path {small} (")
-            assert message.endswith("start again with --ckpt.load_enable to resume from global_step1")
+            assert message.startswith(
+                f"checkpoint global_step2 cannot be written to --ckpt.path {small} ("
+            )
+            assert message.endswith(
+                "start again with --ckpt.load_enable to resume from global_step1"
+            )
             assert checkpoints.newest(small) == "global_step1"
-            assert checkpoints.recover(small)[0] == "global_step1"  # deletes the half of the other one
-            assert [folder.name for folder in (small / "_actor").glob("global_step*")] == ["global_step1"]
+            assert (
+                checkpoints.recover(small)[0] == "global_step1"
+            )  # deletes the half of the other one
+            assert [folder.name for folder in (small / "_actor").glob("global_step*")] == [
+                "global_step1"
+            ]
         finally:
             subprocess.run(["umount", "-l", str(small)], check=True)

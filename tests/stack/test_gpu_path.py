@@ -1,4 +1,6 @@
-"""The path of weights and work on GPUs that vLLM and DeepSpeed share, with fakes for what a CPU lacks."""
+"""The path of weights and work on GPUs that vLLM and DeepSpeed share, with fakes for what a CPU
+lacks.
+"""
 
 import json
 import os
@@ -19,7 +21,9 @@ from openrlhf_swap.runs.merge import merge
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
-on_request = pytest.mark.skipif("TEST_GPU_PATH" not in os.environ, reason="four minutes on two cores: TEST_GPU_PATH=1")
+on_request = pytest.mark.skipif(
+    "TEST_GPU_PATH" not in os.environ, reason="four minutes on two cores: TEST_GPU_PATH=1"
+)
 COLOCATED = [*SHARED_GPU, "--algo.advantage.is_correction_level", "token"]
 TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
 
@@ -33,9 +37,13 @@ def fake_gpus(monkeypatch, tmp_path):
 
 @on_request
 def test_a_dropped_update_shows_and_no_other_does(monkeypatch, tmp_path, prompts_file):
-    """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by older weights."""
+    """ZeRO-2, two actors and two engines: three rollouts agree with the trainer, the fourth is by
+    older weights.
+    """
     monkeypatch.setenv("DROPPED_UPDATE", "3")
-    *good, stale = (line["vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH))
+    *good, stale = (
+        line["vllm_kl"] for line in run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH)
+    )
     assert len(good) == 3 and max(map(abs, good)) < ALIKE
     assert abs(stale) > 2 * ALIKE
 
@@ -51,11 +59,22 @@ def test_adapters_arrive_after_an_update(tmp_path, prompts_file):
     lines = run_training(tmp_path / "run", prompts_file, *flags)
     assert len(lines) == 2 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
-    words = ["--model", tmp_path / "merged", "--benchmarks", prompts_file, "--limit", "16", "--samples", "1"]
+    words = [
+        "--model",
+        tmp_path / "merged",
+        "--benchmarks",
+        prompts_file,
+        "--limit",
+        "16",
+        "--samples",
+        "1",
+    ]
     words += ["--suffix", "", "--max-tokens", "320", "--output", tmp_path / "evaluated"]
     assert python("-m", "openrlhf_swap", "eval", "run", *words).returncode == 0
     (grades,) = (tmp_path / "evaluated").glob("*.grades.jsonl")
-    assert sum(row["correct"] for row in read_rows(grades)) >= 8  # of 16; the embedded policy solves 84%
+    assert (
+        sum(row["correct"] for row in read_rows(grades)) >= 8
+    )  # of 16; the embedded policy solves 84%
 
 
 @on_request
@@ -64,12 +83,15 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     later, reading = random.Random(0), count()
     output, lora = tmp_path / "run", ["--ds.lora.rank", "4"]
     gib = 2**30
-    gpu = Gpu(torch.device("cpu"), lambda: (later.choice([1, 3]) if next(reading) else 0) * gib, 8 * gib)
+    gpu = Gpu(
+        torch.device("cpu"), lambda: (later.choice([1, 3]) if next(reading) else 0) * gib, 8 * gib
+    )
     findings = check(str(POLICY), output, gpu, lora)
     assert findings.print_table() == 0, findings.wrong
     printed = capsys.readouterr().out
     assert (
-        "steps, resumed after a kill" in printed and printed.splitlines()[-1] == "[gpu_check] all is as it should be"
+        "steps, resumed after a kill" in printed
+        and printed.splitlines()[-1] == "[gpu_check] all is as it should be"
     )
     lines = list(read_rows(output / "metrics.jsonl"))
     assert [line["step"] for line in lines] == [1, 2, 3]
@@ -79,7 +101,9 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
 
 @on_request
 def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
-    """The first update is dropped: the second step shows it, and nothing is killed and resumed any more."""
+    """The first update is dropped: the second step shows it, and nothing is killed and resumed any
+    more.
+    """
     monkeypatch.setenv("DROPPED_UPDATE", "1")
     gpu = Gpu(torch.device("cpu"), used=lambda: 2**30, total=8 * 2**30)
     findings = check(str(POLICY), tmp_path / "run", gpu, ["--actor.adam.lr", "1e-2"])
@@ -88,20 +112,39 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
 
 
 @on_request
-@pytest.mark.parametrize("name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
+@pytest.mark.parametrize(
+    "name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None]
+)
 def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
     held = tmp_path / "held"
     monkeypatch.setenv("HELD_UPDATE", str(held))
-    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(1, name, signal.SIGKILL, held.exists)
+    _, status = Run(tmp_path, prompts_file, COLOCATED).start_and_disturb(
+        1, name, signal.SIGKILL, held.exists
+    )
     assert status == (2 if name else -signal.SIGKILL)
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):
-    """Where it is offloaded or sleeps between updates too, or is resumed with other numbers; nothing is compiled."""
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
-    environment |= {"RANK": "0", "WORLD_SIZE": "1", "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    """Where it is offloaded or sleeps between updates too, or is resumed with other numbers;
+    nothing is compiled.
+    """
+    environment = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29513",
+        "DS_ACCELERATOR": "cpu",
+        "LOCAL_RANK": "0",
+    }
+    environment |= {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions"),
+    }
     result = python("-m", "support.adam_by_hand", **environment)
     assert result.returncode == 0, result.stderr[-3000:]
-    differ = [int(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("differ")]
-    assert len(differ) == 12 and max(differ) <= 2  # of 8,320 in bfloat16: a rounding that falls the other way
+    differ = [
+        int(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("differ")
+    ]
+    assert (
+        len(differ) == 12 and max(differ) <= 2
+    )  # of 8,320 in bfloat16: a rounding that falls the other way
     assert not list(tmp_path.glob("extensions/*adam*/*.so"))

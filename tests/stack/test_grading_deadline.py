@@ -17,7 +17,8 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 RIGHT = Grade(True, "ok", score=1.0)
 LONG = "so 1 = 1. " * 100_000 + r"\boxed{3}"  # more than a pipe or socket holds
 HANGS = r"\boxed{9^{9^{9^{9}}}}"
-# A grading process with the real limits; only the grading is another (test_rewards has the real one).
+# A grading process with the real limits; only the grading is another (test_rewards has the real
+# one).
 QUICK = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from support.quick_grading import serve; serve(*limits)"
@@ -54,7 +55,9 @@ def graded_within(seconds, grader, *pair):
 
 
 def the_child():
-    living = [one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE]  # of other tests
+    living = [
+        one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE
+    ]  # of other tests
     workers = [one for one in living if "quick_grading" in " ".join(one.cmdline())]
     return max(workers, key=lambda one: one.create_time())
 
@@ -89,7 +92,11 @@ def test_the_limit_is_cpu_time(make_grader, monkeypatch):
     before, started = child.cpu_times(), time.monotonic()
     thread = threading.Thread(target=grader.grade, args=(HANGS, "3"))
     thread.start()
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < started + 60:
+    while (
+        child.is_running()
+        and child.status() != psutil.STATUS_ZOMBIE
+        and time.monotonic() < started + 60
+    ):
         used = child.cpu_times()
         time.sleep(0.02)
     thread.join()
@@ -108,8 +115,14 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
     monkeypatch.setattr(module, "_PROGRAM", program)
     grade = graded_within(20, make_grader(0.1), LONG, "3")
     assert grade == Grade(False, "timeout") and grade.slow
-    deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
-    while left := [one.pid for one in psutil.process_iter(["cmdline"]) if program in (one.info["cmdline"] or [])]:
+    deadline = (
+        time.monotonic() + 10
+    )  # a killed process takes its time to go; these would stay for a minute
+    while left := [
+        one.pid
+        for one in psutil.process_iter(["cmdline"])
+        if program in (one.info["cmdline"] or [])
+    ]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
 
@@ -128,7 +141,10 @@ def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
     monkeypatch.setattr(module, "_shared", lambda verifier: grader)
     logs = reward_func(["p </think>" + HANGS], ["p "], ["3"])["extra_logs"]
     assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (1.0, 1.0)
-    assert reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"] == 0.0
+    assert (
+        reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"]
+        == 0.0
+    )
 
 
 def test_many_open_files_are_no_obstacle(make_grader):

@@ -22,7 +22,9 @@ def grader():
 def disagreements(grader, name):
     pairs = pairs_of(name)
     grades = grader.grade_many([(pair["response"], pair["answer"]) for pair in pairs])
-    return [pair for pair, grade in zip(pairs, grades, strict=True) if grade.correct != pair["correct"]]
+    return [
+        pair for pair, grade in zip(pairs, grades, strict=True) if grade.correct != pair["correct"]
+    ]
 
 
 def test_every_pair_is_graded_as_a_person_would(grader):
@@ -32,5 +34,7 @@ def test_every_pair_is_graded_as_a_person_would(grader):
 
 
 def test_known_misses_are_still_misses(grader):
-    """What math-verify cannot do, and no small rule mends. One that is graded well now belongs to the pairs."""
+    """What math-verify cannot do, and no small rule mends. One that is graded well now belongs to
+    the pairs.
+    """
     assert disagreements(grader, "known_misses.jsonl") == pairs_of("known_misses.jsonl")

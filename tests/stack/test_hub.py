@@ -12,11 +12,22 @@ from support.scripts import python
 from openrlhf_swap.files import read_rows
 
 NAME, FILE, COMMIT = "some/maths", "train.jsonl", "0123456789abcdef0123456789abcdef01234567"
-CONTENT = b'{"problem": "What is $1+1$?", "answer": "2"}\n{"problem": "What is $2+3$?", "answer": "5"}\n'
+CONTENT = (
+    b'{"problem": "What is $1+1$?", "answer": "2"}\n{"problem": "What is $2+3$?", "answer": "5"}\n'
+)
 ETAG = sha1(CONTENT).hexdigest()
 ENTRIES = [{"type": "file", "path": FILE, "size": len(CONTENT), "oid": ETAG}]
-INFO = {"_id": "1", "id": NAME, "sha": COMMIT, "private": False, "tags": [], "siblings": [{"rfilename": FILE}]}
-PAGES = {f"/api/datasets/{NAME}{end}": INFO for end in ("", "/revision/main", f"/revision/{COMMIT}")}
+INFO = {
+    "_id": "1",
+    "id": NAME,
+    "sha": COMMIT,
+    "private": False,
+    "tags": [],
+    "siblings": [{"rfilename": FILE}],
+}
+PAGES = {
+    f"/api/datasets/{NAME}{end}": INFO for end in ("", "/revision/main", f"/revision/{COMMIT}")
+}
 PAGES[f"/api/datasets/{NAME}/tree/{COMMIT}"] = ENTRIES
 
 
@@ -66,7 +77,11 @@ def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path):
         # The second time from the cache.
         for flags, offline in (((), "0"), (("--revision", COMMIT), "1")):
             output.unlink(missing_ok=True)
-            hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": offline}
+            hub = {
+                "HF_ENDPOINT": address,
+                "HF_HOME": str(tmp_path / "home"),
+                "HF_HUB_OFFLINE": offline,
+            }
             done = python(*words, *flags, **hub)
             assert done.returncode == 0, done.stderr
             assert [row["answer"] for row in read_rows(output)] == ["2", "5"]

@@ -11,8 +11,16 @@ TRAINING = {"openrlhf", "deepspeed", "peft", "datasets"}
     ("process", "module", "left_out"),
     [
         ("vLLM's worker", "openrlhf_swap.integration.runtime.weights", TRAINING),
-        ("the command until its checks", "openrlhf_swap.train", {*TRAINING, "torch", "transformers", "vllm"}),
-        ("a grader", "openrlhf_swap.rewards.grader", {*TRAINING, "torch", "transformers", "ray", "vllm"}),
+        (
+            "the command until its checks",
+            "openrlhf_swap.train",
+            {*TRAINING, "torch", "transformers", "vllm"},
+        ),
+        (
+            "a grader",
+            "openrlhf_swap.rewards.grader",
+            {*TRAINING, "torch", "transformers", "ray", "vllm"},
+        ),
     ],
 )
 def test_a_process_imports_none_of(process, module, left_out):

@@ -50,8 +50,9 @@ def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
 def assert_equal_up_to_bfloat16(logprobs, expected):
     """The same quantity by two routes in bfloat16.
 
-    Against float32, this policy's bfloat16 log-probabilities are off by up to 0.16 at improbable tokens and by 0.007
-    on average, depending on the attention kernel; another policy's would be off by whole nats.
+    Against float32, this policy's bfloat16 log-probabilities are off by up to 0.16 at improbable
+    tokens and by 0.007 on average, depending on the attention kernel; another policy's would be off
+    by whole nats.
     """
     difference = (torch.as_tensor(logprobs) - torch.as_tensor(expected)).abs()
     assert difference.max() < 0.3
@@ -72,10 +73,14 @@ def split(request, arguments, monkeypatch):
     monkeypatch.setattr(arguments.rollout, "max_tokens_per_gpu", 500)
 
 
-def test_without_process_weight_the_advantages_are_stock_grpo(split, actor_group, tokenizer, responses):
+def test_without_process_weight_the_advantages_are_stock_grpo(
+    split, actor_group, tokenizer, responses
+):
     stock_class, swap_class = makers()
     _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
-    _, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(process_weight=0.0))
+    _, ours = make_batch(
+        swap_class, actor_group, tokenizer, responses, config=make_config(process_weight=0.0)
+    )
     for (expected, _), (advantages, _) in zip(stock, ours, strict=True):
         assert torch.equal(advantages, expected)
 
@@ -96,12 +101,19 @@ def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, re
     json.dumps(maker.rollout_table)
     for row in maker.rollout_table:
         if row["steps"]:
-            assert sum(step["penalty"] for step in row["steps"]) == pytest.approx(row["penalty_mass"], abs=1e-9)
-            assert "".join(step["text"] for step in row["steps"]) == row["response"].split("</think>")[0]
+            assert sum(step["penalty"] for step in row["steps"]) == pytest.approx(
+                row["penalty_mass"], abs=1e-9
+            )
+            assert (
+                "".join(step["text"] for step in row["steps"])
+                == row["response"].split("</think>")[0]
+            )
 
 
 def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
-    """Responses through the real generator's processing and the real experience maker; `forced` by part."""
+    """Responses through the real generator's processing and the real experience maker; `forced` by
+    part.
+    """
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
@@ -111,7 +123,9 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
 
     group, strategy = actor_group
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    generator = SwapSamplesGenerator(SamplesGenerator(strategy, None, None, tokenizer, []), objective, reader)
+    generator = SwapSamplesGenerator(
+        SamplesGenerator(strategy, None, None, tokenizer, []), objective, reader
+    )
     samples = []
     for number, response in enumerate(responses):
         part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
@@ -125,7 +139,9 @@ def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("
 
 
 def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
-    objective = build(make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"}))
+    objective = build(
+        make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"})
+    )
     maker, rows = make_objective_batch(objective, actor_group, tokenizer, responses)
     cut = 0
     for group in MEMBERS:
@@ -134,12 +150,16 @@ def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
         edited = [maker._rollouts[i].response_ids for i in group]
         lengths = [len(ids) - (ids[-1] == tokenizer.eos_token_id) for ids in edited]
         longest = max((n for n, r in zip(lengths, right, strict=True) if r), default=None)
-        rewards = [1 + r + (1 - n / (longest + 1e-4) if longest else 0) for n, r in zip(lengths, right, strict=True)]
+        rewards = [
+            1 + r + (1 - n / (longest + 1e-4) if longest else 0)
+            for n, r in zip(lengths, right, strict=True)
+        ]
         for i, text, is_right, reward in zip(group, texts, right, rewards, strict=True):
             (start, end) = responses[i]["action_ranges"][0]
             original = tokenizer.decode(responses[i]["observation_tokens"][start:end])
             if is_right:
-                # Only the lines that the answer needs are left of the thought: up to the last column's first line.
+                # Only the lines that the answer needs are left of the thought: up to the last
+                # column's first line.
                 thought, _, answer = original.partition("</think>")
                 kept = thought[: thought.index("\n", thought.index("hundreds")) + 1]
                 assert text == kept + "</think>" + answer
@@ -163,32 +183,43 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
     options = {"reference": str(reference), "thinking_start": "ones"}
     objective = build(make_config(objective="adaptthink", options=options))
 
-    # The first half of each group is sampled after a forced `</think>`, the second after a forced first word.
+    # The first half of each group is sampled after a forced `</think>`, the second after a forced
+    # first word.
     forced_responses = []
     for number, response in enumerate(responses):
         word, tail = ("</think>", "\\boxed{1}") if number % GROUP_SIZE < 2 else ("ones", ": 1")
         made = response_to(tokenizer, response["prompt"] + word, response["label"], tail, False)
         forced_responses.append({**made, "prompt": response["prompt"]})
-    maker, rows = make_objective_batch(objective, actor_group, tokenizer, forced_responses, ("</think>", "ones"))
-    for number, (rollout, (advantages, logprobs)) in enumerate(zip(maker._rollouts, rows, strict=True)):
+    maker, rows = make_objective_batch(
+        objective, actor_group, tokenizer, forced_responses, ("</think>", "ones")
+    )
+    for number, (rollout, (advantages, logprobs)) in enumerate(
+        zip(maker._rollouts, rows, strict=True)
+    ):
         skipped = number % GROUP_SIZE < 2
         text = tokenizer.decode(rollout.response_ids)
         assert text == ("</think>\\boxed{1}" if skipped else "ones: 1")
         assert len(advantages) == len(rollout.response_ids)
         # Wrong: 0 - 0.5, and the bonus for no thinking.
-        torch.testing.assert_close(advantages, torch.full_like(advantages, -0.45 if skipped else -0.5))
+        torch.testing.assert_close(
+            advantages, torch.full_like(advantages, -0.45 if skipped else -0.5)
+        )
         assert logprobs[0].item() == pytest.approx(math.log(0.5))
         assert (logprobs[1:] < 0).all()
 
 
 def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
-    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix alone; states, too."""
+    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix
+    alone; states, too.
+    """
     from transformers import AutoModelForCausalLM
 
     from openrlhf_swap.scoring.answer import answer_branch
 
     stock_class, swap_class = makers()
-    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config(step_baseline="state"))
+    maker, ours = make_batch(
+        swap_class, actor_group, tokenizer, responses, config=make_config(step_baseline="state")
+    )
     _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     scored = 0
@@ -198,9 +229,13 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         # Asking for markers does not change the log-probabilities that the update uses.
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
         ids = torch.tensor([response["observation_tokens"]])
-        (states,) = read_states(model, ids, torch.ones_like(ids), [StateRequest(0, rollout.prefix_ends)])
+        (states,) = read_states(
+            model, ids, torch.ones_like(ids), [StateRequest(0, rollout.prefix_ends)]
+        )
         torch.testing.assert_close(rollout.states, states, rtol=0, atol=0.25)
-        assert (rollout.states - states).abs().mean() < 0.02 and len(states) == len(rollout.step_ends) + 1
+        assert (rollout.states - states).abs().mean() < 0.02 and len(states) == len(
+            rollout.step_ends
+        ) + 1
         if not rollout.answer_logprobs:
             assert response["reward"] == 0
             continue
@@ -208,7 +243,9 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         lengths = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
         branch = answer_branch(tokenizer, CLOSE, rollout.answer)
         expected = score_per_prefix(model, ids, lengths, branch)
-        torch.testing.assert_close(torch.tensor(rollout.answer_logprobs), expected, rtol=0.05, atol=0.1)
+        torch.testing.assert_close(
+            torch.tensor(rollout.answer_logprobs), expected, rtol=0.05, atol=0.1
+        )
         scored += 1
     assert scored >= GROUPS
 
@@ -220,29 +257,42 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_markers_do_not_depend_on_how_the_policy_runs(name, actor_group, arguments, tokenizer, responses):
+def test_markers_do_not_depend_on_how_the_policy_runs(
+    name, actor_group, arguments, tokenizer, responses
+):
     _, swap_class = makers()
     with running_actors(changed(arguments, VARIANTS[name])) as actors:
-        maker, ours = make_batch(swap_class, actors, tokenizer, responses, config=actors[1].args.swap)
-    plain, expected = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+        maker, ours = make_batch(
+            swap_class, actors, tokenizer, responses, config=actors[1].args.swap
+        )
+    plain, expected = make_batch(
+        swap_class, actor_group, tokenizer, responses, config=make_config()
+    )
     for rollout, reference, (_, logprobs), (_, expected_logprobs) in zip(
         maker._rollouts, plain._rollouts, ours, expected, strict=True
     ):
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
-        assert rollout.answer_logprobs == pytest.approx(reference.answer_logprobs, rel=0.05, abs=0.1)
+        assert rollout.answer_logprobs == pytest.approx(
+            reference.answer_logprobs, rel=0.05, abs=0.1
+        )
 
 
-def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, tokenizer, responses):
+def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
+    ray_session, arguments, tokenizer, responses
+):
     """Forwards are collective, so a rank that skipped one would hang the others.
 
-    Values are not compared: over gloo, DeepSpeed 0.19.6 does not reliably load the weights of a model that is sharded
-    over several CPU ranks (stock OpenRLHF actors then disagree with one rank as well, in about half of the starts).
+    Values are not compared: over gloo, DeepSpeed 0.19.6 does not reliably load the weights of a
+    model that is sharded over several CPU ranks (stock OpenRLHF actors then disagree with one rank
+    as well, in about half of the starts).
     """
     import ray
 
     _, swap_class = makers()
     changes = {"ds.zero_stage": 3, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
-    half_wrong = [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
+    half_wrong = [
+        {**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)
+    ]
     samples = [make_sample(response) for response in half_wrong]
     with running_actors(changed(arguments, changes), ranks=2) as (group, strategy):
         maker = swap_class(group, None, None, None, None, strategy, tokenizer, config=make_config())
@@ -262,7 +312,9 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(ray_session, arguments, 
 def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):
     _, swap_class = makers()
     same = [{**response, "reward": 0.95, "scores": 0.95} for response in responses]
-    _, ours = make_batch(swap_class, actor_group, tokenizer, same, config=make_config(process_weight=0.0))
+    _, ours = make_batch(
+        swap_class, actor_group, tokenizer, same, config=make_config(process_weight=0.0)
+    )
     assert all((advantages == 0).all() for advantages, _ in ours)
 
 

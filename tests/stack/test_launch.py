@@ -12,21 +12,49 @@ from openrlhf_swap.flags.stock import nested, stock_parser
 @pytest.mark.parametrize(
     ("script", "variables", "message"),
     [
-        ("train_swap_multinode.sh", {}, "the subcommand is missing; use head, worker, submit, stop"),
+        (
+            "train_swap_multinode.sh",
+            {},
+            "the subcommand is missing; use head, worker, submit, stop",
+        ),
         ("train_swap_multinode.sh head", {"PORT": "here"}, "PORT is here; use a whole number"),
-        ("train_swap_multinode.sh head", {"RAY_FOLDER": "ray"}, "RAY_FOLDER is ray; use an absolute path"),
+        (
+            "train_swap_multinode.sh head",
+            {"RAY_FOLDER": "ray"},
+            "RAY_FOLDER is ray; use an absolute path",
+        ),
         ("train_swap_multinode.sh worker", {}, "HEAD_IP is not set; use"),
         ("train_swap.sh", {}, "the first argument is missing; use laptop, 1gpu, 1.5b or 7b\n"),
         ("train_swap.sh 3b", {}, "the first argument is 3b; use laptop, 1gpu, 1.5b or 7b\n"),
         ("train_swap.sh ../x", {}, "the first argument is ../x; use laptop, 1gpu, 1.5b or 7b\n"),
         ("train_swap_multinode.sh submit 3b", {}, "the run is 3b; use 1.5b or 7b"),
-        ("train_swap_multinode.sh stop", {"RAY_FOLDER": "/nowhere"}, "/nowhere/started.pid names no running Ray"),
+        (
+            "train_swap_multinode.sh stop",
+            {"RAY_FOLDER": "/nowhere"},
+            "/nowhere/started.pid names no running Ray",
+        ),
         ("train_swap_slurm.sbatch", {}, "this is not a SLURM job; use sbatch"),
         ("train_sft_deepspeed.sh", {}, "MODEL is not set; use"),
-        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "EPOCHS": "-1"}, "EPOCHS is -1; use"),
-        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "LEARNING_RATE": "low"}, "LEARNING_RATE is low; use"),
-        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d", "NUM_GPUS": "3"}, "BATCH_SIZE is 64; use a multiple"),
-        ("train_sft_deepspeed.sh", {"MODEL": "m", "DATA": "d"}, "DATA is d, which does not exist; use"),
+        (
+            "train_sft_deepspeed.sh",
+            {"MODEL": "m", "DATA": "d", "EPOCHS": "-1"},
+            "EPOCHS is -1; use",
+        ),
+        (
+            "train_sft_deepspeed.sh",
+            {"MODEL": "m", "DATA": "d", "LEARNING_RATE": "low"},
+            "LEARNING_RATE is low; use",
+        ),
+        (
+            "train_sft_deepspeed.sh",
+            {"MODEL": "m", "DATA": "d", "NUM_GPUS": "3"},
+            "BATCH_SIZE is 64; use a multiple",
+        ),
+        (
+            "train_sft_deepspeed.sh",
+            {"MODEL": "m", "DATA": "d"},
+            "DATA is d, which does not exist; use",
+        ),
         ("eval_benchmarks.sh", {}, "MODEL is not set; use"),
         ("eval_benchmarks.sh", {"MODEL": "m", "ENGINES": "many"}, "ENGINES is many; use"),
     ],
@@ -56,7 +84,9 @@ def parse_submission(output):
     training, submission = output.splitlines()
     bash_word, script, name, *flags = shlex.split(training)
     assert (bash_word, script) == ("bash", "scripts/train_swap.sh")
-    run = configure(["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False)
+    run = configure(
+        ["--config", str(ROOT / "scripts" / f"train_swap_{name}.yaml"), *flags], on_cpu=False
+    )
     check_flags(run)
     check_objective(run)
     words = shlex.split(submission)
@@ -68,10 +98,14 @@ def parse_submission(output):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray's command line imports all of Ray
 def test_the_nodes_of_a_cluster_start_ray():
-    head = parse_ray_start(bash(MULTINODE, "head", "--dry-run", "--num-cpus", "3", NUM_GPUS="4").stdout)
+    head = parse_ray_start(
+        bash(MULTINODE, "head", "--dry-run", "--num-cpus", "3", NUM_GPUS="4").stdout
+    )
     assert (head["head"], head["port"], head["num_gpus"], head["num_cpus"]) == (True, 6379, 4, 3)
     assert head["dashboard_host"] == "127.0.0.1"
-    worker = parse_ray_start(bash(MULTINODE, "worker", "--dry-run", HEAD_IP="10.1.2.3", NODE_IP="10.1.2.4").stdout)
+    worker = parse_ray_start(
+        bash(MULTINODE, "worker", "--dry-run", HEAD_IP="10.1.2.3", NODE_IP="10.1.2.4").stdout
+    )
     assert (worker["head"], worker["address"], worker["num_gpus"]) == (False, "10.1.2.3:6379", 8)
     assert worker["node_ip_address"] == "10.1.2.4"
 
@@ -87,9 +121,18 @@ def test_a_job_is_submitted_with_the_flags_for_its_nodes():
 
 
 def test_a_command_is_submitted_as_an_argument_and_never_from_the_environment():
-    result = bash(MULTINODE, "submit", "--dry-run", "--command", "echo 'it is' && true", COMMAND="touch elsewhere")
+    result = bash(
+        MULTINODE,
+        "submit",
+        "--dry-run",
+        "--command",
+        "echo 'it is' && true",
+        COMMAND="touch elsewhere",
+    )
     assert result.stdout.splitlines()[0] == "echo 'it is' && true"
-    assert "elsewhere" not in bash(MULTINODE, "submit", "--dry-run", COMMAND="touch elsewhere").stdout
+    assert (
+        "elsewhere" not in bash(MULTINODE, "submit", "--dry-run", COMMAND="touch elsewhere").stdout
+    )
     result = bash(MULTINODE, "submit", "--dry-run", "--command", "true", "--train.seed", "3")
     assert result.stderr == "error: --command takes one shell command, and no other flags\n"
 
@@ -109,16 +152,33 @@ def test_slurm_starts_a_head_and_workers_and_submits():
 def test_supervised_training_is_launched_with_flags_that_exist(profile):
     from deepspeed.launcher.runner import parse_args
 
-    variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2", "PROFILE": profile}
-    variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501", "CUDA_VISIBLE_DEVICES": ""}
-    output = bash("scripts/train_sft_deepspeed.sh", "--dry-run", "--train.seed", "3", **variables).stdout
+    variables = {
+        "MODEL": "some/model",
+        "DATA": "rows.jsonl",
+        "OUTPUT": "elsewhere",
+        "EPOCHS": "2",
+        "PROFILE": profile,
+    }
+    variables |= {
+        "LEARNING_RATE": "3e-6",
+        "MICRO_BATCH": "2",
+        "MASTER_PORT": "29501",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    output = bash(
+        "scripts/train_sft_deepspeed.sh", "--dry-run", "--train.seed", "3", **variables
+    ).stdout
     launcher, *words = shlex.split(output)
     launch = parse_args(words)
     assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
     assert (launch.num_gpus, launch.master_port) == ({"cpu": 1, "gpu": 8}[profile], 29501)
     args = nested(vars(stock_parser("train_sft").parse_args(launch.user_args)))
     assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
-    assert (args.data.input_key, args.data.output_key, args.data.input_template) == ("input", "output", "{}")
+    assert (args.data.input_key, args.data.output_key, args.data.input_template) == (
+        "input",
+        "output",
+        "{}",
+    )
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
     assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
     assert args.ckpt.load_enable
@@ -130,14 +190,20 @@ def dry_sft(**variables):
     return bash("scripts/train_sft_deepspeed.sh", "--dry-run", **given)
 
 
-@pytest.mark.parametrize(("visible", "gpus", "slots"), [("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])])
+@pytest.mark.parametrize(
+    ("visible", "gpus", "slots"), [("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])]
+)
 def test_supervised_training_takes_the_visible_gpus(visible, gpus, slots):
     """DeepSpeed's launcher drops CUDA_VISIBLE_DEVICES next to --num_gpus."""
     from deepspeed.launcher.runner import parse_args, parse_inclusion_exclusion
 
-    launch = parse_args(shlex.split(dry_sft(CUDA_VISIBLE_DEVICES=visible, NUM_GPUS=gpus).stdout)[1:])
+    launch = parse_args(
+        shlex.split(dry_sft(CUDA_VISIBLE_DEVICES=visible, NUM_GPUS=gpus).stdout)[1:]
+    )
     assert launch.num_gpus == -1  # the launcher takes only one of the two
-    assert parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude) == {"localhost": slots}
+    assert parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude) == {
+        "localhost": slots
+    }
 
 
 @pytest.mark.parametrize("name", ["GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-1f5b"])
@@ -164,7 +230,13 @@ def test_supervised_training_on_more_gpus_than_there_are(tmp_path, monkeypatch, 
     rows.write_text('{"input": "1 + 1", "output": "2"}\n' * 64)
     (tmp_path / "bin").mkdir()
     make_tool(tmp_path / "bin" / "deepspeed", "echo started")
-    variables = {"MODEL": "m", "DATA": str(rows), "OUTPUT": str(tmp_path / "o"), "PROFILE": "gpu", **visible}
+    variables = {
+        "MODEL": "m",
+        "DATA": str(rows),
+        "OUTPUT": str(tmp_path / "o"),
+        "PROFILE": "gpu",
+        **visible,
+    }
     variables |= {"PATH": make_smi(tmp_path, 2), "VENV": str(tmp_path)}
     result = bash("scripts/train_sft_deepspeed.sh", NUM_GPUS="4", **variables)
     assert (result.returncode, result.stdout) == (2, "")

@@ -14,7 +14,9 @@ from support.scripts import python
     ],
 )
 def test_a_package_that_is_missing(tmp_path, command, package, extra):
-    (tmp_path / "rows.jsonl").write_text('{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n')
+    (tmp_path / "rows.jsonl").write_text(
+        '{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n'
+    )
     name, *flags = command.split()
     code = (
         f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv[1:] = {flags}; "
@@ -23,4 +25,7 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
     result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
-    assert result.stderr == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
+    assert (
+        result.stderr
+        == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
+    )

@@ -1,4 +1,6 @@
-"""The examples of docs/use/own_trainer.md; those for TRL, verl and Molt run where these are installed."""
+"""The examples of docs/use/own_trainer.md; those for TRL, verl and Molt run where these are
+installed.
+"""
 
 import re
 import sys
@@ -10,7 +12,9 @@ from support.paths import ROOT
 
 from openrlhf_swap import SwapConfig, swap_advantages
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "own_trainer.md").read_text(), re.DOTALL)
+BLOCKS = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "use" / "own_trainer.md").read_text(), re.DOTALL
+)
 
 
 @pytest.fixture
@@ -33,9 +37,13 @@ def test_torch_alone(run, capsys):
     line = r"\d of 8 correct, \d+ tokens each, loss -?\d+\.\d+\n"
     assert re.fullmatch(f"({line}){{2}}", capsys.readouterr().out)
     # The last group as the page leaves it: a value a token, and steps that were scored.
-    assert [len(values) for values in example.advantages] == [len(response) for response in example.responses]
+    assert [len(values) for values in example.advantages] == [
+        len(response) for response in example.responses
+    ]
     correct = [trace for trace in example.traces if trace.correct]
-    assert correct and all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct)
+    assert correct and all(
+        len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct
+    )
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
 
@@ -51,7 +59,9 @@ def test_a_critic_of_length(run):
 
 def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     trl = pytest.importorskip("trl")
-    monkeypatch.setattr(trl, "GRPOConfig", lambda **options: GRPOConfig(**{**options, "output_dir": str(tmp_path)}))
+    monkeypatch.setattr(
+        trl, "GRPOConfig", lambda **options: GRPOConfig(**{**options, "output_dir": str(tmp_path)})
+    )
     from trl.trainer.grpo_config import GRPOConfig
 
     seen = []
@@ -66,7 +76,9 @@ def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     assert trainer.state.global_step == 2
     assert len(seen) == 2 and all(advantages.dim() == 2 for advantages in seen)
     # The process term differs from step to step of a response.
-    assert all((row[row != 0].unique().numel() > 1) for row in seen[0][seen[0].abs().sum(1) > 0][:1])
+    assert all(
+        (row[row != 0].unique().numel() > 1) for row in seen[0][seen[0].abs().sum(1) > 0][:1]
+    )
     logged = [row for row in trainer.state.log_history if "loss" in row]
     print(logged)
     assert len(logged) == 2 and all(row["grad_norm"] > 0 for row in logged)
@@ -87,14 +99,21 @@ def test_verl_takes_the_estimator(run):
             StepTrace(5, True, [-4.0, -0.9], [3]),
             StepTrace(6, False, [], []),
         ],
-        "b": [StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]), StepTrace(8, True, [-3.0, -0.5], [6])],
+        "b": [
+            StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]),
+            StepTrace(8, True, [-3.0, -0.5], [6]),
+        ],
     }
     rows = [("a", 0), ("b", 0), ("a", 1), ("a", 2), ("b", 1)]  # prompts in any order
     traces = [groups[uid][number] for uid, number in rows]
     data = DataProto.from_dict(
         tensors={
-            "token_level_rewards": torch.stack([example.marked_rewards(trace, 10) for trace in traces]),
-            "response_mask": torch.tensor([[int(t < trace.length) for t in range(10)] for trace in traces]),
+            "token_level_rewards": torch.stack(
+                [example.marked_rewards(trace, 10) for trace in traces]
+            ),
+            "response_mask": torch.tensor(
+                [[int(t < trace.length) for t in range(10)] for trace in traces]
+            ),
         },
         non_tensors={"uid": np.array([uid for uid, _ in rows], dtype=object)},
     )
@@ -114,13 +133,28 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
     assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
     thought = "23 + 4 = 27\n2 + 4 = 6\n"
     texts = [  # of two groups, whose members are in different experiences
-        ("a", "What is 123 + 456?", "579", thought + "</think>\n\n**Final Answer**\n\\boxed{579}", 1.0),
+        (
+            "a",
+            "What is 123 + 456?",
+            "579",
+            thought + "</think>\n\n**Final Answer**\n\\boxed{579}",
+            1.0,
+        ),
         ("b", "What is 1 + 2?", "3", "1 + 2 = 3\n</think>\n\n**Final Answer**\n\\boxed{3}", 1.0),
         ("b", "What is 1 + 2?", "3", thought + thought, 0.0),
-        ("a", "What is 123 + 456?", "579", thought + thought + "</think>\n\n**Final Answer**\n\\boxed{579}", 1.0),
+        (
+            "a",
+            "What is 123 + 456?",
+            "579",
+            thought + thought + "</think>\n\n**Final Answer**\n\\boxed{579}",
+            1.0,
+        ),
     ]
     encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
-    samples = [(group, encode(prompt), answer, encode(text), reward) for group, prompt, answer, text, reward in texts]
+    samples = [
+        (group, encode(prompt), answer, encode(text), reward)
+        for group, prompt, answer, text, reward in texts
+    ]
     width = max(len(prompt) + len(response) for _, prompt, _, response, _ in samples) + 3
 
     def experience(numbers):
@@ -149,7 +183,9 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
     advantage = types.SimpleNamespace(estimator="dr_grpo", gamma=1.0, lam=1.0, no_whiten=False)
     args = types.SimpleNamespace(
         algo=types.SimpleNamespace(advantage=advantage),
-        reward=types.SimpleNamespace(overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=None),
+        reward=types.SimpleNamespace(
+            overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=None
+        ),
         rollout=types.SimpleNamespace(n_samples_per_prompt=2),
     )
     strategy = types.SimpleNamespace(args=args)
@@ -157,16 +193,24 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
     batches = [(0, 1), (2, 3)]
     found = maker.compute_advantages_and_returns([experience(numbers) for numbers in batches])
     rows = {
-        number: (made, row) for numbers, made in zip(batches, found, strict=True) for row, number in enumerate(numbers)
+        number: (made, row)
+        for numbers, made in zip(batches, found, strict=True)
+        for row, number in enumerate(numbers)
     }
     for group in ([0, 3], [1, 2]):
         traces = [
-            example.SCORER.trace(*samples[number][1::2][:2], samples[number][2], samples[number][4] > 0)
+            example.SCORER.trace(
+                *samples[number][1::2][:2], samples[number][2], samples[number][4] > 0
+            )
             for number in group
         ]
         for number, expected in zip(group, swap_advantages(traces, example.CONFIG), strict=True):
             made, row = rows[number]
             taken = made.action_mask[row]
-            torch.testing.assert_close(made.advantages[row, taken], expected.float(), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(
+                made.advantages[row, taken], expected.float(), rtol=1e-5, atol=1e-5
+            )
             assert not made.advantages[row, ~taken].any()
-    assert rows[0][0].advantages[0].unique().numel() > 2  # the process term differs from step to step
+    assert (
+        rows[0][0].advantages[0].unique().numel() > 2
+    )  # the process term differs from step to step

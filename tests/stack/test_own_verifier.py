@@ -1,4 +1,6 @@
-"""A training from a file of flags with another verifier than math-verify, and again from the file that it wrote."""
+"""A training from a file of flags with another verifier than math-verify, and again from the file
+that it wrote.
+"""
 
 import json
 
@@ -16,13 +18,17 @@ STEPS, PROMPTS, RESPONSES = 4, 8, 4
 
 
 def choices(number, problem):
-    """An addition as multiple choice. The policy boxes a sum, which is an option's text, and never a letter."""
+    """An addition as multiple choice. The policy boxes a sum, which is an option's text, and never
+    a letter.
+    """
     options = [str(int(problem.answer) + off - number % 4) for off in range(4)]
     return {"problem": problem.question, "answer": "ABCD"[number % 4], "options": options}
 
 
 def flags(folder):
-    """What stands in the file. gr3 rewards short answers and reads none: no letter has to be likely in a thought."""
+    """What stands in the file. gr3 rewards short answers and reads none: no letter has to be likely
+    in a thought.
+    """
     return {
         "swap.grader": "multiple_choice",
         "swap.objective": "gr3",
@@ -54,7 +60,10 @@ def train(*words):
 
 
 def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_path):
-    rows = [choices(number, problem) for number, problem in zip(range(STEPS * PROMPTS), problems(7), strict=False)]
+    rows = [
+        choices(number, problem)
+        for number, problem in zip(range(STEPS * PROMPTS), problems(7), strict=False)
+    ]
     write_rows(tmp_path / "choices.jsonl", rows)
     first, again = tmp_path / "first", tmp_path / "again"
     recipe = tmp_path / "recipe.yaml"
@@ -62,7 +71,8 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     train("--config", recipe)
     metrics = list(read_rows(first / "metrics.jsonl"))
     assert [line["step"] for line in metrics] == [1, 2, 3, 4]
-    # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an option.
+    # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an
+    # option.
     assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in metrics)
     labels = [Reference.parse(row["answer"]) for row in read_rows(first / "prompts.jsonl")]
     expected = [(row["answer"], row["options"]) for row in rows]
@@ -71,12 +81,28 @@ def test_a_training_by_multiple_choice_from_a_file_and_again_from_its_own(tmp_pa
     card = (first / "policy" / "README.md").read_text(encoding="utf-8")
     assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
 
-    folders = ["--swap.output_dir", again, "--ckpt.output_dir", again / "policy", "--ckpt.path", again / "checkpoints"]
+    folders = [
+        "--swap.output_dir",
+        again,
+        "--ckpt.output_dir",
+        again / "policy",
+        "--ckpt.path",
+        again / "checkpoints",
+    ]
     train("--config", first / "run.yaml", *folders)
     repeated = list(read_rows(again / "metrics.jsonl"))
     assert [line["step"] for line in repeated] == [1, 2, 3, 4]
-    # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of arrival.
-    sampled = [name for name in metrics[0] if name.startswith(("length/", "swap/accuracy", "rollout/reward_mean"))]
-    assert {name: repeated[0][name] for name in sampled} == {name: metrics[0][name] for name in sampled}
-    settings = [json.loads((folder / "swap_config.json").read_text())["swap"] for folder in (first, again)]
+    # The same prompts and seeds: step 1 is sampled alike. Later ones follow sums in the order of
+    # arrival.
+    sampled = [
+        name
+        for name in metrics[0]
+        if name.startswith(("length/", "swap/accuracy", "rollout/reward_mean"))
+    ]
+    assert {name: repeated[0][name] for name in sampled} == {
+        name: metrics[0][name] for name in sampled
+    }
+    settings = [
+        json.loads((folder / "swap_config.json").read_text())["swap"] for folder in (first, again)
+    ]
     assert settings[1] == {**settings[0], "output_dir": str(again)}

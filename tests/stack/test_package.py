@@ -31,9 +31,14 @@ def dist(tmp_path_factory):
     """The folder of a wheel and an sdist of a copy of this checkout."""
     folder = tmp_path_factory.mktemp("package")
     for name in tracked():
-        if name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/")) or "/" not in name:
+        if (
+            name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/"))
+            or "/" not in name
+        ):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / name, follow_symlinks=False)  # openrlhf_swap/evaluation is a link
+            shutil.copy(
+                ROOT / name, folder / name, follow_symlinks=False
+            )  # openrlhf_swap/evaluation is a link
     result = run(sys.executable, "-c", BUILD, cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder / "dist"
@@ -44,7 +49,9 @@ def test_the_wheel_holds_the_packages_and_their_data(dist):
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
     names = {re.sub("^evaluation/", "openrlhf_swap/evaluation/", name) for name in tracked()}
-    assert found == {name for name in names if name.startswith("openrlhf_swap/")} - {"openrlhf_swap/evaluation"}
+    assert found == {name for name in names if name.startswith("openrlhf_swap/")} - {
+        "openrlhf_swap/evaluation"
+    }
     assert {name.rpartition(".")[2] for name in found} == {"py", *(suffix[1:] for suffix in DATA)}
     (sdist,) = dist.glob("*.tar.gz")
     assert sdist.name == f"openrlhf_swap-{openrlhf_swap.__version__}.tar.gz"
@@ -61,15 +68,22 @@ def test_its_command(dist, tmp_path):
         "import openrlhf_swap; print(openrlhf_swap.__file__); sys.exit(script.load()(['--version']))"
     )
     result = run(sys.executable, "-I", "-c", code)
-    expected = [f"{tmp_path}/openrlhf_swap/__init__.py", f"openrlhf-swap {openrlhf_swap.__version__}"]
+    expected = [
+        f"{tmp_path}/openrlhf_swap/__init__.py",
+        f"openrlhf-swap {openrlhf_swap.__version__}",
+    ]
     assert result.stdout.splitlines() == expected, result.stderr
 
 
 def test_one_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert citation["version"] == newest[1] == openrlhf_swap.__version__ and project["dynamic"] == ["version"]
+    newest = re.search(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert citation["version"] == newest[1] == openrlhf_swap.__version__ and project["dynamic"] == [
+        "version"
+    ]
 
 
 def test_every_workflow_runs_what_exists():

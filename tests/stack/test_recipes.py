@@ -1,4 +1,6 @@
-"""Every recipe trains two steps of the embedded policy; only sizes are overruled, and what one machine lacks."""
+"""Every recipe trains two steps of the embedded policy; only sizes are overruled, and what one
+machine lacks.
+"""
 
 import math
 import os
@@ -14,9 +16,18 @@ from openrlhf_swap.rollouts.rollout import prompt_key
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="one start each, a minute: TEST_SLOW=1"),
+    pytest.mark.skipif(
+        "TEST_SLOW" not in os.environ, reason="one start each, a minute: TEST_SLOW=1"
+    ),
 ]
-MONITOR = ["--swap.{}.monitor_prompts", "4", "--swap.{}.monitor_samples", "4", "--swap.{}.shortest", "40"]
+MONITOR = [
+    "--swap.{}.monitor_prompts",
+    "4",
+    "--swap.{}.monitor_samples",
+    "4",
+    "--swap.{}.shortest",
+    "40",
+]
 SIZES = {  # of objectives; recipes name the lengths of real responses
     "thinkprune": ["--swap.thinkprune.limits", "300,200", "--swap.thinkprune.stage_steps", "1"],
     "lapo": ["--swap.lapo.limits", "", "--swap.lapo.first_stage_steps", "1"],
@@ -52,7 +63,9 @@ def test_a_recipe_trains(name, tmp_path, prompts_file, tokenizer):
     }
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
     if name == "adaptthink":
-        keys = [prompt_key(prompt_text(tokenizer, row["problem"])) for row in read_rows(prompts_file)]
+        keys = [
+            prompt_key(prompt_text(tokenizer, row["problem"])) for row in read_rows(prompts_file)
+        ]
         write_rows(tmp_path / "reference.jsonl", ({"key": key, "accuracy": 0.5} for key in keys))
         words += ["--swap.adaptthink.reference", str(tmp_path / "reference.jsonl")]
         words += ["--swap.adaptthink.thinking_start", "ones"]  # the policy knows few words

@@ -58,11 +58,15 @@ def test_deepspeed_keeps_and_saves_what_the_plan_says(tmp_path):
     # The tools that compile its op are those of the environment, or it would be compiled anew.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     output = python("-c", ENGINE, POLICY, tmp_path, PATH=path)
-    (line,) = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")] or [output.stderr]
+    (line,) = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")] or [
+        output.stderr
+    ]
     model = read_model(str(POLICY), 512)
     for stage, found in json.loads(line.removeprefix("RESULTS ")).items():
         settings = replace(NODE, ranks=1, stage=int(stage))
         assert found["gradients"] == gradients(model, settings, backward=False)["gradients"]
         # Beside the states only the steps' counters and a padding of a few numbers.
         assert found["optimizer"] == pytest.approx(optimizer(model, settings)["optimizer"], abs=200)
-        assert found["saved"] == pytest.approx(checkpoint_bytes(model, settings)["deepspeed"], rel=0.01)
+        assert found["saved"] == pytest.approx(
+            checkpoint_bytes(model, settings)["deepspeed"], rel=0.01
+        )

@@ -60,23 +60,32 @@ def test_a_stage_that_was_killed_is_done_again(tmp_path):
 
 def test_files_of_other_settings_are_not_taken(tmp_path):
     list(do([stage([], rows=8)], tmp_path))
-    with pytest.raises(ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}; use another --output"):
+    with pytest.raises(
+        ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}; use another --output"
+    ):
         list(do([stage([], rows=9)], tmp_path))
 
 
 def test_settings_survive_the_file(tmp_path):
     """Compared as they are read: no tuples and paths among them."""
-    for each in Example(tmp_path, FULL, "swap", "swap", 1, ("--swap.step_baseline", "zero")).stages():
+    for each in Example(
+        tmp_path, FULL, "swap", "swap", 1, ("--swap.step_baseline", "zero")
+    ).stages():
         assert json.loads(json.dumps(each.settings)) == each.settings
 
 
 def test_a_small_run_is_one_easy_task_and_estimated_under_a_quarter_of_an_hour(tmp_path):
     assert (SMALL.tasks, FULL.tasks) == (("sums",), ("chains", "equations", "legs", "stories"))
     for size, limit in ((SMALL, 15 * 60), (FULL, 3 * 3600)):
-        assert sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages()) < limit
+        assert (
+            sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages())
+            < limit
+        )
 
 
-@pytest.mark.parametrize("words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"], ["--run", "base"]])
+@pytest.mark.parametrize(
+    "words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"], ["--run", "base"]]
+)
 def test_settings_that_cannot_be(words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"{words[0]} is {words[1]}; use"):
@@ -91,29 +100,45 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
         number = 0
         while True:
             number += 1
-            yield Problem(task, f"{task} {number}", (Operation(number, "+", 1), Operation(number + 1, "+", 1)))
+            yield Problem(
+                task, f"{task} {number}", (Operation(number, "+", 1), Operation(number + 1, "+", 1))
+            )
 
     monkeypatch.setattr("operations.problems", problems)
-    example = Example(tmp_path, Size(rows=200, steps=4, prompts=4, responses=4, held_out=6), "swap", "swap", 1)
+    example = Example(
+        tmp_path, Size(rows=200, steps=4, prompts=4, responses=4, held_out=6), "swap", "swap", 1
+    )
     assert example.make_problems() == {"warm_up": 200, "train": 16}
     held_out = [row for path in example.held_out for row in read_rows(path)]
     assert len(held_out) == 6 * len(MIXED)
     rows = [
         *held_out,
-        *(row for name in ("warm_up", "train") for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")),
+        *(
+            row
+            for name in ("warm_up", "train")
+            for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")
+        ),
     ]
     assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 16
     for problem in map(from_row, rows):
-        labels = [one.label for one in thoughts.classify(thoughts.shortest(problem), problem.operations)]
+        labels = [
+            one.label for one in thoughts.classify(thoughts.shortest(problem), problem.operations)
+        ]
         assert labels == ["essential"] * len(problem.operations)
 
 
-def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there(tmp_path, monkeypatch):
+def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(Example, "weights", POLICY)
-    example = Example(tmp_path, Size(rows=9, steps=1, prompts=1, responses=2, held_out=1), "swap", "swap", 1)
+    example = Example(
+        tmp_path, Size(rows=9, steps=1, prompts=1, responses=2, held_out=1), "swap", "swap", 1
+    )
     (tmp_path / "problems").mkdir()
     operations = [(Operation(n, "+", 2), Operation(n + 2, "-", 1)) for n in range(9)]
-    problems = (Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in enumerate(operations))
+    problems = (
+        Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in enumerate(operations)
+    )
     write_rows(tmp_path / "problems" / "warm_up.jsonl", (problem.row() for problem in problems))
     example.make_traces()
     rows = list(read_rows(tmp_path / "warm_up" / "traces.jsonl"))
@@ -122,9 +147,13 @@ def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there
     early = [(number, row) for number, row in enumerate(rows) if not row["labels"]]
     for number, row in early:
         whole = rows[number - 1]
-        assert row["input"].startswith(whole["input"] + thoughts.OPEN) and row["input"].endswith(thoughts.CLOSE)
+        assert row["input"].startswith(whole["input"] + thoughts.OPEN) and row["input"].endswith(
+            thoughts.CLOSE
+        )
         thought = row["input"].removeprefix(whole["input"]).removesuffix(thoughts.CLOSE)
-        assert whole["output"].startswith(thought) and len(thought) < len(whole["output"].partition(thoughts.CLOSE)[0])
+        assert whole["output"].startswith(thought) and len(thought) < len(
+            whole["output"].partition(thoughts.CLOSE)[0]
+        )
         assert whole["output"].endswith(thoughts.CLOSE + row["output"])
     assert [number for number, _ in early] == [1, 6, 11]
 
@@ -135,7 +164,10 @@ def test_the_help_names_every_flag_and_stage(tmp_path):
     flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in NUMBERS)]
     assert len(flags) == 11
     assert all(flag.replace("_", "-") in text for flag in flags)
-    stages = [stage.name.removesuffix("_swap") for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()]
+    stages = [
+        stage.name.removesuffix("_swap")
+        for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()
+    ]
     assert ", ".join(stages) in text
 
 
@@ -176,7 +208,9 @@ def test_what_a_stage_runs_ends_with_it_even_by_kill_9():
     grandchild = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
     child = [sys.executable, "-c", f"import subprocess; subprocess.run({grandchild!r})"]
     command = [sys.executable, "-c", f"from stages import watched; watched({child!r})"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}) as stage:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}
+    ) as stage:
         assert stage.stdout.readline() == b"runs\n"
         running = psutil.Process(stage.pid).children(recursive=True)
         stage.kill()

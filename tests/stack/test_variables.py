@@ -20,7 +20,16 @@ STUB = 'case "$1" in -c) exit 1 ;; -) echo 0 ;; esac'  # python -c exits with 1,
 COMMON = {"DRY_RUN": "1", "MODEL": "m", "DATA": "d", "PROMPTS": "p.jsonl", "PROFILE": "cpu"}
 ARGUMENTS = {MULTINODE: ["submit", "--dry-run", "7b"], "scripts/train_swap.sh": ["7b", "--dry-run"]}
 ARGUMENTS["scripts/train_swap_slurm.sbatch"] = ["7b"]
-NO_DRY_RUN = ("setup", "quickstart", "test.sh", "run.sh", "gpu_check", "compare", "train_policy", "train_swap.sh")
+NO_DRY_RUN = (
+    "setup",
+    "quickstart",
+    "test.sh",
+    "run.sh",
+    "gpu_check",
+    "compare",
+    "train_policy",
+    "train_swap.sh",
+)
 
 NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}
 
@@ -37,8 +46,14 @@ def test_no_variable_is_run(tmp_path, script):
     """As a command, in a substitution or as the index of an array in arithmetic."""
     for name in ("python", "python3", "python3.11", "deepspeed", "docker", "ray", "srun"):
         make_tool(tmp_path / name, STUB)
-    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:/usr/bin:/bin", "VENV": str(tmp_path / "no_venv")}
-    words = ARGUMENTS.get(script, [] if any(name in script for name in NO_DRY_RUN) else ["--dry-run"])
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "VENV": str(tmp_path / "no_venv"),
+    }
+    words = ARGUMENTS.get(
+        script, [] if any(name in script for name in NO_DRY_RUN) else ["--dry-run"]
+    )
     common = {**COMMON, "OUTPUT": str(tmp_path / "o")}
     if script.startswith("examples/"):
         common["MODEL"] = "examples/worlds/policies/addition"
@@ -46,7 +61,9 @@ def test_no_variable_is_run(tmp_path, script):
     def run_with(name, value):
         marker = tmp_path / f"run_{name}"
         variables = {**environment, **common, name: value.format(command=f"touch {marker}")}
-        subprocess.run(["bash", script, *words], cwd=ROOT, env=variables, capture_output=True, timeout=120)
+        subprocess.run(
+            ["bash", script, *words], cwd=ROOT, env=variables, capture_output=True, timeout=120
+        )
         return marker.name if marker.exists() else None
 
     # An index in arithmetic is evaluated where the array has a value, as PATH does.
@@ -69,13 +86,22 @@ def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
 
 @pytest.mark.parametrize("script", ["eval_benchmarks.sh", "train_sft_deepspeed.sh"])
 def test_paths_may_start_with_a_dash(script):
-    result = bash(f"scripts/{script}", "--dry-run", MODEL="-m", OUTPUT="-o", DATA="-d.jsonl", PROMPTS="-p.jsonl")
+    result = bash(
+        f"scripts/{script}",
+        "--dry-run",
+        MODEL="-m",
+        OUTPUT="-o",
+        DATA="-d.jsonl",
+        PROMPTS="-p.jsonl",
+    )
     assert (result.returncode, "basename" in result.stderr) == (0, False), result.stderr
     words = shlex.split(result.stdout)
     assert {"./-m"} < {word for word in words if word.startswith("./-")}
     assert not [word for word in words if re.match(r"-[modp]\b", word) and word != "-m"]
     if script == "eval_benchmarks.sh":
-        assert "--output outputs/eval/-m" in bash(f"scripts/{script}", "--dry-run", MODEL="-m").stdout
+        assert (
+            "--output outputs/eval/-m" in bash(f"scripts/{script}", "--dry-run", MODEL="-m").stdout
+        )
 
 
 def test_no_node_starts_without_a_token(tmp_path, monkeypatch):
@@ -83,7 +109,9 @@ def test_no_node_starts_without_a_token(tmp_path, monkeypatch):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     settings = {"HOME": str(tmp_path), "RAY_FOLDER": str(tmp_path / "ray"), **NOWHERE}
-    missing = f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from the first node"
+    missing = (
+        f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from the first node"
+    )
     assert bash(MULTINODE, "worker", **settings).stderr.startswith(missing)
     for more in ({"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}):
         refused = bash(MULTINODE, "worker", **settings, **more)

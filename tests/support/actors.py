@@ -36,7 +36,9 @@ def running_actors(arguments, ranks=1, engines=None):
     ray.get(places.ready(), timeout=300)
     group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
     try:
-        ray.get(group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines), timeout=900)
+        ray.get(
+            group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines), timeout=900
+        )
         yield group, strategy
     finally:
         for actor in group._actor_handlers:
@@ -47,7 +49,10 @@ def running_actors(arguments, ranks=1, engines=None):
 def response_to(tokenizer, prompt, answer, text, reward):
     """A response as vLLM's actor returns it."""
     head, tail = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (prompt, text))
-    tokens = {"observation_tokens": head + tail, "action_ranges": [(len(head), len(head) + len(tail))]}
+    tokens = {
+        "observation_tokens": head + tail,
+        "action_ranges": [(len(head), len(head) + len(tail))],
+    }
     common = {"prompt": prompt, "label": answer, "rollout_log_probs": None}
     return {**common, **tokens, "reward": float(reward), "scores": float(reward)}
 
@@ -64,7 +69,9 @@ def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
     group, strategy = actor_group
-    maker = maker_class(group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options)
+    maker = maker_class(
+        group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options
+    )
     samples = [make_sample(response) for response in responses]
     return maker, maker.make_experience_batch(samples)
 

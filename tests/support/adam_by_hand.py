@@ -1,4 +1,6 @@
-"""Five updates by DeepSpeed as configured, and by hand: how many weights differ, by ZeRO stage and placement."""
+"""Five updates by DeepSpeed as configured, and by hand: how many weights differ, by ZeRO stage and
+placement.
+"""
 
 import tempfile
 from types import SimpleNamespace
@@ -31,7 +33,10 @@ def by_hand(resumed=False):
     """Float32 copies of the weights, clipped gradients, and torch's AdamW without any fusing."""
     model = make_model()
     copies = [parameter.detach().float().clone() for parameter in model.parameters()]
-    groups = [{"params": copies[::2]}, {"params": copies[1::2], "weight_decay": 0.0}]  # biases do not decay
+    groups = [
+        {"params": copies[::2]},
+        {"params": copies[1::2], "weight_decay": 0.0},
+    ]  # biases do not decay
     adam = torch.optim.AdamW(groups, foreach=False, fused=False, **OPTIONS)
     most = 1.0
     for number in range(5):
@@ -52,10 +57,14 @@ def by_hand(resumed=False):
 
 
 def make_engine(stage, offload, options, norm):
-    ds = SimpleNamespace(attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1)
+    ds = SimpleNamespace(
+        attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1
+    )
     model = SimpleNamespace(model_name_or_path=str(POLICY))
     args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=model)
-    strategy = SwapStrategy(zero_stage=stage, max_norm=norm, micro_train_batch_size=1, train_batch_size=1, args=args)
+    strategy = SwapStrategy(
+        zero_stage=stage, max_norm=norm, micro_train_batch_size=1, train_batch_size=1, args=args
+    )
     cfg = {
         "optim": "adam",
         "adam": {**options, "betas": list(options["betas"])},
@@ -70,7 +79,10 @@ def make_engine(stage, offload, options, norm):
 
 def by_deepspeed(stage, place):
     import deepspeed
-    from openrlhf.utils.deepspeed.deepspeed_utils import offload_deepspeed_states, reload_deepspeed_states
+    from openrlhf.utils.deepspeed.deepspeed_utils import (
+        offload_deepspeed_states,
+        reload_deepspeed_states,
+    )
 
     strategy, engine = make_engine(stage, place == "offloaded", OPTIONS, 1.0)
     for number in range(5):

@@ -1,8 +1,8 @@
 """Tensors that claim to be on a GPU, on a machine without one.
 
-Their values live in main memory and every operation runs there, but their device is another one, registered with
-torch as a backend of Python code. An operation that mixes them with ordinary tensors raises, as it would on a GPU, and
-what makes the host wait for the device is counted.
+Their values live in main memory and every operation runs there, but their device is another one,
+registered with torch as a backend of Python code. An operation that mixes them with ordinary
+tensors raises, as it would on a GPU, and what makes the host wait for the device is counted.
 """
 
 from collections import Counter
@@ -12,7 +12,10 @@ from unittest import mock
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import (
+    _DummyBackendModule,
+    _setup_privateuseone_for_python_backend,
+)
 
 NAME = "claimed"
 CPU = torch.device("cpu")
@@ -66,7 +69,11 @@ class ClaimedTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, held):
         assert not isinstance(held, cls) and held.device == CPU
-        shape = {"strides": held.stride(), "storage_offset": held.storage_offset(), "dtype": held.dtype}
+        shape = {
+            "strides": held.stride(),
+            "storage_offset": held.storage_offset(),
+            "dtype": held.dtype,
+        }
         claimed = torch.Tensor._make_wrapper_subclass(cls, held.shape, device=device(), **shape)
         claimed.held = held
         return claimed
@@ -84,7 +91,9 @@ class ClaimedTensor(torch.Tensor):
 
 
 def tensors_in(tree):
-    """The tensors in nested lists, tuples and dicts; torch's pytree is too slow for a hundred thousand calls."""
+    """The tensors in nested lists, tuples and dicts; torch's pytree is too slow for a hundred
+    thousand calls.
+    """
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, list | tuple):
@@ -100,11 +109,17 @@ def with_tensors(tree, change):
         return change(tree)
     if isinstance(tree, list | tuple):
         return type(tree)([with_tensors(each, change) for each in tree])
-    return {name: with_tensors(each, change) for name, each in tree.items()} if isinstance(tree, dict) else tree
+    return (
+        {name: with_tensors(each, change) for name, each in tree.items()}
+        if isinstance(tree, dict)
+        else tree
+    )
 
 
 def unwrapped(tree):
-    return with_tensors(tree, lambda tensor: tensor.held if isinstance(tensor, ClaimedTensor) else tensor)
+    return with_tensors(
+        tree, lambda tensor: tensor.held if isinstance(tensor, ClaimedTensor) else tensor
+    )
 
 
 class _Dispatch(TorchDispatchMode):
@@ -119,9 +134,13 @@ class _Dispatch(TorchDispatchMode):
         claimed = [tensor for tensor in tensors if isinstance(tensor, ClaimedTensor)]
         target = kwargs["device"].type if kwargs.get("device") is not None else None
         # A number may stand on the host: its value goes along with the launch.
-        hosts = [tensor for tensor in tensors if not isinstance(tensor, ClaimedTensor) and tensor.dim()]
+        hosts = [
+            tensor for tensor in tensors if not isinstance(tensor, ClaimedTensor) and tensor.dim()
+        ]
         if claimed and hosts and name not in ("_to_copy", "copy_"):
-            raise MixedDevicesError(f"{function}: {[(tuple(t.shape), t.device.type) for t in tensors]}")
+            raise MixedDevicesError(
+                f"{function}: {[(tuple(t.shape), t.device.type) for t in tensors]}"
+            )
         self._count(name, args, claimed, target)
         if target is not None:
             kwargs["device"] = CPU
@@ -132,7 +151,11 @@ class _Dispatch(TorchDispatchMode):
         if name.endswith("_") and not name.endswith("__") and isinstance(args[0], torch.Tensor):
             return args[0]
         there = target == NAME if target is not None else bool(claimed)
-        return with_tensors(result, ClaimedTensor) if there and name != "_local_scalar_dense" else result
+        return (
+            with_tensors(result, ClaimedTensor)
+            if there and name != "_local_scalar_dense"
+            else result
+        )
 
     def _count(self, name, args, claimed, target):
         if not claimed:
@@ -163,7 +186,9 @@ def to_claimed(model):
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
-                moved = torch.nn.Parameter(ClaimedTensor(parameter.data), requires_grad=parameter.requires_grad)
+                moved = torch.nn.Parameter(
+                    ClaimedTensor(parameter.data), requires_grad=parameter.requires_grad
+                )
                 module._parameters[name] = moved
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:

@@ -24,8 +24,11 @@ GOOD = {
 def run_main(capsys, *extra, **changes):
     flags = {**GOOD, **{key: value for key, value in changes.items() if value is not None}}
     argv = [word for flag, value in flags.items() for word in (flag, value)]
-    # Verbose, because a quiet run redirects the output of its process, which is the tests' own here.
-    status = run_command(train.main, [*argv, "--data.apply_chat_template", "--swap.verbose", *extra])
+    # Verbose, because a quiet run redirects the output of its process, which is the tests' own
+    # here.
+    status = run_command(
+        train.main, [*argv, "--data.apply_chat_template", "--swap.verbose", *extra]
+    )
     return status, capsys.readouterr().err.strip().splitlines()[-1]
 
 

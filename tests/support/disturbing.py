@@ -25,26 +25,36 @@ def actors(address, name):
     """
     state = GlobalState()
     state._initialize_global_state(
-        GcsClientOptions.create(address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=True)
+        GcsClientOptions.create(
+            address, None, allow_cluster_id_nil=True, fetch_cluster_id_if_nil=True
+        )
     )
     rows = state.actor_table(None, None, None).values()
     return [row["Pid"] for row in rows if name in row["ActorClassName"] and row["State"] == "ALIVE"]
 
 
 def find_process(tree, name):
-    """The first process of a tree that is an actor with `name` in its class's name, or vLLM's engine."""
+    """The first process of a tree that is an actor with `name` in its class's name, or vLLM's
+    engine.
+    """
     titles = {}
     for child in tree.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # one that has just ended
             titles[child] = " ".join(child.cmdline() or [child.name()])
     if name == ENGINE:
         # It does not always manage to set its own title.
-        found = [child for child, title in titles.items() if ENGINE in title or "multiprocessing.spawn" in title]
+        found = [
+            child
+            for child, title in titles.items()
+            if ENGINE in title or "multiprocessing.spawn" in title
+        ]
     else:
         (address,) = {match[1] for title in titles.values() if (match := GCS_ADDRESS.search(title))}
         pids = actors(address, name)
         found = [child for child in titles if child.pid in pids]
-    assert found, "\n".join([f"no {name} among:", *(f"{each.pid}: {title[:200]}" for each, title in titles.items())])
+    assert found, "\n".join(
+        [f"no {name} among:", *(f"{each.pid}: {title[:200]}" for each, title in titles.items())]
+    )
     return found[0]
 
 
@@ -81,10 +91,11 @@ class Run:
         return [row for row in read_rows(self.output / "metrics.jsonl") if row not in self.done]
 
     def start_and_disturb(self, step, process_name, signal_number, moment=None):
-        """Start, wait until it has done `step`, send a signal to one of its processes; returns output and exit status.
+        """Start, wait until it has done `step`, send a signal to one of its processes; returns
+        output and exit status.
 
-        `process_name` None is the driver. With `moment`, the signal comes when that function is true. No other process
-        may live for long after the signal, or after a stopped run.
+        `process_name` None is the driver. With `moment`, the signal comes when that function is
+        true. No other process may live for long after the signal, or after a stopped run.
         """
         is_time = moment or (lambda: step in [row["step"] for row in self.new_rows()])
         started = time.monotonic()
@@ -121,7 +132,9 @@ class Run:
         return self.log.read_text(), status
 
     def _kill_graders(self, pid):
-        """Kill the grading processes, as the kernel does when memory runs out: the next grade comes from new ones."""
+        """Kill the grading processes, as the kernel does when memory runs out: the next grade comes
+        from new ones.
+        """
         for child in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "rewards.grader" in " ".join(child.cmdline()):

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 class EngineOfVllm:
     """Finishes one request in a step, the last one first.
 
-    Attributes:
-        asked: the token ids of each prompt and the fields of its SamplingParams, in the order of the requests.
-        peak: the largest number of requests at a time.
+    Attributes: asked: the token ids of each prompt and the fields of its SamplingParams, in the
+        order of the requests. peak: the largest number of requests at a time.
     """
 
     def __init__(self, tokenizer, answers, context=10_000):
-        """`answers(prompt ids, parameters)` are the texts of the responses; a space ends one that was cut off."""
+        """`answers(prompt ids, parameters)` are the texts of the responses; a space ends one that
+        was cut off.
+        """
         self.llm_engine, self.model_config = self, SimpleNamespace(max_model_len=context)
         self.tokenizer, self.answers = tokenizer, answers
         self.asked, self.waiting, self.peak = [], [], 0
@@ -34,8 +35,12 @@ class EngineOfVllm:
 
     def step(self):
         number, texts = self.waiting.pop()
-        return [SimpleNamespace(request_id=number, outputs=[self._response(text) for text in texts])]
+        return [
+            SimpleNamespace(request_id=number, outputs=[self._response(text) for text in texts])
+        ]
 
     def _response(self, text):
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return SimpleNamespace(text=text, token_ids=ids, finish_reason="length" if text.endswith(" ") else "stop")
+        return SimpleNamespace(
+            text=text, token_ids=ids, finish_reason="length" if text.endswith(" ") else "stop"
+        )

@@ -1,10 +1,13 @@
-"""A training on a CPU with the code path of GPUs that vLLM and DeepSpeed share: sleep, and weights over CUDA IPC.
+"""A training on a CPU with the code path of GPUs that vLLM and DeepSpeed share: sleep, and weights
+over CUDA IPC.
 
-    FAKE_GPU=FOLDER python -m support.fake_gpu ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
+    FAKE_GPU=FOLDER python -m support.fake_gpu ...   as python -m openrlhf_swap.train, with tests/
+    on PYTHONPATH
 
-A slot that Ray assigns stands for a GPU, a file in FOLDER for memory of it that is shared. What must not happen on a
-GPU (generation without a cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight
-update does not reach vLLM; with HELD_UPDATE=FILE the first stays on its way, and FILE appears.
+A slot that Ray assigns stands for a GPU, a file in FOLDER for memory of it that is shared. What
+must not happen on a GPU (generation without a cache, weights for a sleeping engine) fails here too.
+With DROPPED_UPDATE=N the N-th weight update does not reach vLLM; with HELD_UPDATE=FILE the first
+stays on its way, and FILE appears.
 """
 
 import asyncio
@@ -59,7 +62,9 @@ torch.accelerator.current_device_index = lambda: 0
 torch.accelerator.synchronize = torch.cuda.ipc_collect = lambda: None
 torch.cuda.current_stream = lambda: SimpleNamespace(synchronize=lambda: None)
 # Two processes on one GPU share the slot that Ray assigned.
-torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="GPU-" + os.environ["CUDA_VISIBLE_DEVICES"])
+torch.cuda.get_device_properties = lambda _: SimpleNamespace(
+    uuid="GPU-" + os.environ["CUDA_VISIBLE_DEVICES"]
+)
 
 
 class FakeExtension(weights.WorkerExtension):
@@ -82,7 +87,9 @@ class FakeRolloutActor(rollout_actor.SwapRolloutActor):
         await super().__init__(*args, **{**kwargs, "worker_extension_cls": extension})
 
     async def sleep(self, level=1):
-        assert self.llm.output_processor.get_num_unfinished_requests() == 0, "asleep with requests open"
+        assert self.llm.output_processor.get_num_unfinished_requests() == 0, (
+            "asleep with requests open"
+        )
         self._resident = set()
         await self.llm.engine_core.call_utility_async("pause_scheduler", "abort", True)
 

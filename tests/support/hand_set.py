@@ -19,8 +19,12 @@ class HandSetActor(SwapRolloutActor):
 
             def __getattr__(self, method):
                 def call(*info):
-                    return asyncio.run_coroutine_threadsafe(engine.transfer_weights(method, *info), loop).result()
+                    return asyncio.run_coroutine_threadsafe(
+                        engine.transfer_weights(method, *info), loop
+                    ).result()
 
                 return call
 
-        await asyncio.to_thread(BytesSender(client=Client(), source=load_file(path).items()).send_weights)
+        await asyncio.to_thread(
+            BytesSender(client=Client(), source=load_file(path).items()).send_weights
+        )

@@ -1,9 +1,11 @@
-"""A training on a CPU whose weights stay on their way: the policy sends, and the engine does not receive.
+"""A training on a CPU whose weights stay on their way: the policy sends, and the engine does not
+receive.
 
-    HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with tests/ on PYTHONPATH
+    HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with
+    tests/ on PYTHONPATH
 
-FILE appears when the engine was told of the weights that it does not take: the first, or with HELD_FROM=OTHER the
-first when OTHER exists.
+FILE appears when the engine was told of the weights that it does not take: the first, or with
+HELD_FROM=OTHER the first when OTHER exists.
 """
 
 import asyncio

@@ -11,7 +11,9 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 class CharacterReader:
-    """One character a token; `#` stands for `</think>` and `¶` for a blank line, each one token as in real models."""
+    """One character a token; `#` stands for `</think>` and `¶` for a blank line, each one token as
+    in real models.
+    """
 
     end_of_thought = "</think>"
     end_token = ord("$")
@@ -38,10 +40,14 @@ UNBOXED = "thought#42"  # 10 tokens
 
 
 def objective(name, **options):
-    return build(MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()}))
+    return build(
+        MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()})
+    )
 
 
-def rollout(text="", length=None, correct=True, prompt="p", answer="42", truncated=False, **metadata):
+def rollout(
+    text="", length=None, correct=True, prompt="p", answer="42", truncated=False, **metadata
+):
     """A response with this text, filled up with distinct tokens in its thought to `length`."""
     ids = [ord(c) for c in text]
     if length is not None:
@@ -54,14 +60,18 @@ def batch(*groups):
 
 
 def assert_rows(values, expected, tolerance=1e-9):
-    torch.testing.assert_close(values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance
+    )
 
 
 LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
 
 
 def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
-    return [rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)]
+    return [
+        rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)
+    ]
 
 
 def rewards(name, *groups, **options):

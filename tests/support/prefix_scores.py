@@ -1,4 +1,6 @@
-"""Batches of responses to score, and the slow obvious way to score them: one forward for each prefix."""
+"""Batches of responses to score, and the slow obvious way to score them: one forward for each
+prefix.
+"""
 
 from contextlib import contextmanager
 
@@ -11,7 +13,9 @@ from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 
 def ragged_case(seed, rows, left, longest, words):
-    """Random rows of one batch, padded on one side, the second of three unscored, and their reference arguments."""
+    """Random rows of one batch, padded on one side, the second of three unscored, and their
+    reference arguments.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low, high):
@@ -47,7 +51,9 @@ def largest_difference(model, case, packed=False):
 
 @contextmanager
 def masks_of(elements):
-    """Attention masks of branches have at most so many elements: with few, each branch is attended alone."""
+    """Attention masks of branches have at most so many elements: with few, each branch is attended
+    alone.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_prefix, "MAX_MASK_ON_CPU", elements)
         yield

@@ -1,4 +1,6 @@
-"""A long problem that tests change in ways that do or do not matter, and the benchmarks where they are on disk."""
+"""A long problem that tests change in ways that do or do not matter, and the benchmarks where they
+are on disk.
+"""
 
 import os
 from pathlib import Path

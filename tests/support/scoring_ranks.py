@@ -1,4 +1,5 @@
-"""Two ZeRO-3 ranks that score different numbers of responses: how far they are from one forward per prefix.
+"""Two ZeRO-3 ranks that score different numbers of responses: how far they are from one forward per
+prefix.
 
     python -m support.scoring_ranks FAMILY [...]
 
@@ -31,15 +32,23 @@ def rank_main(rank, world, families):
     ids = torch.randint(0, WORDS, (2, 40), generator=torch.Generator().manual_seed(rank))
     mask = torch.ones_like(ids)
     mask[0, 35:] = 0
-    # Rank 1 has more rows and prefixes to score than rank 0, which has none in the second micro-batch.
-    wanted = [ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch), ScoreRequest(1, (7, 39), branch)][: 1 + rank]
+    # Rank 1 has more rows and prefixes to score than rank 0, which has none in the second
+    # micro-batch.
+    wanted = [
+        ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch),
+        ScoreRequest(1, (7, 39), branch),
+    ][: 1 + rank]
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
-        model.config.use_cache = False  # as in OpenRLHF's actor: with a cache, packed responses are not kept apart
+        model.config.use_cache = (
+            False  # as in OpenRLHF's actor: with a cache, packed responses are not kept apart
+        )
         whole = copy.deepcopy(model)
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)
-        for packed in (False, True)[: 1 + (family != "qwen3_5_text")]:  # recurrent layers are refused with packing
+        for packed in (False, True)[
+            : 1 + (family != "qwen3_5_text")
+        ]:  # recurrent layers are refused with packing
             actor = ChunkedActor(engine)
             actor.packing_samples, actor.temperature = packed, 1.0
             assert actor.hold_logits_of(7) is None
@@ -49,9 +58,14 @@ def rank_main(rank, world, families):
                 differences = [torch.zeros(1)]
                 for request, ours in zip(requests, scored.answer_logprobs, strict=True):
                     row = ids[request.row][mask[request.row].bool()]
-                    reference = score_per_prefix(whole, row, [end + 1 for end in request.prefix_ends], branch)
+                    reference = score_per_prefix(
+                        whole, row, [end + 1 for end in request.prefix_ends], branch
+                    )
                     differences.append(ours - reference)
-                print(f"\ndiffer {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}", flush=True)
+                print(
+                    f"\ndiffer {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}",
+                    flush=True,
+                )
     torch.distributed.destroy_process_group()
 
 

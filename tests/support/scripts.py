@@ -29,7 +29,9 @@ def bash(*command, **environment):
 
 def python(*words, cwd=ROOT, **environment):
     """`-m` and a module, or `-c` and code, which may import the package and tests/support."""
-    return run(sys.executable, *words, cwd=cwd, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", **environment)
+    return run(
+        sys.executable, *words, cwd=cwd, PYTHONPATH=f"{ROOT}:{ROOT / 'tests'}", **environment
+    )
 
 
 def make_tool(path, script=""):

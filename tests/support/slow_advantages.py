@@ -55,7 +55,11 @@ def slow_advantages(
     spread = statistics.stdev(pooled) if len(pooled) > 1 else 0.0
     normalised = [
         [
-            ((r - centre * share * statistics.fmean(pooled)) / (max(spread, noise) + eps) if spread > eps else 0.0)
+            (
+                (r - centre * share * statistics.fmean(pooled)) / (max(spread, noise) + eps)
+                if spread > eps
+                else 0.0
+            )
             - static
             for r, share in zip(row, shares, strict=True)
         ]
@@ -64,7 +68,12 @@ def slow_advantages(
     return [
         [
             beta * a_out
-            + theta * sum(r for r, end in zip(row, trace.step_ends, strict=False) if token <= end and trace.correct)
+            + theta
+            * sum(
+                r
+                for r, end in zip(row, trace.step_ends, strict=False)
+                if token <= end and trace.correct
+            )
             for token in range(trace.length)
         ]
         for trace, a_out, row in zip(group, outcome_terms, normalised, strict=True)

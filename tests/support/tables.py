@@ -15,7 +15,10 @@ def cells_of(text):
 def tables_in(page, header=""):
     """The cells of each table of a page of docs/ whose first line begins so."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    return [cells_of(table) for table in re.findall(rf"^\| {re.escape(header)}.*?(?=\n\n)", text, re.M | re.S)]
+    return [
+        cells_of(table)
+        for table in re.findall(rf"^\| {re.escape(header)}.*?(?=\n\n)", text, re.M | re.S)
+    ]
 
 
 def corrected_by_hand(tests):

@@ -19,21 +19,38 @@ FACTOR = (
 )
 
 
-def row(problem: str, answer: str, correct: bool | None, steps: dict[str, float], rest: str, tokens: int) -> dict:
-    """A line of `openrlhf_swap.score`: steps of ten tokens, each with the change of the answer's log-probability."""
+def row(
+    problem: str, answer: str, correct: bool | None, steps: dict[str, float], rest: str, tokens: int
+) -> dict:
+    """A line of `openrlhf_swap.score`: steps of ten tokens, each with the change of the answer's
+    log-probability.
+    """
     changes = list(steps.values())
     logprobs = [round(sum(changes[:k]) - 4, 4) for k in range(len(changes) + 1)]
     best = [max(logprobs[: k + 1]) for k in range(len(changes))]
     return {
-        **{"benchmark": "own", "problem": problem, "answer": answer, "response": "".join(steps) + rest},
-        **{"correct": correct, "tokens": tokens, "step_ends": [10 * k + 9 for k in range(len(changes))]},
+        **{
+            "benchmark": "own",
+            "problem": problem,
+            "answer": answer,
+            "response": "".join(steps) + rest,
+        },
+        **{
+            "correct": correct,
+            "tokens": tokens,
+            "step_ends": [10 * k + 9 for k in range(len(changes))],
+        },
         **{"answer_logprobs": logprobs, "local_gains": changes, "steps": list(steps)},
-        "gains": [max(0.0, after - before) for after, before in zip(logprobs[1:], best, strict=True)],
+        "gains": [
+            max(0.0, after - before) for after, before in zip(logprobs[1:], best, strict=True)
+        ],
     }
 
 
 def write_traces(folder: Path) -> list[Path]:
-    """Two files: four problems; the second became correct, the third incorrect, the fourth is malicious."""
+    """Two files: four problems; the second became correct, the third incorrect, the fourth is
+    malicious.
+    """
     end = "</think>\n\nThe larger root is \\boxed{3}."
     long = dict(zip(FACTOR, (1.9, -0.02, 0.03, -0.35, 1.2), strict=True))
     short = {FACTOR[0]: 2.1, FACTOR[4]: 1.3}
@@ -42,8 +59,22 @@ def write_traces(folder: Path) -> list[Path]:
         row(QUADRATIC, "3", True, short, end, 60),
         row(QUADRATIC, "3", True, {FACTOR[0]: 2.0, FACTOR[1]: 0.01, FACTOR[4]: 0.9}, end, 110),
         row(SERIES, "5", False, {"It is $\\frac{1+2+3}{2}$.\n": -0.4}, "</think>\\boxed{3}", 180),
-        row(HALF, "\\frac{1}{2}", True, {"Half of one.\n": 0.004, "So $\\frac{1}{2}$.\n": 0.02}, "</think>", 40),
-        row(HARM, "2", None, {HARM + "\n": 0.3, "\\(\\style{color:red}{x}\\)\n": 0.1}, "</think>" + HARM, 30),
+        row(
+            HALF,
+            "\\frac{1}{2}",
+            True,
+            {"Half of one.\n": 0.004, "So $\\frac{1}{2}$.\n": 0.02},
+            "</think>",
+            40,
+        ),
+        row(
+            HARM,
+            "2",
+            None,
+            {HARM + "\n": 0.3, "\\(\\style{color:red}{x}\\)\n": 0.1},
+            "</think>" + HARM,
+            30,
+        ),
     ]
     trained = [
         row(QUADRATIC, "3", True, short, end, 55),

@@ -11,8 +11,14 @@ def strategy_of(arguments, folder, prompts=None, **changes):
     from openrlhf.utils import get_strategy
 
     run = arguments.swap_run.replaced(output_dir=str(folder), **changes.pop("run", {}))
-    data = {"data.prompt_dataset": str(prompts), "data.input_key": "problem", "data.label_key": "answer"}
-    return get_strategy(changed(arguments, {"swap_run": run, "data.apply_chat_template": True, **data, **changes}))
+    data = {
+        "data.prompt_dataset": str(prompts),
+        "data.input_key": "problem",
+        "data.label_key": "answer",
+    }
+    return get_strategy(
+        changed(arguments, {"swap_run": run, "data.apply_chat_template": True, **data, **changes})
+    )
 
 
 def make_trainer(strategy, group=None, engines=()):
@@ -39,7 +45,9 @@ def make_generate_actor(strategy, engines=()):
 
 
 def remote(function):
-    """A method of a Ray actor, of which the reference is the result: for a `ray.get` that returns what it is given."""
+    """A method of a Ray actor, of which the reference is the result: for a `ray.get` that returns
+    what it is given.
+    """
     return SimpleNamespace(remote=function)
 
 

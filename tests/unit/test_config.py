@@ -48,7 +48,9 @@ def test_defaults_are_the_papers():
 )
 def test_a_bad_value_names_flag_value_and_remedy(field, value):
     kind = SwapConfig if field in SwapConfig.model_fields else RunConfig
-    with pytest.raises(ConfigError, match=rf"--swap\.{field} is {re.escape(repr(value))}(; use |, which should )"):
+    with pytest.raises(
+        ConfigError, match=rf"--swap\.{field} is {re.escape(repr(value))}(; use |, which should )"
+    ):
         kind(**{field: value})
 
 
@@ -68,7 +70,9 @@ def test_config_is_frozen_and_plain():
         config.replaced(tau=0.0)
 
 
-@pytest.mark.parametrize(("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)]
+)
 def test_tau_has_nats_or_deviations(text, value):
     config = SwapConfig(tau=text)
     assert (config.tau, type(config.tau)) == (value, type(value))
@@ -103,5 +107,7 @@ def test_the_package_and_its_config_import_without_torch():
         "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader; "
         "print('torch' in sys.modules)"
     )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert output.stdout.strip() == "False"

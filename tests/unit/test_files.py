@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from openrlhf_swap.command import Parser, did_you_mean, run_command
 from openrlhf_swap.errors import ConfigError, DataError, first_line
-from openrlhf_swap.files import appending, drop_unfinished_line, read_rows, replacing, write_rows, write_text
+from openrlhf_swap.files import (
+    appending,
+    drop_unfinished_line,
+    read_rows,
+    replacing,
+    write_rows,
+    write_text,
+)
 
 
 def test_a_row_that_was_not_finished_is_cut_off_and_written_again(tmp_path):
@@ -22,7 +29,14 @@ def test_a_row_that_was_not_finished_is_cut_off_and_written_again(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "left"),
-    [("", ""), ("x", ""), ("a\n", "a\n"), ("a\nb", "a\n"), ("a\n" + "b" * 200_000, "a\n"), ("b" * 200_000, "")],
+    [
+        ("", ""),
+        ("x", ""),
+        ("a\n", "a\n"),
+        ("a\nb", "a\n"),
+        ("a\n" + "b" * 200_000, "a\n"),
+        ("b" * 200_000, ""),
+    ],
 )
 def test_an_unfinished_line_of_any_length_is_dropped(tmp_path, content, left):
     path = tmp_path / "file"
@@ -45,7 +59,9 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
     path.write_bytes(b'{"a": 1}\n{"a" 2}\n')
     with pytest.raises(DataError) as error:
         list(read_rows(path))
-    reason = "not JSON (Expecting ':' delimiter at character 6); remove that line, or restore the file"
+    reason = (
+        "not JSON (Expecting ':' delimiter at character 6); remove that line, or restore the file"
+    )
     assert str(error.value) == f"{path}, row 2: {reason}"
 
 
@@ -70,7 +86,11 @@ def test_a_file_is_whole_or_as_before(tmp_path):
 
 @pytest.mark.parametrize(
     ("error", "line"),
-    [(ValueError(), "ValueError"), (ValueError("  \n "), "ValueError"), (OSError("first \nsecond"), "first")],
+    [
+        (ValueError(), "ValueError"),
+        (ValueError("  \n "), "ValueError"),
+        (OSError("first \nsecond"), "first"),
+    ],
 )
 def test_an_exception_becomes_one_line(error, line):
     assert first_line(error) == line
@@ -85,7 +105,10 @@ def test_an_error_of_ours_is_one_line_and_status_2(capsys):
     assert run_command(command, ["--y"]) == 2
     first, second = capsys.readouterr().err.splitlines()
     assert first == "error: --x is 1; use 2"
-    assert second == "error: unrecognized arguments: --y; see openrlhf-swap x --help for what each flag takes"
+    assert (
+        second
+        == "error: unrecognized arguments: --y; see openrlhf-swap x --help for what each flag takes"
+    )
     assert (run_command(lambda _: None, []), run_command(lambda _: 1, [])) == (0, 1)
 
 

@@ -1,4 +1,6 @@
-"""The experience maker: asks the policy for step scores and replaces the advantages by the objective's."""
+"""The experience maker: asks the policy for step scores and replaces the advantages by the
+objective's.
+"""
 
 import math
 from dataclasses import replace
@@ -25,46 +27,73 @@ from openrlhf_swap.scoring.states import StateRequest
 class SwapExperienceMaker(RemoteExperienceMaker):
     """OpenRLHF's experience maker with the objective's token-level advantages.
 
-    The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock ones, bit for bit.
+    The outcome term *is* the stock group_norm path: with theta = 0 the advantages are the stock
+    ones, bit for bit.
 
-    Shapes: B rows of a micro-batch, T tokens a row, A = T - 1 actions: action t is the prediction of token t + 1.
+    Shapes: B rows of a micro-batch, T tokens a row, A = T - 1 actions: action t is the prediction
+    of token t + 1.
     """
 
-    def __init__(self, stock: RemoteExperienceMaker, objective: Objective, reader: StepReader) -> None:
-        groups = stock.actor_model_group, stock.critic_model_group, stock.reward_model_group, stock.initial_model_group
+    def __init__(
+        self, stock: RemoteExperienceMaker, objective: Objective, reader: StepReader
+    ) -> None:
+        groups = (
+            stock.actor_model_group,
+            stock.critic_model_group,
+            stock.reward_model_group,
+            stock.initial_model_group,
+        )
         super().__init__(*groups, stock.kl_ctl, stock.strategy, stock.tokenizer)
         self._objective, self._reader = objective, reader
-        self._branch = lru_cache(10_000)(partial(answer_branch, self.tokenizer, objective.config.close_template))
+        self._branch = lru_cache(10_000)(
+            partial(answer_branch, self.tokenizer, objective.config.close_template)
+        )
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`
-        self._asked: dict[str, list[Any]] = {}  # what the policy's forward is asked beside log-probabilities
-        self._scored: list[ScoredForward] = []  # its answers, one for each micro-batch; empty if nothing was asked
+        self._asked: dict[
+            str, list[Any]
+        ] = {}  # what the policy's forward is asked beside log-probabilities
+        self._scored: list[
+            ScoredForward
+        ] = []  # its answers, one for each micro-batch; empty if nothing was asked
         self._splits_observations = objective.config.observation_gain == "none"
         self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
 
     def split_rollout_samples(self, rollout_samples: list[Sample]) -> list[Experience]:
-        """Overrides RemoteExperienceMaker, which numbers the samples: takes their rollouts in the same order."""
+        """Overrides RemoteExperienceMaker, which numbers the samples: takes their rollouts in the
+        same order.
+        """
         self.rollout_table = []
         self._rollouts = [self._find_steps(sample.rollout) for sample in rollout_samples]
         return super().split_rollout_samples(rollout_samples)
 
     @torch.no_grad()
     def make_experience(self, samples_list: list[Experience]) -> list[Experience]:
-        """Overrides RemoteExperienceMaker: the dispatch for log-probabilities also scores the correct responses."""
+        """Overrides RemoteExperienceMaker: the dispatch for log-probabilities also scores the
+        correct responses.
+        """
         requests = [self._build_requests(samples) for samples in samples_list]
         self._asked, self._scored = {}, []
         if self._objective.scores_steps:
             self._asked["score_requests"] = requests
         if self._objective.reads_states:
             self._asked["state_requests"] = [
-                [StateRequest(row, self._rollouts[index].prefix_ends) for row, index in enumerate(samples.index)]
+                [
+                    StateRequest(row, self._rollouts[index].prefix_ends)
+                    for row, index in enumerate(samples.index)
+                ]
                 for samples in samples_list
             ]
         experiences = super().make_experience(samples_list)
         for number, scored in enumerate(self._scored):
             for request, logprobs in zip(requests[number], scored.answer_logprobs, strict=True):
-                scores, rollout = logprobs.tolist(), self._rollouts[experiences[number].index[request.row]]
-                scores = rollout.without_observations(scores) if self._splits_observations else scores
+                scores, rollout = (
+                    logprobs.tolist(),
+                    self._rollouts[experiences[number].index[request.row]],
+                )
+                scores = (
+                    rollout.without_observations(scores) if self._splits_observations else scores
+                )
                 self._remember(experiences[number], request.row, answer_logprobs=scores)
             for row, states in enumerate(scored.states):  # of every response, if they are read
                 self._remember(experiences[number], row, states=states)
@@ -78,9 +107,13 @@ class SwapExperienceMaker(RemoteExperienceMaker):
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences: list[Experience]) -> list[Experience]:
-        """The objective's A[t] in `advantages` and `returns`; SWAP's is beta A_out + theta [correct] A_proc[t]."""
+        """The objective's A[t] in `advantages` and `returns`; SWAP's is beta A_out + theta
+        [correct] A_proc[t].
+        """
         objective, size = self._objective, self.args.rollout.n_samples_per_prompt
-        groups = [self._rollouts[start : start + size] for start in range(0, len(self._rollouts), size)]
+        groups = [
+            self._rollouts[start : start + size] for start in range(0, len(self._rollouts), size)
+        ]
         batch = Batch(groups, objective.coefficients, self._reader)
         rewards, process = evaluate(objective, batch)
         rewards = rewards.flatten()
@@ -90,20 +123,32 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         values = []  # of each experience's actions
         for experience in experiences:
             outcome = self._outcome_term(experience, rewards)
-            term = None if process is None else self._align_with_actions(process.flatten(0, 1), experience)
+            term = (
+                None
+                if process is None
+                else self._align_with_actions(process.flatten(0, 1), experience)
+            )
             weights = objective.outcome_weight, objective.process_weight
             experience.advantages = unified_advantages(outcome, term, *weights)
             experience.returns = experience.advantages.clone()
             actions = experience.action_mask.nonzero(as_tuple=True)
-            terms = experience.advantages, outcome, torch.zeros_like(outcome) if term is None else term
+            terms = (
+                experience.advantages,
+                outcome,
+                torch.zeros_like(outcome) if term is None else term,
+            )
             values.append([each[actions] for each in terms])
         self._describe(batch, *map(torch.cat, zip(*values, strict=True)))
         return experiences
 
     def _describe(self, batch: Batch, advantages: Tensor, outcome: Tensor, process: Tensor) -> None:
         weight = self._objective.process_weight
-        self.metrics = step_metrics(batch.steps, batch.signals, advantages, outcome, process, weight)
-        self.metrics["timing/score"] = sum(scored.seconds for scored in self._scored) / policy_ranks(self.args)
+        self.metrics = step_metrics(
+            batch.steps, batch.signals, advantages, outcome, process, weight
+        )
+        self.metrics["timing/score"] = sum(
+            scored.seconds for scored in self._scored
+        ) / policy_ranks(self.args)
         self.metrics |= turn_metrics(batch.groups, batch.signals.penalties)
         self.metrics["swap/thought_unclosed_frac"] = 1 - batch.closed.double().mean().item()
         shown = batch.groups[: self.args.swap_run.rollouts_groups]
@@ -122,16 +167,22 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return results
 
     def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:
-        """Overrides RemoteExperienceMaker with the same bits for a gamma of 1; its loop takes 0.05 s a response."""
+        """Overrides RemoteExperienceMaker with the same bits for a gamma of 1; its loop takes 0.05
+        s a response.
+        """
         # NumPy adds one float32 after the other, as the loop does; torch.cumsum adds in float64.
         from_the_end = (action_mask * rewards).flip(-1).numpy()
         return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)
 
     def _find_steps(self, rollout: Rollout) -> Rollout:
-        """The rollout with its step ends if it is to be scored (a correct one), or if its states are read (any)."""
+        """The rollout with its step ends if it is to be scored (a correct one), or if its states
+        are read (any).
+        """
         if not (self._objective.reads_states or (rollout.correct and self._objective.scores_steps)):
             return rollout
-        return replace(rollout, step_ends=self._reader.step_ends(rollout.response_ids, rollout.turn_starts))
+        return replace(
+            rollout, step_ends=self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
+        )
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
         if not self._objective.scores_steps:
@@ -152,7 +203,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._rollouts[index] = replace(self._rollouts[index], **values)
 
     def _align_with_actions(self, values: Tensor, experience: Experience) -> Tensor:
-        """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to their actions."""
+        """(B, A) the values of response tokens, (rollouts of the batch, longest response), moved to
+        their actions.
+        """
         moved = torch.zeros(experience.action_mask.shape, dtype=values.dtype)
         for row, index in enumerate(experience.index):
             actions = self._rollouts[index].positions - 1
@@ -160,19 +213,28 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return moved
 
     def _patch_behaviour(self, experience: Experience) -> None:
-        """Count the choice of a part of the group (`SamplingRequest.chance`) in the first token's log-probability."""
+        """Count the choice of a part of the group (`SamplingRequest.chance`) in the first token's
+        log-probability.
+        """
         for row, index in enumerate(experience.index):
             rollout = self._rollouts[index]
             if "chance" in rollout.metadata:
                 action = rollout.start - 1
-                own = 0.0 if rollout.metadata["forced"] else experience.action_log_probs[row, action].item()
-                experience.action_log_probs[row, action] = math.log(rollout.metadata["chance"]) + own
+                own = (
+                    0.0
+                    if rollout.metadata["forced"]
+                    else experience.action_log_probs[row, action].item()
+                )
+                experience.action_log_probs[row, action] = (
+                    math.log(rollout.metadata["chance"]) + own
+                )
 
     def _outcome_term(self, experience: Experience, rewards: Tensor) -> Tensor:
         """(B, A) the normalised outcome rewards; with group normalisation, those of the stock path.
 
-        Seven rewards of 0.95 have a float32 deviation of 6e-8, which the stock division by (deviation + 1e-9) turns
-        into advantages of 0.9: a group without spread gets 0, unless a KL penalty in the reward adds to the outcome.
+        Seven rewards of 0.95 have a float32 deviation of 6e-8, which the stock division by
+        (deviation + 1e-9) turns into advantages of 0.9: a group without spread gets 0, unless a KL
+        penalty in the reward adds to the outcome.
         """
         if self._objective.normaliser != "group":
             if self._objective.normaliser == "centre":
@@ -181,5 +243,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             return rewards.float()[experience.index].unsqueeze(-1) * experience.action_mask
         if self.kl_ctl.value > 0 and not self.args.algo.kl.use_loss:
             return experience.advantages
-        spread = experience.info["group_reward_std"].unsqueeze(-1) > self._objective.coefficients.eps
+        spread = (
+            experience.info["group_reward_std"].unsqueeze(-1) > self._objective.coefficients.eps
+        )
         return torch.where(spread, experience.advantages, 0.0)

@@ -31,7 +31,9 @@ _StockRolloutActor: Any = undecorated(RolloutRayActor)
 
 @dataclass
 class EngineFactory:
-    """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that have no flag."""
+    """Replaces the rollout actor's class where OpenRLHF makes engines, to pass vLLM arguments that
+    have no flag.
+    """
 
     actor_class: Any
     more: dict[str, Any]
@@ -44,14 +46,18 @@ class EngineFactory:
 
 
 def expert_kernels(model: str) -> dict[str, str]:
-    """Arguments that keep experts' weights as they are sent: on GPUs after Hopper, vLLM 0.29 reorders them."""
+    """Arguments that keep experts' weights as they are sent: on GPUs after Hopper, vLLM 0.29
+    reorders them.
+    """
     # vLLM's module cannot be the first of its package that a process imports.
     from vllm.transformers_utils.model_arch_config_convertor import (
         MODEL_ARCH_CONFIG_CONVERTORS,
         ModelArchConfigConvertorBase,
     )
 
-    config = AutoConfig.from_pretrained(model, trust_remote_code=True)  # its code was allowed before
+    config = AutoConfig.from_pretrained(
+        model, trust_remote_code=True
+    )  # its code was allowed before
     convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
     experts = convertor(config, config.get_text_config()).get_num_experts()
     if not experts or getattr(config, "quantization_config", None):  # which has kernels of its own
@@ -65,10 +71,15 @@ def run_here(function: Callable[[], Any]) -> Any:
 
 
 class TextsOnce:
-    """A tokenizer for one prompt, which OpenRLHF asks for each sample's text; `ids` are the prompt's, if known."""
+    """A tokenizer for one prompt, which OpenRLHF asks for each sample's text; `ids` are the
+    prompt's, if known.
+    """
 
     def __init__(self, tokenizer: Any, prompt: str, ids: list[int] | None) -> None:
-        self._tokenizer, self._known = tokenizer, {} if ids is None else {prompt: torch.tensor([ids])}
+        self._tokenizer, self._known = (
+            tokenizer,
+            {} if ids is None else {prompt: torch.tensor([ids])},
+        )
 
     def __call__(self, text: str, **options: Any) -> dict[str, torch.Tensor]:
         if text not in self._known:
@@ -80,7 +91,9 @@ class TextsOnce:
 
 
 def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """A reward function whose errors, which OpenRLHF drops, travel in `extra_logs`; `read_response` raises them."""
+    """A reward function whose errors, which OpenRLHF drops, travel in `extra_logs`; `read_response`
+    raises them.
+    """
 
     def graded(*arguments: Any) -> dict[str, Any]:
         try:
@@ -96,7 +109,9 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
 
 
 class SwapRolloutActor(_StockRolloutActor):
-    """With a seed, samples depend only on the seed, prompt, number and weights, not on what was drawn before."""
+    """With a seed, samples depend only on the seed, prompt, number and weights, not on what was
+    drawn before.
+    """
 
     _seed: str | None = None
     _weight_updates = 0
@@ -108,7 +123,9 @@ class SwapRolloutActor(_StockRolloutActor):
         self._watch = asyncio.create_task(self.exit_with_engine())
 
     async def exit_with_engine(self) -> None:
-        """End this process after its engine: Ray then fails every call, while vLLM 0.29.0 only fails open requests."""
+        """End this process after its engine: Ray then fails every call, while vLLM 0.29.0 only
+        fails open requests.
+        """
         while True:
             await asyncio.sleep(HEALTH_SECONDS)
             try:
@@ -136,12 +153,23 @@ class SwapRolloutActor(_StockRolloutActor):
         if function is not None:  # as it is for an agent, whose environment gives the rewards
             taken = inspect.signature(function).parameters
             wanted = {name: value for name, value in settings.items() if name in taken}
-            replace(self.executor, "reward_func", explain_failures(functools.partial(function, **wanted)), "openrlhf")
+            replace(
+                self.executor,
+                "reward_func",
+                explain_failures(functools.partial(function, **wanted)),
+                "openrlhf",
+            )
 
-    async def generate(self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+    async def generate(
+        self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """Overrides OpenRLHF's: each turn of a seeded agent draws from a generator of its own."""
-        if self._is_agent and sampling_params.seed is not None:  # a clone: OpenRLHF gives each turn the first one's
-            sampling_params.seed = zlib.crc32(f"{sampling_params.seed}:{len(prompt_token_ids)}".encode())
+        if (
+            self._is_agent and sampling_params.seed is not None
+        ):  # a clone: OpenRLHF gives each turn the first one's
+            sampling_params.seed = zlib.crc32(
+                f"{sampling_params.seed}:{len(prompt_token_ids)}".encode()
+            )
         return await super().generate(prompt_token_ids, sampling_params, *args, **kwargs)
 
     @property
@@ -159,7 +187,9 @@ class SwapRolloutActor(_StockRolloutActor):
         images: None = None,
         prefix: Rollout | None = None,
     ) -> list[Rollout]:
-        """Overrides OpenRLHF's: returns rollouts; of a `prefix`, if given, which is not generated again."""
+        """Overrides OpenRLHF's: returns rollouts; of a `prefix`, if given, which is not generated
+        again.
+        """
         stock, key, ids, start = super().generate_responses, prompt, None, None
         if prefix is not None:
             ids, start = [*prefix.prompt_ids, *prefix.response_ids], prefix.start
@@ -168,12 +198,15 @@ class SwapRolloutActor(_StockRolloutActor):
 
         async def draw(number: int) -> Rollout:
             sampling = sampling_params.clone()
-            # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but the last away.
+            # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but
+            # the last away.
             sampling.output_kind = RequestOutputKind.FINAL_ONLY
             if self._seed is not None:
                 sampling.seed = zlib.crc32(f"{self._seed}:{number}:{key}".encode())
             try:
-                (response,) = await stock(prompt, label, sampling, max_length, tokenizer, num_samples=1)
+                (response,) = await stock(
+                    prompt, label, sampling, max_length, tokenizer, num_samples=1
+                )
             except Exception as error:
                 if not self._is_agent or isinstance(error, EngineDeadError):
                     raise
@@ -188,7 +221,11 @@ class SwapRolloutActor(_StockRolloutActor):
         return list(await asyncio.gather(*map(draw, range(num_samples))))
 
     async def continue_rollouts(
-        self, requests: list[ContinuationRequest], sampling_params: Any, max_length: int, hf_tokenizer: Any
+        self,
+        requests: list[ContinuationRequest],
+        sampling_params: Any,
+        max_length: int,
+        hf_tokenizer: Any,
     ) -> list[list[Rollout]]:
         async def respond(request: ContinuationRequest) -> list[Rollout]:
             prefix, wanted, limited = request.prefix, request.wanted, sampling_params.clone()

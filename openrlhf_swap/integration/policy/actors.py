@@ -1,4 +1,6 @@
-"""OpenRLHF's actors of the policy and the reference model, which prepare their processes, and the policy's trainer."""
+"""OpenRLHF's actors of the policy and the reference model, which prepare their processes, and the
+policy's trainer.
+"""
 
 import resource
 from collections.abc import Sequence
@@ -24,7 +26,9 @@ _StockReferenceActor: Any = undecorated(ReferenceModelActor)
 
 
 class IntrinsicRewardActor(_StockPolicyActor):
-    """The policy as its own reward model: it also says how likely the reference answer becomes after each step."""
+    """The policy as its own reward model: it also says how likely the reference answer becomes
+    after each step.
+    """
 
     def init_model_from_pretrained(self, strategy: Any, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also restores the random state, and chooses the scoring backend."""
@@ -38,7 +42,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
         if self.checkpoint_states:
             self._checkpoints.load_beside_the_model(self.ema_model)
         if reason := self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk):
-            strategy.print(f"[swap] warning: an update holds the logits of all of its tokens, because {reason}")
+            strategy.print(
+                f"[swap] warning: an update holds the logits of all of its tokens, because {reason}"
+            )
         self._scorer = PolicyScorer(self.actor, strategy)
 
     def forward(
@@ -47,14 +53,20 @@ class IntrinsicRewardActor(_StockPolicyActor):
         state_requests: Sequence[StateRequest] | None = None,
         **batch: Any,
     ) -> Tensor | ScoredForward:
-        """Overrides OpenRLHF's: scores answers and returns hidden states, too, as `PolicyScorer.forward` does."""
+        """Overrides OpenRLHF's: scores answers and returns hidden states, too, as
+        `PolicyScorer.forward` does.
+        """
         if score_requests is None and state_requests is None:
             return super().forward(**batch)
         batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
-        return self._scorer.forward(**batch, score_requests=score_requests, state_requests=state_requests)
+        return self._scorer.forward(
+            **batch, score_requests=score_requests, state_requests=state_requests
+        )
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
-        """Overrides OpenRLHF's: also counts updates that DeepSpeed skipped, and reports the ranks' peak memory."""
+        """Overrides OpenRLHF's: also counts updates that DeepSpeed skipped, and reports the ranks'
+        peak memory.
+        """
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
@@ -62,7 +74,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
             peak = torch.cuda.max_memory_allocated()  # since the last step
             torch.cuda.reset_peak_memory_stats()
         else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10  # main memory's since the start
+            peak = (
+                resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 2**10
+            )  # main memory's since the start
         status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak / 2**30, op="max")
         return status
 
@@ -73,7 +87,10 @@ class IntrinsicRewardActor(_StockPolicyActor):
     def save_checkpoint(self, tag: str, *args: Any, **kwargs: Any) -> None:
         """Overrides OpenRLHF's: also saves random state and moving average; complete or not at all."""
         parts = not self.disable_ds_ckpt, self.save_hf_ckpt
-        with self._checkpoints.writing(tag, self.ema_model, *parts) as name, weights.rounded_average(self.ema_model):
+        with (
+            self._checkpoints.writing(tag, self.ema_model, *parts) as name,
+            weights.rounded_average(self.ema_model),
+        ):
             super().save_checkpoint(name, *args, **kwargs)
 
 
@@ -90,12 +107,17 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         if self.vllm_engines:
             model = self.actor.model.module
             source = PolicyWeights(weights.without_adapters(model), weights.named_weights(model))
-            self._sender = make_sender(self.args, self.vllm_engines, source, torch.distributed.get_rank())
+            self._sender = make_sender(
+                self.args, self.vllm_engines, source, torch.distributed.get_rank()
+            )
 
-    def training_step(self, experience: Any, kl_ctl: float, step: int, *args: Any) -> dict[str, Any]:
+    def training_step(
+        self, experience: Any, kl_ctl: float, step: int, *args: Any
+    ) -> dict[str, Any]:
         """Overrides OpenRLHF's: also tells DeepSpeed which micro-batch is the last of an update.
 
-        DeepSpeed 0.19.6 takes each dynamic batch for the last, and under ZeRO-1 and 2 forgets earlier gradients.
+        DeepSpeed 0.19.6 takes each dynamic batch for the last, and under ZeRO-1 and 2 forgets
+        earlier gradients.
         """
         if self.args.train.dynamic_batch_enable:
             is_last = bool(self.replay_buffer.dynamic_optimizer_step[step])
@@ -106,7 +128,9 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         """Overrides OpenRLHF's, which connects one rank in its own way."""
 
     def broadcast_to_vllm(self) -> None:
-        """Overrides OpenRLHF's, which sends one parameter at a time; LoRA adapters travel as a part of the weights."""
+        """Overrides OpenRLHF's, which sends one parameter at a time; LoRA adapters travel as a part
+        of the weights.
+        """
         torch.cuda.empty_cache()
         with weights.merged_into_weights(self.actor.model.module):
             self._sender.send_weights()

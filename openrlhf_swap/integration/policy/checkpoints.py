@@ -20,7 +20,9 @@ from openrlhf_swap.runs import checkpoints
 
 
 class PolicyCheckpoints:
-    """Finishes the checkpoints of one run, rotates them, and keeps random state and moving average in them."""
+    """Finishes the checkpoints of one run, rotates them, and keeps random state and moving average
+    in them.
+    """
 
     def __init__(self, strategy: Any) -> None:
         self._strategy, self._path = strategy, Path(strategy.args.ckpt.path)
@@ -30,15 +32,18 @@ class PolicyCheckpoints:
 
     @contextmanager
     def explained_loading(self) -> Iterator[None]:
-        """Turn what torch says of a broken checkpoint into a remedy, and compare what the ranks have loaded.
+        """Turn what torch says of a broken checkpoint into a remedy, and compare what the ranks
+        have loaded.
 
-        Raises CheckpointError for a file that is broken or holds more than data, and for a checkpoint that only some
-        of the ranks see: the others have loaded nothing, without a word.
+        Raises CheckpointError for a file that is broken or holds more than data, and for a
+        checkpoint that only some of the ranks see: the others have loaded nothing, without a word.
         """
         try:
             yield
         except (UnpicklingError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error):  # not of a file
+            if isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(
+                error
+            ):  # not of a file
                 raise
             lines = [line.strip() for line in str(error).splitlines()]
             reason = next((line for line in lines if "Unsupported" in line), first_line(error))
@@ -55,7 +60,9 @@ class PolicyCheckpoints:
                 raise self._not_shared_by(others, f"rank(s) {{}} did not find {expected}")
 
     def load_beside_the_model(self, average: Any) -> None:
-        """Restore random state and moving average (None for none) of the checkpoint that was loaded."""
+        """Restore random state and moving average (None for none) of the checkpoint that was
+        loaded.
+        """
         folder = self._folder / self._latest.read_text(encoding="utf-8")
         load_random_state(_random_state_file(folder, self._strategy.get_rank()))
         if average is not None and self._strategy.is_rank_0():
@@ -65,9 +72,9 @@ class PolicyCheckpoints:
     def writing(self, tag: str, average: Any, with_model: bool, with_export: bool) -> Iterator[str]:
         """Yield the name under which OpenRLHF is to write its part, then finish the checkpoint.
 
-        Only after that, the oldest one is deleted, or the one that was the best. OpenRLHF's part are DeepSpeed's files
-        (`with_model`) and the model in Hugging Face format (`with_export`). Raises CheckpointError when something
-        cannot be written, or not to one place by all ranks.
+        Only after that, the oldest one is deleted, or the one that was the best. OpenRLHF's part
+        are DeepSpeed's files (`with_model`) and the model in Hugging Face format (`with_export`).
+        Raises CheckpointError when something cannot be written, or not to one place by all ranks.
         """
         name, first = checkpoints.UNFINISHED + tag, self._strategy.is_rank_0()
         try:
@@ -86,7 +93,9 @@ class PolicyCheckpoints:
                 torch.distributed.barrier()
                 if first:
                     ranks = range(torch.distributed.get_world_size())
-                    if missing := [rank for rank in ranks if not _random_state_file(folder, rank).exists()]:
+                    if missing := [
+                        rank for rank in ranks if not _random_state_file(folder, rank).exists()
+                    ]:
                         raise self._not_shared_by(missing, "the files of rank(s) {} are missing")
                     checkpoints.finish(folder)
                     checkpoints.rotate(self._path, ckpt.max_num, ckpt.max_mem * 2**30)
@@ -132,9 +141,11 @@ def load_random_state(path: Path) -> None:
 
 
 def forbid_pickles() -> None:
-    """Load checkpoints as data in this process: a pickle in them that wants to run code is refused by torch.
+    """Load checkpoints as data in this process: a pickle in them that wants to run code is refused
+    by torch.
 
-    DeepSpeed asks for the opposite when it loads, so torch is told by its environment variable (a user's own wins).
+    DeepSpeed asks for the opposite when it loads, so torch is told by its environment variable (a
+    user's own wins).
     """
     from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
     from deepspeed.runtime.zero.config import ZeroStageEnum
@@ -142,12 +153,15 @@ def forbid_pickles() -> None:
 
     os.environ.setdefault("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1")
     allowed = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
-    # Python 3.11.0 to 3.11.3, Debian 12 has one, write a member of an enumeration as getattr(its class, its name).
+    # Python 3.11.0 to 3.11.3, Debian 12 has one, write a member of an enumeration as getattr(its
+    # class, its name).
     torch.serialization.add_safe_globals([*allowed, (_member, "builtins.getattr")])
 
 
 def _member(kind: object, name: str) -> Enum:
-    """Stands for getattr when checkpoints are read: it reaches members of enumerations, and nothing else."""
+    """Stands for getattr when checkpoints are read: it reaches members of enumerations, and nothing
+    else.
+    """
     if not (isinstance(kind, type) and issubclass(kind, Enum)):
         raise UnpicklingError(f"{name} of {kind} is asked for, which is not an enumeration")
     return kind[name]

@@ -1,7 +1,8 @@
-"""OpenRLHF's `Actor` with log-probabilities that never hold the logits of all tokens, and answers scored beside them.
+"""OpenRLHF's `Actor` with log-probabilities that never hold the logits of all tokens, and answers
+scored beside them.
 
-Only the model's head, its last linear layer, gives log-probabilities in the place of logits. So ZeRO-3 gathers the
-head's weight once for each pass, whatever the number of chunks.
+Only the model's head, its last linear layer, gives log-probabilities in the place of logits. So
+ZeRO-3 gathers the head's weight once for each pass, whatever the number of chunks.
 """
 
 import time
@@ -46,7 +47,9 @@ class ChunkedActor(_StockActor):
     head: Head | None = None  # None while log-probabilities are made all at once
 
     def hold_logits_of(self, tokens: int) -> str | None:
-        """Make log-probabilities of this many tokens at a time, or all at once for 0; returns why a model cannot."""
+        """Make log-probabilities of this many tokens at a time, or all at once for 0; returns why a
+        model cannot.
+        """
         if not tokens:
             return None
         base = without_adapters(self.model.module)
@@ -69,12 +72,14 @@ class ChunkedActor(_StockActor):
         branches: BranchedRows | None = None,
         **options: Any,
     ) -> Any:
-        """Overrides OpenRLHF's: where log-probabilities are made in chunks, the output has no logits.
+        """Overrides OpenRLHF's: where log-probabilities are made in chunks, the output has no
+        logits.
 
-        `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are asked for,
-        `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that are not actions, if it is
-        asked for; and, if log-probabilities are made in chunks, those of the (m,) targets of `branches`, which run
-        after the rows, at temperature 1 as `answer_log_probs`.
+        `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are
+        asked for, `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that
+        are not actions, if it is asked for; and, if log-probabilities are made in chunks, those of
+        the (m,) targets of `branches`, which run after the rows, at temperature 1 as
+        `answer_log_probs`.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -92,7 +97,9 @@ class ChunkedActor(_StockActor):
         actions = acting.flatten()[places].nonzero().flatten()
         head_pass = HeadPass(self.head.transform, self.temperature, self.head.chunk, return_entropy)
         with (
-            _giving_log_probs(self.head.layer, targets.flatten(), actions, head_pass, branches) as outputs,
+            _giving_log_probs(
+                self.head.layer, targets.flatten(), actions, head_pass, branches
+            ) as outputs,
             nullcontext() if branches is None else branches.branching(),
         ):
             output = self.model(**options)
@@ -106,10 +113,16 @@ class ChunkedActor(_StockActor):
         log_probs = log_probs[:, -action_mask.shape[1] :]
         return (log_probs, output) if return_output else log_probs
 
-    def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What the model runs on: ids, their places in B * T, position ids, and the tokens that follow them."""
+    def _inputs(
+        self, sequences: Tensor, attention_mask: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What the model runs on: ids, their places in B * T, position ids, and the tokens that
+        follow them.
+        """
         if self.packing_samples:
-            ids, positions, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
+            ids, positions, targets, _, places = unpad_and_slice_tensor(
+                sequences, attention_mask, None
+            )
             return ids, places, positions, targets
         positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
@@ -118,9 +131,14 @@ class ChunkedActor(_StockActor):
 
 @contextmanager
 def _giving_log_probs(
-    layer: nn.Linear, targets: Tensor, actions: Tensor, head_pass: HeadPass, branches: BranchedRows | None
+    layer: nn.Linear,
+    targets: Tensor,
+    actions: Tensor,
+    head_pass: HeadPass,
+    branches: BranchedRows | None,
 ) -> Iterator[list[Tensor]]:
-    """Let the layer return what `token_log_probs` does inside the block; the list gets it after DeepSpeed's hooks.
+    """Let the layer return what `token_log_probs` does inside the block; the list gets it after
+    DeepSpeed's hooks.
 
     With branches, their targets' log-probabilities come first.
     """
@@ -128,12 +146,19 @@ def _giving_log_probs(
 
     def forward(hidden: Tensor) -> Tensor:
         if branches is not None:
-            answers, wanted = hidden[branches.predicting], torch.arange(len(branches.targets), device=hidden.device)
+            answers, wanted = (
+                hidden[branches.predicting],
+                torch.arange(len(branches.targets), device=hidden.device),
+            )
             unscaled = replace(head_pass, temperature=1.0, entropy=False)
-            values = token_log_probs(answers, layer.weight, layer.bias, branches.targets, wanted, unscaled)
+            values = token_log_probs(
+                answers, layer.weight, layer.bias, branches.targets, wanted, unscaled
+            )
             outputs.append(values.squeeze(-1))
             hidden = hidden[:, : branches.tokens]
-        values = token_log_probs(hidden.flatten(0, -2), layer.weight, layer.bias, targets, actions, head_pass)
+        values = token_log_probs(
+            hidden.flatten(0, -2), layer.weight, layer.bias, targets, actions, head_pass
+        )
         return values.unflatten(0, hidden.shape[:-1])
 
     hook = layer.register_forward_hook(lambda _layer, _inputs, output: outputs.append(output))
@@ -142,19 +167,28 @@ def _giving_log_probs(
 
 
 def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform | None:
-    """What a family does to its head's output, tried on a small random model of it; None if it is not known."""
+    """What a family does to its head's output, tried on a small random model of it; None if it is
+    not known.
+    """
     probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
     try:
         model = small_model(config, build)
         layer = model.get_output_embeddings()
-        with torch.no_grad(), replaced(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1]):
+        with (
+            torch.no_grad(),
+            replaced(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1]),
+        ):
             logits = model(torch.zeros(1, 2, dtype=torch.int64), use_cache=False).logits
     except MODEL_ERRORS:
         return None
     text = config.get_text_config()
     cap = getattr(text, "final_logit_softcapping", None) or getattr(text, "logits_soft_cap", None)
     transforms = (LogitTransform(float(logits[0, 0, -1]) / _PROBES), LogitTransform(cap=cap))
-    same = (transform for transform in transforms if torch.allclose(transform(probes.clone()), logits, atol=1e-4))
+    same = (
+        transform
+        for transform in transforms
+        if torch.allclose(transform(probes.clone()), logits, atol=1e-4)
+    )
     return next(same, None)
 
 
@@ -169,19 +203,28 @@ class ScoredForward:
 
 
 class PolicyScorer:
-    """Scores requests with OpenRLHF's `Actor`, in the forward that gives its action log-probabilities."""
+    """Scores requests with OpenRLHF's `Actor`, in the forward that gives its action
+    log-probabilities.
+    """
 
     def __init__(self, actor: Any, strategy: Any) -> None:
         """Decides how to score; raises ConfigError when ranks that have to keep in step could not."""
         self._actor, self._model, self._config = actor, actor.model, actor.model.module.config
-        # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many of them.
-        self._collective = strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
+        # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many
+        # of them.
+        self._collective = (
+            strategy.args.ds.zero_stage == 3 and torch.distributed.get_world_size() > 1
+        )
         self._base = base = without_adapters(actor.model.module)
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        self._backend = find_backend(self._config, type(base), scoring, device, actor.packing_samples)
-        if self._collective and self._backend.name != SHARED_PREFIX:  # ranks would wait for each other without end
+        self._backend = find_backend(
+            self._config, type(base), scoring, device, actor.packing_samples
+        )
+        if (
+            self._collective and self._backend.name != SHARED_PREFIX
+        ):  # ranks would wait for each other without end
             raise ConfigError(f"--ds.zero_stage is 3 with several actors: {self._backend}; use 2")
         if self._backend.obstacle is not None:
             strategy.print(f"[swap] warning: {self._backend}")
@@ -195,23 +238,30 @@ class PolicyScorer:
         score_requests: Sequence[ScoreRequest] | None,
         state_requests: Sequence[StateRequest] | None = None,
     ) -> ScoredForward:
-        """Action log-probabilities of a micro-batch, answer log-probabilities of its requests, and states.
+        """Action log-probabilities of a micro-batch, answer log-probabilities of its requests, and
+        states.
 
-        `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one request a row, and
-        None where no rank has any.
+        `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one
+        request a row, and None where no rank has any.
         """
         device = torch.cuda.current_device()
-        sequences, action_mask, attention_mask = (part.to(device) for part in (sequences, action_mask, attention_mask))
+        sequences, action_mask, attention_mask = (
+            part.to(device) for part in (sequences, action_mask, attention_mask)
+        )
         packed, agree = self._actor.packing_samples, self._largest_on_any_rank
         # A rank without requests takes part where another may have some.
-        asked = score_requests or ([_IDLE_REQUEST] if score_requests is not None and self._collective else [])
+        asked = score_requests or (
+            [_IDLE_REQUEST] if score_requests is not None and self._collective else []
+        )
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
         scores: list[Tensor] = []
         seconds = 0.0
         self._actor.eval()
         with recording_states(self._base, attention_mask, state_requests or (), packed) as states:
             if asked and rides:
-                branches = BranchedRows(self._model, self._config, attention_mask, asked, packed, agree)
+                branches = BranchedRows(
+                    self._model, self._config, attention_mask, asked, packed, agree
+                )
                 start = _clock()
                 batch = sequences, action_mask, attention_mask
                 log_probs, output = self._actor(*batch, return_output=True, branches=branches)
@@ -221,13 +271,17 @@ class PolicyScorer:
                 log_probs = self._actor(sequences, action_mask, attention_mask)
         if asked and not rides:
             start = _clock()
-            scores = self._backend.score(self._model, self._config, sequences, attention_mask, asked, packed, agree)
+            scores = self._backend.score(
+                self._model, self._config, sequences, attention_mask, asked, packed, agree
+            )
             seconds = _clock() - start
         self._actor.train()
         return ScoredForward(log_probs.to("cpu"), scores if score_requests else [], seconds, states)
 
     def _largest_on_any_rank(self, count: int) -> int:
-        """The largest `count` of all ranks where they have to run the same forwards; else this one's."""
+        """The largest `count` of all ranks where they have to run the same forwards; else this
+        one's.
+        """
         if not self._collective:
             return count
         largest = torch.tensor(count, device=torch.cuda.current_device())

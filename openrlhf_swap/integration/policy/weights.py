@@ -1,8 +1,9 @@
-"""Weights beside those that are trained: with LoRA adapters added, and their moving average (`--train.enable_ema`).
+"""Weights beside those that are trained: with LoRA adapters added, and their moving average
+(`--train.enable_ema`).
 
-OpenRLHF keeps the average in bfloat16, which rounds away what an update adds to it, and leaves it out of checkpoints.
-The first rank saves the model, so it alone keeps the average, in float32 and main memory; others keep an empty one.
-Sharded weights (ZeRO-3) are refused before a run starts.
+OpenRLHF keeps the average in bfloat16, which rounds away what an update adds to it, and leaves it
+out of checkpoints. The first rank saves the model, so it alone keeps the average, in float32 and
+main memory; others keep an empty one. Sharded weights (ZeRO-3) are refused before a run starts.
 """
 
 from collections.abc import Iterable, Iterator
@@ -47,10 +48,17 @@ def _holding(values: Iterable[tuple[nn.Parameter, Tensor]]) -> Iterator[None]:
 
 
 def merged_into_weights(model: nn.Module) -> AbstractContextManager[None]:
-    """Add the adapters to the weights inside the block; subtracting them again would change weights in bfloat16."""
-    layers = [(module, module.get_base_layer().weight) for module in model.modules() if isinstance(module, LoraLayer)]
+    """Add the adapters to the weights inside the block; subtracting them again would change weights
+    in bfloat16.
+    """
+    layers = [
+        (module, module.get_base_layer().weight)
+        for module in model.modules()
+        if isinstance(module, LoraLayer)
+    ]
     return _holding(
-        (weight, sum(map(layer.get_delta_weight, layer.active_adapters), weight.data)) for layer, weight in layers
+        (weight, sum(map(layer.get_delta_weight, layer.active_adapters), weight.data))
+        for layer, weight in layers
     )
 
 

@@ -1,10 +1,11 @@
 """The attention that a run takes, with or without flash-attn.
 
-Without it, this module stands for those of flash-attn that OpenRLHF imports in any case, not for `flash_attn` itself,
-so transformers and vLLM still see that there is none. Packed rows are then attended by an implementation that is
-registered with transformers: position ids start again with each response, and layers get the bounds of the responses
-in the place of a mask of length x length. GPUs attend all of them in one call of torch's own FlashAttention kernels;
-elsewhere each response has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
+Without it, this module stands for those of flash-attn that OpenRLHF imports in any case, not for
+`flash_attn` itself, so transformers and vLLM still see that there is none. Packed rows are then
+attended by an implementation that is registered with transformers: position ids start again with
+each response, and layers get the bounds of the responses in the place of a mask of length x length.
+GPUs attend all of them in one call of torch's own FlashAttention kernels; elsewhere each response
+has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
 
 Shapes: T tokens of a row, H heads, of which H_kv for keys.
 """
@@ -22,7 +23,12 @@ from einops import rearrange  # noqa: F401  # what OpenRLHF imports from flash-a
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import pad, scaled_dot_product_attention
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AttentionMaskInterface, AutoConfig
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_flash_attention_utils import _pad_input as pad_input  # noqa: F401  # the same
@@ -45,7 +51,9 @@ def is_installed() -> bool:
 
 @cache
 def prepare() -> None:
-    """Let OpenRLHF be imported without flash-attn, vLLM sample without a compiler, and SDPA leave out cuDNN."""
+    """Let OpenRLHF be imported without flash-attn, vLLM sample without a compiler, and SDPA leave
+    out cuDNN.
+    """
     install(EVERY)
     leave_out_cudnn()
     AttentionInterface.register(NAME, attend)
@@ -57,14 +65,19 @@ def prepare() -> None:
 
 @cache
 def implementation(asked: str, model: str) -> str:
-    """The attention of actor and reference model: as asked (`--ds.attn_implementation`), or the best that they have.
+    """The attention of actor and reference model: as asked (`--ds.attn_implementation`), or the
+    best that they have.
 
     Code that comes with the model is trusted, as OpenRLHF does.
     """
     if asked not in (FLASH, "sdpa"):
         return asked
-    code = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(AutoConfig.from_pretrained(model, trust_remote_code=True)), None)
-    others = getattr(code, "_compatible_flash_implementations", None)  # gpt-oss's, with sinks, are kernels of the hub
+    code = MODEL_FOR_CAUSAL_LM_MAPPING.get(
+        type(AutoConfig.from_pretrained(model, trust_remote_code=True)), None
+    )
+    others = getattr(
+        code, "_compatible_flash_implementations", None
+    )  # gpt-oss's, with sinks, are kernels of the hub
     has_flash = getattr(code, "_supports_flash_attn", True) and not others
     if asked == FLASH and is_installed() and has_flash:
         return FLASH
@@ -80,7 +93,9 @@ def summary(asked: str, model: str) -> str:
         FLASH: "flash-attn",
         NAME: "torch's; packed responses get no masks, padded rows get masks of length x length",
         "sdpa": f"sdpa, {masks}",
-        "eager": "eager" if asked == "eager" else f"eager, because the code of {model} has no {asked}; {masks}",
+        "eager": "eager"
+        if asked == "eager"
+        else f"eager, because the code of {model} has no {asked}; {masks}",
     }
     return f"attention: {costs.get(taken, taken)}"
 
@@ -97,23 +112,32 @@ class Bounds(NamedTuple):
 
 
 def bounds_or_mask(
-    batch_size: int, q_length: int, kv_length: int, mask_function: Callable[..., Tensor], **options: Any
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    mask_function: Callable[..., Tensor],
+    **options: Any,
 ) -> Bounds | Tensor | None:
-    """What layers get as their mask: a row's bounds or, for a batch, padding or a cache, the mask of `sdpa`.
+    """What layers get as their mask: a row's bounds or, for a batch, padding or a cache, the mask
+    of `sdpa`.
 
-    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether a token sees another.
+    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether a
+    token sees another.
     """
     one_row = batch_size == 1 and q_length == kv_length and options.get("attention_mask") is None
     if not one_row or options.get("use_vmap"):
         return sdpa_mask(batch_size, q_length, kv_length, mask_function=mask_function, **options)
     token = torch.arange(1, q_length, device=options["device"])
     if token.is_cuda:
-        # Tried here, outside of the layers: inside a checkpointed layer the trial's tensors would count as the layer's.
+        # Tried here, outside of the layers: inside a checkpointed layer the trial's tensors would
+        # count as the layer's.
         kernels_work(token.device)
     first = token.new_zeros(1)
     starts = (~mask_function(first, first, token, token - 1)).cpu().nonzero().flatten() + 1
     places = [0, *starts.tolist(), q_length]
-    return Bounds(places, torch.tensor(places, dtype=torch.int32).to(token.device, non_blocking=True))
+    return Bounds(
+        places, torch.tensor(places, dtype=torch.int32).to(token.device, non_blocking=True)
+    )
 
 
 def attend(
@@ -130,15 +154,20 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attend each response of a row by itself; returns (1, T, H, D_v), and no weights.
 
-    `query` is (1, H, T, D), `key` (1, H_kv, T, D), `value` (1, H_kv, T, D_v); the mask comes from `bounds_or_mask`;
-    `sliding_window` counts the tokens that a token sees, itself included. Raises ValueError for sinks, `s_aux`.
+    `query` is (1, H, T, D), `key` (1, H_kv, T, D), `value` (1, H_kv, T, D_v); the mask comes from
+    `bounds_or_mask`; `sliding_window` counts the tokens that a token sees, itself included. Raises
+    ValueError for sinks, `s_aux`.
     """
     if s_aux is not None:
         raise ValueError("attention sinks need other kernels")
     if not isinstance(attention_mask, Bounds):
         more = {"scaling": scaling, "dropout": dropout, **options}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
-    window = None if sliding_window is None or sliding_window >= attention_mask.longest else sliding_window
+    window = (
+        None
+        if sliding_window is None or sliding_window >= attention_mask.longest
+        else sliding_window
+    )
     if not dropout and takes_kernels(query, value):
         return attend_by_kernels(query, key, value, attention_mask, scaling, window), None
     parts = []
@@ -149,22 +178,38 @@ def attend(
             behind = token[:, None] - token
             mask = ((behind >= 0) & (behind < window))[None, None]
         q, k, v = (part[:, :, start:stop] for part in (query, key, value))
-        parts.append(sdpa_attention_forward(module, q, k, v, mask, scaling=scaling, dropout=dropout, **options)[0])
+        parts.append(
+            sdpa_attention_forward(
+                module, q, k, v, mask, scaling=scaling, dropout=dropout, **options
+            )[0]
+        )
     return torch.cat(parts, dim=1), None
 
 
 def takes_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether torch's kernels for rows of several responses serve these heads on this device."""
-    fits = max(query.shape[-1], value.shape[-1]) <= WIDEST and query.dtype in (torch.bfloat16, torch.float16)
+    fits = max(query.shape[-1], value.shape[-1]) <= WIDEST and query.dtype in (
+        torch.bfloat16,
+        torch.float16,
+    )
     return query.is_cuda and fits and kernels_work(query.device)
 
 
 def attend_by_kernels(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, scaling: float | None, window: int | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bounds: Bounds,
+    scaling: float | None,
+    window: int | None,
 ) -> Tensor:
-    """As `attend`, in one call; zeros, which change no score, fill heads up to a width that kernels take."""
+    """As `attend`, in one call; zeros, which change no score, fill heads up to a width that kernels
+    take.
+    """
     width = -(-max(query.shape[-1], value.shape[-1]) // ALIGNED) * ALIGNED
-    q, k, v = (_widened(part[0].transpose(0, 1).to(value.dtype), width) for part in (query, key, value))
+    q, k, v = (
+        _widened(part[0].transpose(0, 1).to(value.dtype), width) for part in (query, key, value)
+    )
     starts, longest = bounds.on_device, bounds.longest
     output = varlen_attn(
         *(q, k, v, starts, starts, longest, longest),
@@ -183,12 +228,16 @@ def _widened(part: Tensor, width: int) -> Tensor:
 
 @cache
 def kernels_work(device: torch.device) -> bool:
-    """Try the kernels, forward and backward, beside SDPA: a GPU may be too old for them, or a build without them."""
+    """Try the kernels, forward and backward, beside SDPA: a GPU may be too old for them, or a build
+    without them.
+    """
     generator = torch.Generator(device).manual_seed(0)
     places = [0, 5, 40]
     bounds = Bounds(places, torch.tensor(places, dtype=torch.int32, device=device))
     query, key, value = (
-        torch.randn(1, heads, 40, 64, generator=generator, device=device).bfloat16().requires_grad_()
+        torch.randn(1, heads, 40, 64, generator=generator, device=device)
+        .bfloat16()
+        .requires_grad_()
         for heads in (4, 2, 2)
     )
 
@@ -204,15 +253,24 @@ def kernels_work(device: torch.device) -> bool:
         with torch.enable_grad():
             for output in (attend_by_kernels(query, key, value, bounds, None, None), one_by_one()):
                 results.append(
-                    [output.detach(), *torch.autograd.grad(output.float().square().sum(), (query, key, value))]
+                    [
+                        output.detach(),
+                        *torch.autograd.grad(output.float().square().sum(), (query, key, value)),
+                    ]
                 )
-        error = max(float((ours - theirs).norm() / theirs.norm()) for ours, theirs in zip(*results, strict=True))
+        error = max(
+            float((ours - theirs).norm() / theirs.norm())
+            for ours, theirs in zip(*results, strict=True)
+        )
         if error < TOLERANCE:
             return True
         reason = f"they are off by {error:.1%}"
     except RuntimeError as failure:
         reason = str(failure).partition("\n")[0]
-    warnings.warn(f"packed responses are attended one by one: torch's kernels for them fail ({reason})", stacklevel=2)
+    warnings.warn(
+        f"packed responses are attended one by one: torch's kernels for them fail ({reason})",
+        stacklevel=2,
+    )
     return False
 
 
@@ -228,7 +286,9 @@ def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor]:
-    """Minus the log-probability of each label: logits (n, V) float32 and labels (n,) -> ((n,),), as flash-attn's."""
+    """Minus the log-probability of each label: logits (n, V) float32 and labels (n,) -> ((n,),), as
+    flash-attn's.
+    """
     return (_CrossEntropy.apply(logits, labels),)
 
 

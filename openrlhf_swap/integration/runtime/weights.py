@@ -1,7 +1,8 @@
 """The policy's weights on their way to vLLM: by vLLM's own weight transfer, many in one piece.
 
-On a GPU that policy and engine share, pieces travel as CUDA IPC handles; to other GPUs over NCCL; on a CPU as bytes
-over Ray. vLLM's worker imports this module by the name of its extension, and so knows our ways.
+On a GPU that policy and engine share, pieces travel as CUDA IPC handles; to other GPUs over NCCL;
+on a CPU as bytes over Ray. vLLM's worker imports this module by the name of its extension, and so
+knows our ways.
 """
 
 from __future__ import annotations
@@ -22,7 +23,12 @@ from transformers.core_model_loading import PrefixChange, revert_weight_conversi
 from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
 from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary, ncclUniqueId
 from vllm.distributed.utils import StatelessProcessGroup
-from vllm.distributed.weight_transfer import WeightTransferEngineFactory, base, ipc_engine, nccl_engine
+from vllm.distributed.weight_transfer import (
+    WeightTransferEngineFactory,
+    base,
+    ipc_engine,
+    nccl_engine,
+)
 from vllm.distributed.weight_transfer.packed_tensor import pack_tensors, unpack_tensor
 from vllm.model_executor.layers.attention import MLAAttention
 from vllm.model_executor.layers.fused_moe import RoutedExperts
@@ -50,9 +56,11 @@ def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
 
 
 class PolicyWeights(base.WeightSource):
-    """The policy's weights, by name and shape as `save_pretrained` writes them; transformers joins experts, for one.
+    """The policy's weights, by name and shape as `save_pretrained` writes them; transformers joins
+    experts, for one.
 
-    Under ZeRO-3 the ranks gather them together, a piece at a time, so all of them have to go through the weights.
+    Under ZeRO-3 the ranks gather them together, a piece at a time, so all of them have to go
+    through the weights.
     """
 
     def __init__(self, model: PreTrainedModel, weights: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -72,7 +80,8 @@ class PolicyWeights(base.WeightSource):
             base.ParamMeta(name, tensor.dtype, tuple(tensor.shape))
             for piece in self._pieces()
             for name, tensor in self._convert(
-                (name, torch.empty(_shape(weight), dtype=weight.dtype, device="meta")) for name, weight in piece
+                (name, torch.empty(_shape(weight), dtype=weight.dtype, device="meta"))
+                for name, weight in piece
             )
         ]
 
@@ -80,7 +89,9 @@ class PolicyWeights(base.WeightSource):
         import deepspeed
 
         for piece in self._pieces():
-            with deepspeed.zero.GatheredParameters([weight for _, weight in piece]):  # does nothing for whole ones
+            with deepspeed.zero.GatheredParameters(
+                [weight for _, weight in piece]
+            ):  # does nothing for whole ones
                 yield from self._convert((name, weight.detach()) for name, weight in piece)
 
     def _pieces(self) -> Iterator[list[tuple[str, nn.Parameter]]]:
@@ -96,7 +107,11 @@ class PolicyWeights(base.WeightSource):
         yield piece
 
     def _convert(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
-        return revert_weight_conversion(self._model, dict(weights)).items() if self._conversions else weights
+        return (
+            revert_weight_conversion(self._model, dict(weights)).items()
+            if self._conversions
+            else weights
+        )
 
 
 def _shape(weight: Tensor) -> torch.Size:
@@ -105,7 +120,9 @@ def _shape(weight: Tensor) -> torch.Size:
 
 
 class EngineClient:
-    """vLLM's methods of a weight transfer (its `VLLMWeightSyncClient`), called on all engines over Ray."""
+    """vLLM's methods of a weight transfer (its `VLLMWeightSyncClient`), called on all engines over
+    Ray.
+    """
 
     def __init__(self, engines: list[Any]) -> None:
         self.engines = engines
@@ -130,22 +147,27 @@ class EngineClient:
 def make_sender(
     args: SimpleNamespace, engines: list[Any], weights: PolicyWeights, rank: int
 ) -> base.TrainerWeightTransferEngine:
-    """What sends the weights by `send_weights()`; made, and called, on all ranks of the policy at the same time."""
+    """What sends the weights by `send_weights()`; made, and called, on all ranks of the policy at
+    the same time.
+    """
     client, way = EngineClient(engines), way_of(args)
     if way == "swap_ipc":
         size = max(PIECE_BYTES, weights.largest)
         info = ipc_engine.IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
-        return ipc_engine.IPCTrainerWeightTransferEngine.trainer_init(info, client=client, source=weights)
+        return ipc_engine.IPCTrainerWeightTransferEngine.trainer_init(
+            info, client=client, source=weights
+        )
     if way == "swap_nccl":
         return NcclSender.connected(client, weights, rank, args.vllm.tensor_parallel_size)
     return BytesSender(client=client, source=weights, is_sender=rank == 0)
 
 
 class _InPlace:
-    """Loads weights into the tensors that the model runs with, then derives from them what vLLM does.
+    """Loads weights into the tensors that the model runs with, then derives from them what vLLM
+    does.
 
-    vLLM's own receivers put other tensors there and replace them afterwards, which silently leaves out what a model's
-    code copies by itself (gpt-oss's experts and sinks).
+    vLLM's own receivers put other tensors there and replace them afterwards, which silently leaves
+    out what a model's code copies by itself (gpt-oss's experts and sinks).
     """
 
     model: Any
@@ -155,10 +177,13 @@ class _InPlace:
     def start_weight_update(self) -> None:
         """Give layers with packed weights their plain ones back.
 
-        On a CPU, vLLM drops the plain ones: a later load would fail or, for the output head, be ignored silently.
+        On a CPU, vLLM drops the plain ones: a later load would fail or, for the output head, be
+        ignored silently.
         """
         for layer in self._packed_layers():
-            if not isinstance(layer, VocabParallelEmbedding):  # which keeps them: it may be the embedding
+            if not isinstance(
+                layer, VocabParallelEmbedding
+            ):  # which keeps them: it may be the embedding
                 info = get_layerwise_info(layer)
                 restore_layer_on_meta(layer, info)
                 materialize_layer(layer, info)
@@ -169,14 +194,22 @@ class _InPlace:
                 layer.process_weights_after_loading(self.model_config.dtype)
         for layer in self._packed_layers():
             if isinstance(layer, RoutedExperts):
-                layer.quant_method.moe_kernel = None  # while there is a kernel, vLLM 0.29.0 does not pack again
+                layer.quant_method.moe_kernel = (
+                    None  # while there is a kernel, vLLM 0.29.0 does not pack again
+                )
             layer.quant_method.process_weights_after_loading(layer)
 
     def _packed_layers(self) -> list[Any]:
-        """Linear layers, experts, and the convolutions of recurrent layers where the CPU has instructions for them."""
+        """Linear layers, experts, and the convolutions of recurrent layers where the CPU has
+        instructions for them.
+        """
         marks = ("cpu_linear", "_cpu_unpacked_conv_weight")
         layers = self.model.modules() if self.device.type == "cpu" else ()
-        return [x for x in layers if isinstance(x, RoutedExperts) or any(hasattr(x, mark) for mark in marks)]
+        return [
+            x
+            for x in layers
+            if isinstance(x, RoutedExperts) or any(hasattr(x, mark) for mark in marks)
+        ]
 
 
 class IpcReceiver(_InPlace, ipc_engine.IPCWeightTransferEngine):
@@ -185,8 +218,8 @@ class IpcReceiver(_InPlace, ipc_engine.IPCWeightTransferEngine):
         self._packed_importer.close()  # so that the policy gets the memory back
 
 
-# NCCL. The id with which its ranks find each other goes over Ray, which asks for a token. In vLLM's own rendezvous it
-# is a pickle in a store that every user of the machine may write.
+# NCCL. The id with which its ranks find each other goes over Ray, which asks for a token. In vLLM's
+# own rendezvous it is a pickle in a store that every user of the machine may write.
 
 
 @dataclass
@@ -218,7 +251,9 @@ class NcclSender(nccl_engine.NCCLTrainerWeightTransferEngine):
     """vLLM's sender in a group whose id the engines got over Ray."""
 
     @classmethod
-    def connected(cls, client: EngineClient, source: PolicyWeights, rank: int, workers: int) -> NcclSender:
+    def connected(
+        cls, client: EngineClient, source: PolicyWeights, rank: int, workers: int
+    ) -> NcclSender:
         """Connect rank 0 of the policy with all workers, of which each engine has as many as given."""
         sizes = {"packed_buffer_size_bytes": PIECE_BYTES, "packed_num_buffers": BUFFERS}
         sender = cls(client=client, source=source, is_sender=rank == 0, packed=True, **sizes)
@@ -228,7 +263,8 @@ class NcclSender(nccl_engine.NCCLTrainerWeightTransferEngine):
         size = 1 + workers * len(client.engines)
         joining = [
             engine.transfer_weights.remote(
-                "init_weight_transfer_engine", asdict(NcclInitInfo(unique_id, 1 + workers * number, size))
+                "init_weight_transfer_engine",
+                asdict(NcclInitInfo(unique_id, 1 + workers * number, size)),
             )
             for number, engine in enumerate(client.engines)
         ]
@@ -241,7 +277,11 @@ class NcclReceiver(_InPlace, nccl_engine.NCCLWeightTransferEngine):
     init_info_cls: ClassVar[Any] = NcclInitInfo
 
     def init_transfer_engine(self, init_info: Any) -> None:
-        self.packed, self.packed_buffer_size_bytes, self.packed_num_buffers = True, PIECE_BYTES, BUFFERS
+        self.packed, self.packed_buffer_size_bytes, self.packed_num_buffers = (
+            True,
+            PIECE_BYTES,
+            BUFFERS,
+        )
         rank = init_info.first_rank + self.parallel_config.rank
         self.model_update_group = _communicator(rank, init_info.world_size, init_info.unique_id)
 
@@ -263,7 +303,9 @@ class BytesSender(base.TrainerWeightTransferEngine):
 
     @classmethod
     def trainer_init(cls, *_: Any, **__: Any) -> Any:
-        """Does nothing: vLLM's base class asks for it, but bytes over Ray need no meeting of sender and receivers."""
+        """Does nothing: vLLM's base class asks for it, but bytes over Ray need no meeting of sender
+        and receivers.
+        """
 
     def send_weights(self) -> None:
         assert self.source is not None
@@ -276,7 +318,9 @@ class BytesSender(base.TrainerWeightTransferEngine):
         while chunk := pack_tensors(weights, lambda item: item[1], CPU_PIECE_BYTES):
             dtypes = [str(dtype).removeprefix("torch.") for dtype in chunk.dtypes]
             content = chunk.packed_tensor.numpy().tobytes()
-            self.client.update_weights(asdict(Piece(chunk.names, chunk.shapes, dtypes, chunk.tensor_sizes, content)))
+            self.client.update_weights(
+                asdict(Piece(chunk.names, chunk.shapes, dtypes, chunk.tensor_sizes, content))
+            )
         self.client.finish_weight_update()
 
 
@@ -292,20 +336,25 @@ class BytesReceiver(_InPlace, base.WeightTransferEngine[Any, Any]):
     def receive_weights(self, update_info: Any) -> None:
         packed = torch.frombuffer(bytearray(update_info.content), dtype=torch.uint8)
         dtypes = [getattr(torch, name) for name in update_info.dtype_names]
-        parts = unpack_tensor(packed, update_info.names, update_info.shapes, dtypes, update_info.sizes)
+        parts = unpack_tensor(
+            packed, update_info.names, update_info.shapes, dtypes, update_info.sizes
+        )
         self.model.load_weights(parts)
 
     def shutdown(self) -> None: ...
 
 
 class WorkerExtension:
-    """The extension of vLLM's worker, which adds nothing: its name leads the worker's process to this module."""
+    """The extension of vLLM's worker, which adds nothing: its name leads the worker's process to
+    this module.
+    """
 
 
 class _Phases(logging.Handler):
     """Says on the console what the engine whose process this is does next, at messages of vLLM's."""
 
-    # By the beginning of a message. Of two with one meaning, one is of the older model runner or of a first start.
+    # By the beginning of a message. Of two with one meaning, one is of the older model runner or of
+    # a first start.
     MESSAGES: ClassVar[dict[str, str]] = {
         "Starting to load model": "loads the weights",
         "Loading model from scratch": "loads the weights",

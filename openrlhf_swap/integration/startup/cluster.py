@@ -1,9 +1,11 @@
-"""Wait until all nodes of a Ray cluster are there, with their GPUs; and, for a training, join it or start Ray.
+"""Wait until all nodes of a Ray cluster are there, with their GPUs; and, for a training, join it or
+start Ray.
 
-    python -m openrlhf_swap.integration.startup.cluster --address http://127.0.0.1:8265 --nodes 2 --gpus 8
+    python -m openrlhf_swap.integration.startup.cluster --address http://127.0.0.1:8265 --nodes 2
+    --gpus 8
 
-scripts/train_swap_multinode.sh runs it before it submits: a training that asks for more than there is would
-wait silently.
+scripts/train_swap_multinode.sh runs it before it submits: a training that asks for more than there
+is would wait silently.
 """
 
 import os
@@ -32,14 +34,17 @@ OPENRLHFS_VARIABLES = {
     "NCCL_DEBUG": "WARN",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
 }
-OBJECT_STORE_BYTES = 256 * 2**20  # enough for the embedded policy's rollouts; Ray would take 30% of memory
+OBJECT_STORE_BYTES = (
+    256 * 2**20
+)  # enough for the embedded policy's rollouts; Ray would take 30% of memory
 
 
 @contextmanager
 def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
     """Start Ray while the block imports, and shut it down at the end.
 
-    Yields what waits for Ray. Until then a Ctrl-C is held back: in the middle of an import it may get lost.
+    Yields what waits for Ray. Until then a Ctrl-C is held back: in the middle of an import it may
+    get lost.
     """
     args, on_cpu = configuration.args, configuration.on_cpu
     if on_cpu:
@@ -60,13 +65,16 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:
-    """Threads per process of a CPU run; engines and policy take turns with the cores, unless it is asynchronous."""
+    """Threads per process of a CPU run; engines and policy take turns with the cores, unless it is
+    asynchronous.
+    """
     actors, engines = policy_ranks(args), engine_gpus(args)
     return max(1, cores // (actors + engines if args.train.async_enable else max(actors, engines)))
 
 
 def start_ray(places: int, on_cpu: bool) -> None:
-    """Join the cluster that RAY_ADDRESS names or start Ray on this machine alone, without its dashboard.
+    """Join the cluster that RAY_ADDRESS names or start Ray on this machine alone, without its
+    dashboard.
 
     On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
     """
@@ -74,13 +82,22 @@ def start_ray(places: int, on_cpu: bool) -> None:
     variables = {name: os.environ.get(name, value) for name, value in OPENRLHFS_VARIABLES.items()}
     if joins := "RAY_ADDRESS" in os.environ:
         if on_cpu:
-            variables = {name: os.environ[name] for name in (*VARIABLES[EVERY_CPU], *VARIABLES[CPU_COMMAND], THREADS)}
+            variables = {
+                name: os.environ[name]
+                for name in (*VARIABLES[EVERY_CPU], *VARIABLES[CPU_COMMAND], THREADS)
+            }
     else:
         options = {"address": "local", "include_dashboard": False}
         if on_cpu:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray counts these slots as GPUs, and would miss them there
+            os.environ.pop(
+                "CUDA_VISIBLE_DEVICES", None
+            )  # Ray counts these slots as GPUs, and would miss them there
             # One CPU more for the trainer, which asks for no GPU.
-            options |= {"num_cpus": places + 1, "num_gpus": places, "object_store_memory": OBJECT_STORE_BYTES}
+            options |= {
+                "num_cpus": places + 1,
+                "num_gpus": places,
+                "object_store_memory": OBJECT_STORE_BYTES,
+            }
     if joins or not on_cpu:
         options["runtime_env"] = {"env_vars": variables}
     ray.init(**options)
@@ -92,7 +109,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--address", required=True, help="of the cluster's dashboard")
     parser.add_argument("--nodes", type=int, required=True, help="nodes of the run")
     parser.add_argument("--gpus", type=int, required=True, help="GPUs of each node")
-    parser.add_argument("--wait", type=int, default=600, help="seconds to wait (default: %(default)s)")
+    parser.add_argument(
+        "--wait", type=int, default=600, help="seconds to wait (default: %(default)s)"
+    )
     args = parser.parse_args(argv)
     from ray.util.state import list_nodes
     from ray.util.state.exception import RayStateApiException

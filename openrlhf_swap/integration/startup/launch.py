@@ -18,7 +18,11 @@ from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_limits
 from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.generation.rollout_actor import EngineFactory, SwapRolloutActor, expert_kernels
+from openrlhf_swap.integration.generation.rollout_actor import (
+    EngineFactory,
+    SwapRolloutActor,
+    expert_kernels,
+)
 from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
@@ -39,14 +43,20 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
     # OpenRLHF itself trusts all code.
     more = {**limits, "trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
     if configuration.on_cpu:
-        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts are read whole.
+        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts
+        # are read whole.
         more["enable_chunked_prefill"] = False
         build_communication_op()
     else:
         more |= expert_kernels(args.actor.model_name_or_path)
-    print(f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}")
+    print(
+        f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}"
+    )
     engines = EngineFactory(ray.remote(SwapRolloutActor), more)
-    print("[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import", flush=True)
+    print(
+        "[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import",
+        flush=True,
+    )
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
         run_openrlhf(configuration, engines, wait_for_ray)
@@ -64,8 +74,12 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
             time.sleep(LAST_WORDS_SECONDS)
 
 
-def run_openrlhf(configuration: Configuration, engines: Any, wait_for_ray: Callable[[], None]) -> None:
-    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes and settings."""
+def run_openrlhf(
+    configuration: Configuration, engines: Any, wait_for_ray: Callable[[], None]
+) -> None:
+    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes
+    and settings.
+    """
     args = configuration.args
     args.swap, args.swap_run = configuration.method, configuration.run
     with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
@@ -82,7 +96,13 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
         reason = lines[-1].strip().rstrip(".")
         return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
     name, pid = (re.search(pattern, text) for pattern in (r"class_name: (\w+)", r"pid: (\d+)"))
-    who = name[1] if name else "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    who = (
+        name[1]
+        if name
+        else "vLLM's engine"
+        if isinstance(error, EngineDeadError)
+        else "a Ray actor"
+    )
     return (
         f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
         f"dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
@@ -90,4 +110,6 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
 
 
 def leave_awake(*_: Any, **__: Any) -> None:
-    """Stands for the call that puts engines to sleep before any other process starts: `SwapTrainer` does it later."""
+    """Stands for the call that puts engines to sleep before any other process starts: `SwapTrainer`
+    does it later.
+    """

@@ -39,15 +39,18 @@ DATA = "--data.prompt_dataset"
 def resolve_run(configuration: Configuration) -> Configuration:
     """Check model and data, choose the checkpoint to resume from, and print the decisions.
 
-    Returns the configuration with the marks of the thought of the model's family, without packing where the model does
-    not allow it, and with the data sets to train and to evaluate on, which hold the usable rows. Raises ConfigError,
-    DataError and CheckpointError for a model, data set or checkpoint that cannot be used.
+    Returns the configuration with the marks of the thought of the model's family, without packing
+    where the model does not allow it, and with the data sets to train and to evaluate on, which
+    hold the usable rows. Raises ConfigError, DataError and CheckpointError for a model, data set or
+    checkpoint that cannot be used.
     """
     args, run, objective = configuration.args, configuration.run, build(configuration.method)
     settings = settings_of(configuration)
     recorded = choose_checkpoint(args, settings)
     if not objective.scores_steps:
-        print(f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed")
+        print(
+            f"[swap] objective {configuration.method.objective} needs no step scores; none will be computed"
+        )
     tokenizer = check_model(args.actor.model_name_or_path, args.data.max_len, run.trust_remote_code)
     set_template_arguments(tokenizer, args.data.chat_template_kwargs)
     check_weights("--actor.model_name_or_path", args.actor.model_name_or_path)
@@ -70,22 +73,34 @@ def resolve_run(configuration: Configuration) -> Configuration:
     given = (configuration, objective, tokenizer)
     used: dict[str, Any] = {}
     if args.eval.dataset:
-        used |= {"eval.dataset": write_usable_prompts(*given, evaluates=True), "eval.split": "train"}
+        used |= {
+            "eval.dataset": write_usable_prompts(*given, evaluates=True),
+            "eval.split": "train",
+        }
     data = write_usable_prompts(*given)
     used |= {"data.prompt_dataset": data, "data.prompt_split": "train", "data.prompt_probs": None}
     used |= {"data.max_samples": sys.maxsize}  # which has been applied
     # A checkpoint holds a position among these rows, whatever their file is called.
-    prompts = {DATA: {"name": args.data.prompt_dataset, "sha256": sha256(Path(data).read_bytes()).hexdigest()}}
+    prompts = {
+        DATA: {
+            "name": args.data.prompt_dataset,
+            "sha256": sha256(Path(data).read_bytes()).hexdigest(),
+        }
+    }
     _refuse_others(prompts, recorded, args)
     Path(args.ckpt.path).mkdir(parents=True, exist_ok=True)
-    write_text(Path(args.ckpt.path) / checkpoints.ORIGIN, to_line({**settings, **prompts}, indent=1))
+    write_text(
+        Path(args.ckpt.path) / checkpoints.ORIGIN, to_line({**settings, **prompts}, indent=1)
+    )
     if args.data.chat_template_kwargs:  # the prompts are rendered
         used |= {"data.apply_chat_template": False, "data.chat_template_kwargs": None}
     return replace(configuration, method=method).replace_flags(used)
 
 
 def settings_of(configuration: Configuration) -> Row:
-    """The settings that a checkpoint is bound to, by flag; DeepSpeed splits its state by the last two."""
+    """The settings that a checkpoint is bound to, by flag; DeepSpeed splits its state by the last
+    two.
+    """
     args = configuration.args
     return {
         "--swap.objective": configuration.method.objective,
@@ -98,10 +113,12 @@ def settings_of(configuration: Configuration) -> Row:
 
 
 def choose_checkpoint(args: SimpleNamespace, settings: Row) -> Row:
-    """The settings of the run that wrote the checkpoint to resume from; {} to start from the beginning.
+    """The settings of the run that wrote the checkpoint to resume from; {} to start from the
+    beginning.
 
-    Deletes incomplete ones and prints what it finds. Raises ConfigError for a checkpoint of a run with other
-    settings, and CheckpointError for one although the run is to start from the beginning.
+    Deletes incomplete ones and prints what it finds. Raises ConfigError for a checkpoint of a run
+    with other settings, and CheckpointError for one although the run is to start from the
+    beginning.
     """
     path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
@@ -121,14 +138,19 @@ def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
         "resume with that, or start a new run (another --ckpt.path and --swap.output_dir), from the exported policy "
         "(--actor.model_name_or_path) if you like"
     )
-    refuse_other_settings(settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy)
+    refuse_other_settings(
+        settings, recorded, f"the checkpoint in {args.ckpt.path} was written", remedy
+    )
 
 
-def check_model(path: str, context: int, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Check a model by its configuration, and return its tokenizer; `context` is of prompt and response together.
+def check_model(
+    path: str, context: int, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
+    """Check a model by its configuration, and return its tokenizer; `context` is of prompt and
+    response together.
 
-    Raises ConfigError when either cannot be read, the model also sees, the tokenizer is not a fast one, or the model's
-    context is too short.
+    Raises ConfigError when either cannot be read, the model also sees, the tokenizer is not a fast
+    one, or the model's context is too short.
     """
     message = (
         f"--actor.model_name_or_path is {path}, which cannot be read ({{reason}}); "
@@ -137,13 +159,17 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
     with reader_errors(message, ConfigError):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
-    if hasattr(config, "vision_config"):  # with it OpenRLHF takes a processor of images for the tokenizer
+    if hasattr(
+        config, "vision_config"
+    ):  # with it OpenRLHF takes a processor of images for the tokenizer
         raise ConfigError(
             f"--actor.model_name_or_path is {path}, a multimodal model (its config.json has a vision_config), which "
             "cannot be trained here; give a checkpoint of its language model alone"
         )
     if not tokenizer.is_fast:
-        raise ConfigError(f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json")
+        raise ConfigError(
+            f"--actor.model_name_or_path is {path}; its tokenizer is slow, scoring needs tokenizer.json"
+        )
     longest = getattr(config.get_text_config(), "max_position_embeddings", None)
     if longest is not None and context > longest:
         raise ConfigError(
@@ -153,7 +179,9 @@ def check_model(path: str, context: int, trust_remote_code: bool = False) -> Pre
 
 
 def check_weights(flag: str, folder: str) -> None:
-    """Raise ConfigError for a file of weights in a folder that is cut short: loading would fail a minute later."""
+    """Raise ConfigError for a file of weights in a folder that is cut short: loading would fail a
+    minute later.
+    """
     for path in sorted(Path(folder).glob("*.safetensors")):
         message = f"{flag} is {folder}, whose {path.name} is broken ({{reason}}); copy, download or export it again"
         with reader_errors(message, ConfigError), safe_open(path, "pt"):
@@ -168,11 +196,16 @@ def _model_code(configuration: Configuration) -> tuple[Any, Any]:
 
 
 def check_heads(configuration: Configuration) -> None:
-    """Raise ConfigError for attention heads that vLLM does not take on a CPU: its engine would die a minute later."""
+    """Raise ConfigError for attention heads that vLLM does not take on a CPU: its engine would die
+    a minute later.
+    """
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     config = _model_code(configuration)[0].get_text_config()
-    heads, sizes = getattr(config, "num_attention_heads", None), CPUAttentionBackend.get_supported_head_sizes()
+    heads, sizes = (
+        getattr(config, "num_attention_heads", None),
+        CPUAttentionBackend.get_supported_head_sizes(),
+    )
     if heads is None or getattr(config, "kv_lora_rank", None):
         return  # there are none, or they are those of a latent attention
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -186,8 +219,8 @@ def check_heads(configuration: Configuration) -> None:
 def settle_packing(configuration: Configuration) -> Configuration:
     """Leave out packing where a trial shows that the model does not keep packed responses apart.
 
-    OpenRLHF passes it only their positions: recurrent layers do not look at them, nor does gpt-oss where it makes its
-    masks. Such a model trains on padded rows.
+    OpenRLHF passes it only their positions: recurrent layers do not look at them, nor does gpt-oss
+    where it makes its masks. Such a model trains on padded rows.
     """
     if not _packs(args := configuration.args):
         return configuration
@@ -199,7 +232,9 @@ def settle_packing(configuration: Configuration) -> Configuration:
         model = small_model(config, make)
         with torch.no_grad():
             alone = model(ids[:, 12:], position_ids=positions[:, 12:], use_cache=False).logits
-            if (taken := attention.implementation(args.ds.attn_implementation, path)) != attention.FLASH:
+            if (
+                taken := attention.implementation(args.ds.attn_implementation, path)
+            ) != attention.FLASH:
                 model.set_attn_implementation(taken)
             # With a cache, transformers does not check where positions restart.
             together = model(ids, position_ids=positions, use_cache=False).logits[:, 12:]
@@ -208,8 +243,12 @@ def settle_packing(configuration: Configuration) -> Configuration:
     except MODEL_ERRORS as error:
         reason = f"could not be tried ({first_line(error)})"
     rows = f"--rollout.micro_batch_size {args.rollout.micro_batch_size}, --train.micro_batch_size"
-    print(f"[swap] responses are padded instead of packed ({rows} {args.train.micro_batch_size}): {path} {reason}")
-    padded = configuration.replace_flags({"ds.packing_samples": False, "train.dynamic_batch_enable": False})
+    print(
+        f"[swap] responses are padded instead of packed ({rows} {args.train.micro_batch_size}): {path} {reason}"
+    )
+    padded = configuration.replace_flags(
+        {"ds.packing_samples": False, "train.dynamic_batch_enable": False}
+    )
     check_flags(padded)
     return padded
 
@@ -220,9 +259,11 @@ def _packs(args: SimpleNamespace) -> bool:
 
 
 def check_gpus(configuration: Configuration) -> Configuration:
-    """The configuration with the optimizer's place, for a machine that can carry the run; or for a cluster, as it is.
+    """The configuration with the optimizer's place, for a machine that can carry the run; or for a
+    cluster, as it is.
 
-    Raises ConfigError for too few GPUs, for which Ray would wait silently, or too little main memory.
+    Raises ConfigError for too few GPUs, for which Ray would wait silently, or too little main
+    memory.
     """
     if "RAY_ADDRESS" in os.environ:
         return configuration
@@ -246,7 +287,9 @@ def check_gpus(configuration: Configuration) -> Configuration:
 
 
 def place_optimizer(configuration: Configuration, gpu: int) -> Configuration:
-    """Keep the optimizer on GPUs of `gpu` bytes, although `--ds.enable_sleep` lets it leave, if it fits."""
+    """Keep the optimizer on GPUs of `gpu` bytes, although `--ds.enable_sleep` lets it leave, if it
+    fits.
+    """
     args = configuration.args
     if not (args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep):
         return configuration
@@ -261,8 +304,12 @@ def place_optimizer(configuration: Configuration, gpu: int) -> Configuration:
         print(f"{leaves} both do not fit into {gib(gpu)} GiB")
         return configuration
     share = placed.utilization
-    print(f"[swap] the optimizer stays on the GPU, which holds it beside vLLM with {share:.0%} of {gib(gpu)} GiB")
-    return configuration.replace_flags({"ds.enable_sleep": False, "vllm.gpu_memory_utilization": share})
+    print(
+        f"[swap] the optimizer stays on the GPU, which holds it beside vLLM with {share:.0%} of {gib(gpu)} GiB"
+    )
+    return configuration.replace_flags(
+        {"ds.enable_sleep": False, "vllm.gpu_memory_utilization": share}
+    )
 
 
 def check_main_memory(pinned: dict[str, int], available: int) -> None:
@@ -276,7 +323,9 @@ def check_main_memory(pinned: dict[str, int], available: int) -> None:
 
 
 def pinned_memory(configuration: Configuration) -> dict[str, int]:
-    """Bytes of main memory that the run pins beside its processes, by use; {} where there is no formula for it."""
+    """Bytes of main memory that the run pins beside its processes, by use; {} where there is no
+    formula for it.
+    """
     with suppress(ConfigError):
         model, settings = read_run(configuration)
         return host_bytes(model, settings, configuration.args.actor.num_gpus_per_node)

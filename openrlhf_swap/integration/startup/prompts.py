@@ -30,23 +30,32 @@ CHANGED_PROMPT = (
 
 
 def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
-    """The rows to train on, of which `--data.max_samples` are taken, or to evaluate on, mixed as OpenRLHF mixes them.
+    """The rows to train on, of which `--data.max_samples` are taken, or to evaluate on, mixed as
+    OpenRLHF mixes them.
 
     Raises DataError when a data set cannot be read, is empty, or lacks a column.
     """
     if for_training:
-        flag, names, split = "--data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split
+        flag, names, split = (
+            "--data.prompt_dataset",
+            args.data.prompt_dataset,
+            args.data.prompt_split,
+        )
     else:
         flag, names, split = "--eval.dataset", args.eval.dataset, args.eval.split
     most = args.data.max_samples if for_training else sys.maxsize
     parts = [_read_source(name.strip(), flag, split, args)[:most] for name in names.split(",")]
     if for_training and args.data.prompt_probs:
-        rows = _interleave(parts, [float(share) for share in args.data.prompt_probs.split(",")], args.train.seed)
+        rows = _interleave(
+            parts, [float(share) for share in args.data.prompt_probs.split(",")], args.train.seed
+        )
     else:
         rows = [row for part in parts for row in part]
     if not rows:
         raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
-    data_sets.check_columns(dict.fromkeys(column for row in rows for column in row), columns_of(args), names)
+    data_sets.check_columns(
+        dict.fromkeys(column for row in rows for column in row), columns_of(args), names
+    )
     return rows[:most]
 
 
@@ -70,13 +79,20 @@ def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> lis
 def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
     from datasets import Dataset, interleave_datasets
 
-    places = [Dataset.from_dict({"row": range(len(part)), "part": [i] * len(part)}) for i, part in enumerate(parts)]
+    places = [
+        Dataset.from_dict({"row": range(len(part)), "part": [i] * len(part)})
+        for i, part in enumerate(parts)
+    ]
     mixed = interleave_datasets(places, shares, seed, stopping_strategy="all_exhausted")
     return [parts[place["part"]][place["row"]] for place in mixed]
 
 
-def render_prompts(rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Each prompt as OpenRLHF renders it, empty for a faulty problem; raises DataError for a chat that fails."""
+def render_prompts(
+    rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[str]:
+    """Each prompt as OpenRLHF renders it, empty for a faulty problem; raises DataError for a chat
+    that fails.
+    """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     key, is_chat = args.data.input_key, args.data.apply_chat_template
@@ -101,16 +117,25 @@ def fault_of_problem(problem: object, takes_chats: bool) -> str | None:
 
 
 def write_usable_prompts(
-    configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase, evaluates: bool = False
+    configuration: Configuration,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluates: bool = False,
 ) -> str:
-    """Write the rows that can be trained or evaluated on to a file, and count the others; returns the file.
+    """Write the rows that can be trained or evaluated on to a file, and count the others; returns
+    the file.
 
-    The rows get the normal form of their answers, the objective's own problem texts (in an evaluation for some
-    objectives only), with arguments for the chat template rendered prompts and, for another grader than math-verify,
-    labels with the columns that it may look at; no other column but `datasource` is written, because a loader would
-    guess its type. Raises ConfigError for what the flags name, and DataError for the data set.
+    The rows get the normal form of their answers, the objective's own problem texts (in an
+    evaluation for some objectives only), with arguments for the chat template rendered prompts and,
+    for another grader than math-verify, labels with the columns that it may look at; no other
+    column but `datasource` is written, because a loader would guess its type. Raises ConfigError
+    for what the flags name, and DataError for the data set.
     """
-    args, grader, output = configuration.args, configuration.run.grader, Path(configuration.run.output_dir)
+    args, grader, output = (
+        configuration.args,
+        configuration.run.grader,
+        Path(configuration.run.output_dir),
+    )
     if args.data.apply_chat_template and tokenizer.chat_template is None:
         raise ConfigError(
             f"--data.apply_chat_template is on, but {args.actor.model_name_or_path} has no chat template; leave the "
@@ -118,15 +143,32 @@ def write_usable_prompts(
             "--data.input_template, or give a model with a template"
         )
     if not evaluates:
-        flag, name, file, kind = "--data.prompt_dataset", args.data.prompt_dataset, "prompts.jsonl", "data"
+        flag, name, file, kind = (
+            "--data.prompt_dataset",
+            args.data.prompt_dataset,
+            "prompts.jsonl",
+            "data",
+        )
     else:
-        flag, name, file, kind = "--eval.dataset", args.eval.dataset, "eval_prompts.jsonl", "evaluation data"
+        flag, name, file, kind = (
+            "--eval.dataset",
+            args.eval.dataset,
+            "eval_prompts.jsonl",
+            "evaluation data",
+        )
     problem_key, answer_key = args.data.input_key, args.data.label_key
     given = load_prompts(args, for_training=not evaluates)
-    references = data_sets.read_references(given, problem_key, answer_key, grader, f"{flag} is {name}")
-    rows = [{**row, answer_key: reference.answer} for row, reference in zip(given, references, strict=True)]
+    references = data_sets.read_references(
+        given, problem_key, answer_key, grader, f"{flag} is {name}"
+    )
+    rows = [
+        {**row, answer_key: reference.answer}
+        for row, reference in zip(given, references, strict=True)
+    ]
     for row in rows:
-        if isinstance(row[problem_key], list) and (chat := data_sets.read_chat(row[problem_key])[0]):
+        if isinstance(row[problem_key], list) and (
+            chat := data_sets.read_chat(row[problem_key])[0]
+        ):
             row[problem_key] = chat
         if not evaluates or objective.rewrites_evaluation:
             row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
@@ -134,7 +176,10 @@ def write_usable_prompts(
     kept = [number for number, reason in enumerate(reasons) if reason is None]
     counts = Counter(reason for reason in reasons if reason)
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
-    print(f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable" + (f"; dropped {summary}" if counts else ""))
+    print(
+        f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable"
+        + (f"; dropped {summary}" if counts else "")
+    )
     if not kept:
         raise DataError(f"{flag} is {name}, of which no row can be used: {summary}")
     if not evaluates:
@@ -144,19 +189,30 @@ def write_usable_prompts(
                 f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
             )
         if find_verifier(grader).answer_is_text:
-            for line in data_sets.examples((given[number][answer_key], references[number].answer) for number in kept):
+            for line in data_sets.examples(
+                (given[number][answer_key], references[number].answer) for number in kept
+            ):
                 print(f"[swap] reference answer, as it is graded and scored: {line}")
-            odd = Counter(fault for number in kept if (fault := visible_fault(references[number].answer)))
+            odd = Counter(
+                fault for number in kept if (fault := visible_fault(references[number].answer))
+            )
             if odd and objective.scores_steps and grader != MATH:  # math drops them
                 listing = ", ".join(f"{count} with {fault}" for fault, count in odd.items())
-                print(f"[swap] warning: rows kept for {grader}: {listing}; steps are scored by these texts")
+                print(
+                    f"[swap] warning: rows kept for {grader}: {listing}; steps are scored by these texts"
+                )
         objective.check_prompts(render_prompts((rows[number] for number in kept), args, tokenizer))
         data_sets.try_grader(grader, [references[number] for number in kept])
     if grader == MATH:
         usable = [rows[number] for number in kept]
     else:
-        usable = [data_sets.labelled(rows[number], references[number], problem_key, answer_key) for number in kept]
-    if args.data.chat_template_kwargs:  # OpenRLHF hands a template no arguments, so it gets rendered prompts
+        usable = [
+            data_sets.labelled(rows[number], references[number], problem_key, answer_key)
+            for number in kept
+        ]
+    if (
+        args.data.chat_template_kwargs
+    ):  # OpenRLHF hands a template no arguments, so it gets rendered prompts
         texts = render_prompts(usable, args, tokenizer)
         usable = [{**row, problem_key: text} for row, text in zip(usable, texts, strict=True)]
     if character := find_special(output):
@@ -166,12 +222,16 @@ def write_usable_prompts(
         )
     output.mkdir(parents=True, exist_ok=True)
     columns = (problem_key, answer_key, "datasource")
-    write_rows(output / file, ({name: row[name] for name in columns if name in row} for row in usable))
+    write_rows(
+        output / file, ({name: row[name] for name in columns if name in row} for row in usable)
+    )
     return str(output / file)
 
 
 def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
-    """The objective's text of a problem, drawn by its text and the run's seed, so the same in every run."""
+    """The objective's text of a problem, drawn by its text and the run's seed, so the same in every
+    run.
+    """
     rng = random.Random(f"{seed}:{problem}")
     match problem:
         case str(text) if text:
@@ -182,13 +242,30 @@ def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
 
 
 def _remembered_reasons(
-    rows: list[Row], references: list[Reference], configuration: Configuration, tokenizer: PreTrainedTokenizerBase
+    rows: list[Row],
+    references: list[Reference],
+    configuration: Configuration,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[str | None]:
-    """`reasons_to_drop`, which the next start with the same rows, tokenizer and settings finds in a file."""
+    """`reasons_to_drop`, which the next start with the same rows, tokenizer and settings finds in a
+    file.
+    """
     args, run = configuration.args, configuration.run
     data, memory, capacity = args.data, data_sets.remembered_file(), prompt_capacity(args)
-    rendering = [data.input_template, data.apply_chat_template, data.chat_template_kwargs, tokenizer.chat_template]
-    parts = [memory.name, tokenizer.backend_tokenizer.to_str(), rendering, capacity, run.grader, run.keep_placeholders]
+    rendering = [
+        data.input_template,
+        data.apply_chat_template,
+        data.chat_template_kwargs,
+        tokenizer.chat_template,
+    ]
+    parts = [
+        memory.name,
+        tokenizer.backend_tokenizer.to_str(),
+        rendering,
+        capacity,
+        run.grader,
+        run.keep_placeholders,
+    ]
     digest = sha256(to_line(parts).encode())
     for row, reference in zip(rows, references, strict=True):
         digest.update(to_line([row[data.input_key], reference.answer]).encode())
@@ -214,7 +291,8 @@ def reasons_to_drop(
 ) -> list[str | None]:
     """Why each row cannot be used, worded to follow "dropped with"; None for a row that can.
 
-    `prompts` are rendered, with the faults of their problems; more than `capacity` tokens are a fault.
+    `prompts` are rendered, with the faults of their problems; more than `capacity` tokens are a
+    fault.
     """
     reasons = list(faults)
     starts = range(0, len(prompts), AT_A_TIME)
@@ -226,7 +304,8 @@ def reasons_to_drop(
                 limit = "--data.max_len minus --rollout.max_new_tokens"
                 reasons[number] = f"a prompt of more than {capacity} tokens ({limit})"
             elif prompt not in tokenizer.decode(own, skip_special_tokens=False):
-                # The reward function takes what follows the prompt in the decoded text as the response.
+                # The reward function takes what follows the prompt in the decoded text as the
+                # response.
                 reasons[number] = reasons[number] or CHANGED_PROMPT
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [references[number] for number in left]

@@ -45,7 +45,10 @@ SLOW_ARGUMENTS = {
 }
 SETTINGS = [({"objective": name}, SLOW_ARGUMENTS[name]) for name in ABLATION]
 SETTINGS += [
-    ({"step_baseline": baseline, "step_noise": noise}, {"centre": baseline == "mean", "noise": noise})
+    (
+        {"step_baseline": baseline, "step_noise": noise},
+        {"centre": baseline == "mean", "noise": noise},
+    )
     for baseline in ("mean", "zero")
     for noise in (0.0, 0.02, 3.0)
 ]
@@ -77,7 +80,17 @@ def test_worked_group_by_hand():
     # g = 1, -.2, 2.2, -.1; exp(-g) = .367879, 1.221403, .110803, 1.105171; sum 2.805256.
     exponentials = [math.exp(-1), math.exp(0.2), math.exp(-2.2), math.exp(0.1)]
     penalties = [e / sum(exponentials) / 3 for e in exponentials]
-    rewards = [1 - penalties[0], -penalties[1], 2 - penalties[2], -penalties[3], 0.5, 3.0, 2.0, 0.0, 0.0]
+    rewards = [
+        1 - penalties[0],
+        -penalties[1],
+        2 - penalties[2],
+        -penalties[3],
+        0.5,
+        3.0,
+        2.0,
+        0.0,
+        0.0,
+    ]
     mean, std = statistics.fmean(rewards), statistics.stdev(rewards)
     assert (round(mean, 6), round(std, 6)) == (0.907407, 1.158653)
     z = [(r - mean) / (std + EPS) for r in rewards]
@@ -101,9 +114,14 @@ def test_worked_group_by_hand():
 @pytest.mark.parametrize(("settings_", "arguments"), SETTINGS)
 @given(group=groups)
 def test_agrees_with_the_slow_version(settings_, arguments, group):
-    fast, slow = swap_advantages(group, SwapConfig(**settings_)), slow_advantages(group, **arguments)
+    fast, slow = (
+        swap_advantages(group, SwapConfig(**settings_)),
+        slow_advantages(group, **arguments),
+    )
     for row, expected in zip(fast, slow, strict=True):
-        torch.testing.assert_close(row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9)
+        torch.testing.assert_close(
+            row, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-9
+        )
 
 
 @given(groups, st.floats(0.05, 20), st.sampled_from(["local", "monotone"]))
@@ -111,23 +129,33 @@ def test_shared_by_weights_the_price_of_a_response_stays_the_same(group, tau, so
     config = SwapConfig(tau=tau, weights_from=source)
     batch = StepBatch.from_traces([group])
     alike, shared = (
-        step_signals(batch, coefficients(config.replaced(step_price=price))) for price in ("steps", "weights")
+        step_signals(batch, coefficients(config.replaced(step_price=price)))
+        for price in ("steps", "weights")
     )
     torch.testing.assert_close(shared.charges.sum(-1), alike.charges.sum(-1), rtol=0, atol=1e-9)
-    torch.testing.assert_close(shared.normalised.sum(-1), alike.normalised.sum(-1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        shared.normalised.sum(-1), alike.normalised.sum(-1), rtol=0, atol=1e-6
+    )
     uniform = SwapConfig(objective="uniform_penalty", weights_from=source)
-    rows = (swap_advantages(group, uniform.replaced(step_price=price)) for price in ("steps", "weights"))
+    rows = (
+        swap_advantages(group, uniform.replaced(step_price=price)) for price in ("steps", "weights")
+    )
     for ours, theirs in zip(*rows, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_a_negative_price_pays_the_steps_that_would_otherwise_be_charged():
     # Nothing is gained and the longer one pays 1/3: rewards -w/3 and 0, mean -1/9 over three steps.
-    group = [StepTrace(20, True, [-1.0, -1.0, -2.0], [4, 9]), StepTrace(10, True, [-1.0, -1.0], [4])]
+    group = [
+        StepTrace(20, True, [-1.0, -1.0, -2.0], [4, 9]),
+        StepTrace(10, True, [-1.0, -1.0], [4]),
+    ]
     batch = StepBatch.from_traces([group])
     signals = step_signals(batch, coefficients(SwapConfig(step_price="weights")))
     assert signals.price.item() < 0
-    assert signals.charges[0, 0, 1] < signals.charges[0, 0, 0] < 0  # the step that lost is paid the most
+    assert (
+        signals.charges[0, 0, 1] < signals.charges[0, 0, 0] < 0
+    )  # the step that lost is paid the most
     total = signals.penalties.sum(-1) / (signals.deviation + EPS) + signals.charges.sum(-1)
     assert total[0, 0] > 0 > total[0, 1]  # longer than the target still pays, the other one is paid
 
@@ -139,16 +167,20 @@ def test_a_price_that_nobody_is_charged_cannot_be_shared():
 
 
 def test_baselines_and_prices_by_hand():
-    # Both are correct and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1, unbiased deviation 1.
+    # Both are correct and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1,
+    # unbiased deviation 1.
     group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
     eps = 1 + EPS
-    # g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1): a step without a gain pays 2 * .88 of the response's 2,
-    # the other the rest; alone, a step pays its price.
+    # g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1): a step without a gain pays 2 * .88 of
+    # the response's 2, the other the rest; alone, a step pays its price.
     row, other = swap_advantages(group, SwapConfig(step_price="weights"))
     assert row[[0, 3, 6]].tolist() == pytest.approx([0, -0.3 * 2 / (math.exp(-2) + 1), 0], abs=1e-5)
     assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
-    by_mean, by_zero = (swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero"))
-    # The second step of the first response gained nothing: dropping it is worth theta times its price, or nothing.
+    by_mean, by_zero = (
+        swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero")
+    )
+    # The second step of the first response gained nothing: dropping it is worth theta times its
+    # price, or nothing.
     assert by_mean[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
     assert by_zero[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * 2 / eps, 0, 0])
     assert [by_mean[1][0].item(), by_zero[1][0].item()] == pytest.approx([0, 0.3 / eps])
@@ -157,11 +189,13 @@ def test_baselines_and_prices_by_hand():
 
 
 def test_noise_of_the_scores_stays_small():
-    # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes them +-1.15.
+    # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes
+    # them +-1.15.
     group = [StepTrace(8, True, [-1, -0.9997, -0.9997], [2, 5]), StepTrace(8, True, [-1, -1], [2])]
     as_published = swap_advantages(group, SwapConfig())[0].abs().max()
     with_floor = swap_advantages(group, SwapConfig(step_noise=0.02))[0].abs().max()
-    # Mean .0001, deviation .000173205; the second step: theta (0 - .0001)/(.000173205 + 1e-6), or over .020001.
+    # Mean .0001, deviation .000173205; the second step: theta (0 - .0001)/(.000173205 + 1e-6), or
+    # over .020001.
     assert as_published.item() == pytest.approx(0.3 * 0.0001 / 0.000174205, rel=1e-5)
     assert with_floor.item() == pytest.approx(0.3 * 0.0001 / 0.020001, rel=1e-5)
 
@@ -242,9 +276,14 @@ def test_finite_in_finite_out(group, objective, tau, price):
 
 def test_a_constant_group_gives_zero_not_noise():
     # Seven times 0.95 in float32 has a standard deviation of 6e-8.
-    assert torch.equal(outcome_advantages(torch.full((1, 7), 0.95), EPS), torch.zeros(1, 7, dtype=torch.float64))
+    assert torch.equal(
+        outcome_advantages(torch.full((1, 7), 0.95), EPS), torch.zeros(1, 7, dtype=torch.float64)
+    )
     same = [StepTrace(10, True, [-1.0, -0.95], [5])] * 7
-    assert all(torch.equal(row, torch.zeros(10, dtype=torch.float64)) for row in swap_advantages(same, SwapConfig()))
+    assert all(
+        torch.equal(row, torch.zeros(10, dtype=torch.float64))
+        for row in swap_advantages(same, SwapConfig())
+    )
 
 
 def test_one_response_and_one_step_have_no_statistics():
@@ -290,7 +329,9 @@ def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
     generator = torch.Generator().manual_seed(seed)
 
     def random_trace():
-        ends = torch.randperm(50, generator=generator)[: int(torch.randint(0, 6, (), generator=generator))]
+        ends = torch.randperm(50, generator=generator)[
+            : int(torch.randint(0, 6, (), generator=generator))
+        ]
         scores = torch.randn(len(ends) + 1, generator=generator, dtype=torch.float64).tolist()
         return StepTrace(
             50 + int(torch.randint(1, 9, (), generator=generator)),
@@ -305,7 +346,10 @@ def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
     signals = step_signals(batch, coefficients(config))
     process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, 60)
     for g, group in enumerate(batch_groups):
-        full, outcome = swap_advantages(group, config), swap_advantages(group, SwapConfig(objective="grpo"))
+        full, outcome = (
+            swap_advantages(group, config),
+            swap_advantages(group, SwapConfig(objective="grpo")),
+        )
         for n, trace in enumerate(group):
             expected = (full[n] - outcome[n]) / config.process_weight
             torch.testing.assert_close(process[g, n, : trace.length], expected, rtol=0, atol=1e-9)
@@ -322,8 +366,9 @@ def test_a_graded_reward_is_no_correct_response():
     assert StepTrace(3, 1).correct == 1
 
 
-# Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3. The median of the
-# lengths is 20, so P = 1/2 for the longer one. The wrong response has scores that must not count.
+# Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3.
+# The median of the lengths is 20, so P = 1/2 for the longer one. The wrong response has scores that
+# must not count.
 LONG = StepTrace(30, True, [-3.0, -2.0, -2.0, -3.0], [4, 9, 19])
 SHORT = StepTrace(10, True, [-3.0, -1.0], [7])
 WRONG = StepTrace(40, False, [0.0, 50.0], [7])
@@ -350,13 +395,15 @@ def test_weights_in_deviations_by_hand():
     assert found.penalties[0, 0].tolist() == pytest.approx(expected)
     assert expected == pytest.approx([0.0179, 0.0845, 0.3976], abs=1e-4)
     in_nats = SwapConfig(tau=math.sqrt(5 / 3) / 2)
-    for ours, theirs in zip(swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True):
+    for ours, theirs in zip(
+        swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True
+    ):
         assert torch.allclose(ours, theirs)
 
 
 def test_weights_from_monotone_gains_by_hand():
-    # Delta is 1, 0, 0 and 2: mean 3/4, squares 1/16, 9/16, 9/16, 25/16, unbiased variance 11/12. The last step of the
-    # longer one lost a nat, and pays no more than the idle one before it.
+    # Delta is 1, 0, 0 and 2: mean 3/4, squares 1/16, 9/16, 9/16, 25/16, unbiased variance 11/12.
+    # The last step of the longer one lost a nat, and pays no more than the idle one before it.
     found = signals(GROUP, HALF.replaced(weights_from="monotone"))
     expected = [weight / 2 for weight in weights_of([1, 0, 0], math.sqrt(11 / 12) / 2)]
     assert found.penalties[0, 0].tolist() == pytest.approx(expected)
@@ -367,12 +414,17 @@ def test_the_unit_of_the_gains_and_other_groups_do_not_matter():
     others = [stretched(trace, 7.0) for trace in GROUP]
     both = step_signals(StepBatch.from_traces([GROUP, others]), coefficients(HALF)).penalties
     assert torch.allclose(both[0], alone) and torch.allclose(both[1], alone)
-    in_nats = step_signals(StepBatch.from_traces([GROUP, others]), coefficients(SwapConfig())).penalties
+    in_nats = step_signals(
+        StepBatch.from_traces([GROUP, others]), coefficients(SwapConfig())
+    ).penalties
     assert (in_nats[0] - in_nats[1]).abs().max() > 0.1
 
 
 def test_gains_without_a_spread_are_penalised_evenly_and_noise_is_not_blown_up():
-    alike = [StepTrace(30, True, [-1.0, -1.0, -1.0], [4, 9]), StepTrace(10, True, [-1.0, -1.0], [7])]
+    alike = [
+        StepTrace(30, True, [-1.0, -1.0, -1.0], [4, 9]),
+        StepTrace(10, True, [-1.0, -1.0], [7]),
+    ]
     assert signals(alike, HALF).penalties[0, 0].tolist() == [0.25, 0.25]
     one = [StepTrace(30, True, [-1.0, 0.0], [4]), WRONG]
     batch = StepBatch.from_traces([one])
@@ -384,10 +436,17 @@ def test_gains_without_a_spread_are_penalised_evenly_and_noise_is_not_blown_up()
 
 
 def test_distances_from_uniform_by_hand():
-    mask = torch.tensor([[True, True, True, True], [True, True, False, False], [True, False, False, False]])
-    penalties = torch.tensor([[0.4, 0.0, 0.0, 0.4], [0.1, 0.1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    # Half of the first one's penalty is not where uniform weights put it; a single step has no choice.
+    mask = torch.tensor(
+        [[True, True, True, True], [True, True, False, False], [True, False, False, False]]
+    )
+    penalties = torch.tensor(
+        [[0.4, 0.0, 0.0, 0.4], [0.1, 0.1, 0.0, 0.0], [3.0, 0.0, 0.0, 0.0]], dtype=torch.float64
+    )
+    # Half of the first one's penalty is not where uniform weights put it; a single step has no
+    # choice.
     assert distances_from_uniform(penalties, mask).tolist() == pytest.approx([0.5, 0.0])
     assert distances_from_uniform(torch.zeros_like(penalties), mask).numel() == 0
     uniform = signals(GROUP, SwapConfig(objective="uniform_penalty"))
-    assert distances_from_uniform(uniform.penalties, StepBatch.from_traces([GROUP]).step_mask).tolist() == [0.0]
+    assert distances_from_uniform(
+        uniform.penalties, StepBatch.from_traces([GROUP]).step_mask
+    ).tolist() == [0.0]

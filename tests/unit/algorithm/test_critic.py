@@ -1,4 +1,6 @@
-"""The regression on states against explicit sums; step costs by hand, and the gradient of a small tabular policy."""
+"""The regression on states against explicit sums; step costs by hand, and the gradient of a small
+tabular policy.
+"""
 
 import itertools
 import math
@@ -25,7 +27,9 @@ def test_costs_by_hand():
     left, predicted = torch.tensor([[10.0, 6, 3]]), torch.tensor([[8.0, 7, 1]])
     assert step_costs(left, predicted, 0.0).tolist() == [[3.0, -3.0, 2.0]]
     assert step_costs(left, predicted, 0.5).tolist() == [[2.0, -2.0, 2.0]]  # 2; -3 + 1; 3 - 1
-    assert step_costs(left, predicted, 1.0).tolist() == [[2.0, -1.0, 2.0]]  # what was left less what was predicted
+    assert step_costs(left, predicted, 1.0).tolist() == [
+        [2.0, -1.0, 2.0]
+    ]  # what was left less what was predicted
 
 
 def slow_costs(length, ends, predicted, gae_lambda):
@@ -34,7 +38,9 @@ def slow_costs(length, ends, predicted, gae_lambda):
     tokens = [b - a for a, b in itertools.pairwise([*starts, length])]
     ahead = [*predicted[1:], 0.0]
     deltas = [t + after - before for t, after, before in zip(tokens, ahead, predicted, strict=True)]
-    return [sum(gae_lambda**j * delta for j, delta in enumerate(deltas[k:])) for k in range(len(deltas))]
+    return [
+        sum(gae_lambda**j * delta for j, delta in enumerate(deltas[k:])) for k in range(len(deltas))
+    ]
 
 
 @st.composite
@@ -48,7 +54,10 @@ def responses(draw):
 @given(st.lists(responses(), min_size=1, max_size=4), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
 def test_costs_are_those_of_a_plain_loop(drawn, gae_lambda):
     batch = StepBatch.from_traces(
-        [[StepTrace(length, True, (), ends, np.zeros((len(ends) + 1, 1)))] for length, ends, _ in drawn]
+        [
+            [StepTrace(length, True, (), ends, np.zeros((len(ends) + 1, 1)))]
+            for length, ends, _ in drawn
+        ]
     )
     predicted = torch.zeros_like(batch.tokens_left)
     predicted[batch.state_mask] = torch.tensor(
@@ -79,27 +88,40 @@ def trace(length, ends, correct=True, states=None):
     ],
 )
 def test_who_pays(pays, target, expected):
-    groups = [[trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)], [trace(3, [], correct=False)] * 3]
+    groups = [
+        [trace(4, [1]), trace(8, [2]), trace(9, [], correct=False)],
+        [trace(3, [], correct=False)] * 3,
+    ]
     config = CONFIG.replaced(outcome_weight=0.0, options={"pays": pays, "target": target})
     found = length_critic_advantages(groups, config, StateCritic())
     assert [[bool(row.any()) for row in rows] for rows in found] == expected
 
 
 def slow_advantages(groups, theta, gae_lambda, by_length=False):
-    """Token by token; what is left is predicted by the mean of the group, as for a single group without a past."""
+    """Token by token; what is left is predicted by the mean of the group, as for a single group
+    without a past.
+    """
     ((group),) = groups
     left = [[t.length - end - 1 for end in (-1, *t.step_ends)] for t in group]
     mean = np.mean([value for row in left for value in row])
     costs = [
-        slow_costs(t.length, t.step_ends, [mean] * len(row), gae_lambda) for t, row in zip(group, left, strict=True)
+        slow_costs(t.length, t.step_ends, [mean] * len(row), gae_lambda)
+        for t, row in zip(group, left, strict=True)
     ]
     paid = [cost for t, row in zip(group, costs, strict=True) if t.correct for cost in row]
-    unit = np.mean([t.length for t in group if t.correct]) if by_length else np.std(paid, ddof=1) + 1e-6
+    unit = (
+        np.mean([t.length for t in group if t.correct])
+        if by_length
+        else np.std(paid, ddof=1) + 1e-6
+    )
     rewards = [float(t.correct) for t in group]
     spread = np.std(rewards, ddof=1)
     outcome = [(r - np.mean(rewards)) / (spread + 1e-6) if spread else 0.0 for r in rewards]
     return [
-        [o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / unit for token in range(t.length)]
+        [
+            o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / unit
+            for token in range(t.length)
+        ]
         for t, row, o in zip(group, costs, outcome, strict=True)
     ]
 
@@ -116,22 +138,30 @@ def test_advantages_of_a_group_token_by_token(unit):
 @pytest.mark.parametrize("unit", ["deviation", "length"])
 def test_without_a_correct_response_nothing_is_paid(unit):
     group = [trace(12, [3, 8], correct=False), trace(7, [2], correct=False)]
-    (found,) = length_critic_advantages([group], CONFIG.replaced(options={"unit": unit}), StateCritic())
+    (found,) = length_critic_advantages(
+        [group], CONFIG.replaced(options={"unit": unit}), StateCritic()
+    )
     assert not any(row.any() for row in found)
 
 
 def test_with_a_weight_of_zero_it_is_grpo():
     groups = [[trace(12, [3, 8]), trace(7, [2], correct=False)], [trace(5, []), trace(6, [])]]
-    first, second = length_critic_advantages(groups, CONFIG.replaced(process_weight=0.0), StateCritic())
+    first, second = length_critic_advantages(
+        groups, CONFIG.replaced(process_weight=0.0), StateCritic()
+    )
     high = 0.5**0.5 / (1 + 1e-6 * 2**0.5)
-    assert first[0].tolist() == pytest.approx([high] * 12) and first[1].tolist() == pytest.approx([-high] * 7)
+    assert first[0].tolist() == pytest.approx([high] * 12) and first[1].tolist() == pytest.approx(
+        [-high] * 7
+    )
     assert not second[0].any() and not second[1].any()
 
 
 def test_a_needed_step_is_free_and_a_redundant_one_pays():
-    """States tell how many of three needed steps are left; in between, half of all steps are redundant.
+    """States tell how many of three needed steps are left; in between, half of all steps are
+    redundant.
 
-    A step is 5 tokens, so 10 are expected for each needed one: it takes 5 and saves 10, a redundant one takes 5.
+    A step is 5 tokens, so 10 are expected for each needed one: it takes 5 and saves 10, a redundant
+    one takes 5.
     """
     rng, groups, plans = np.random.default_rng(0), [], []
     for _ in range(200):
@@ -159,14 +189,20 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
 @pytest.mark.parametrize(
     ("traces", "message"),
     [
-        ([[trace(5, [4, 2], states=np.zeros((3, 1)))]], "response 0 of group 0: step_ends .4, 2. must ascend"),
+        (
+            [[trace(5, [4, 2], states=np.zeros((3, 1)))]],
+            "response 0 of group 0: step_ends .4, 2. must ascend",
+        ),
         (
             [[trace(5, [1], states=np.zeros((3, 1)))]],
             r"response 0 of group 0: states of shape \(3, 1\) for 1 step_ends",
         ),
         ([[trace(5, [])], [trace(5, [])] * 2], "groups have sizes .1, 2."),
         ([[StepTrace(5, True, [], [])]], "the responses have no states"),
-        ([[trace(5, []), StepTrace(5, False)]], r"response 1 of group 0: states of shape \(0,\) for 0 step_ends"),
+        (
+            [[trace(5, []), StepTrace(5, False)]],
+            r"response 1 of group 0: states of shape \(0,\) for 0 step_ends",
+        ),
     ],
 )
 def test_responses_that_do_not_fit_are_named(traces, message):
@@ -175,19 +211,27 @@ def test_responses_that_do_not_fit_are_named(traces, message):
 
 
 def test_other_objectives_are_refused():
-    with pytest.raises(ConfigError, match="objective is swap; length_critic_advantages needs length_critic"):
+    with pytest.raises(
+        ConfigError, match="objective is swap; length_critic_advantages needs length_critic"
+    ):
         length_critic_advantages([[trace(5, [])]], SwapConfig(), StateCritic())
 
 
-# A tabular policy: three moves, each 0 or 1 with a probability of its own in each of the states that it can be in. A
-# move of 1 takes two tokens more, and whether the answer is right depends on all moves.
+# A tabular policy: three moves, each 0 or 1 with a probability of its own in each of the states
+# that it can be in. A move of 1 takes two tokens more, and whether the answer is right depends on
+# all moves.
 MOVES = list(itertools.product((0, 1), repeat=3))
 LOGITS = torch.tensor([0.3, -0.4, 0.8, 0.1, -0.7, 0.5, -0.2], dtype=torch.float64)
-NODES = {prefix: node for node, prefix in enumerate(p for n in range(3) for p in itertools.product((0, 1), repeat=n))}
+NODES = {
+    prefix: node
+    for node, prefix in enumerate(p for n in range(3) for p in itertools.product((0, 1), repeat=n))
+}
 
 
 def gradient_moments(cost):
-    """Mean and total variance, over all eight responses, of sum_t grad log pi(a_t) cost(moves, t), enumerated."""
+    """Mean and total variance, over all eight responses, of sum_t grad log pi(a_t) cost(moves, t),
+    enumerated.
+    """
     mean, square = torch.zeros(7, dtype=torch.float64), 0.0
     probabilities = LOGITS.sigmoid()
     for moves in MOVES:
@@ -238,7 +282,9 @@ def costs_of(moves, values, gae_lambda):
 def test_a_baseline_of_the_state_leaves_the_mean_gradient_alone_and_takes_variance_off():
     plain, noisy = gradient_moments(lambda moves, step: left(moves, step))
     for values, better in ((expected_left, True), (lambda prefix: 17.0 * len(prefix) - 5, False)):
-        mean, variance = gradient_moments(lambda moves, step, v=values: costs_of(moves, v, 1.0)[step])
+        mean, variance = gradient_moments(
+            lambda moves, step, v=values: costs_of(moves, v, 1.0)[step]
+        )
         torch.testing.assert_close(mean, plain, rtol=0, atol=1e-12)
         assert (variance < noisy) is better
     torch.testing.assert_close(plain, gradient_of(lambda moves: left(moves, 0)))
@@ -248,23 +294,33 @@ def test_with_the_true_values_any_lambda_has_the_same_mean_gradient_and_with_wro
     plain, _ = gradient_moments(lambda moves, step: left(moves, step))
     exact, _ = gradient_moments(lambda moves, step: costs_of(moves, expected_left, 0.5)[step])
     torch.testing.assert_close(exact, plain, rtol=0, atol=1e-12)
-    wrong, _ = gradient_moments(lambda moves, step: costs_of(moves, lambda prefix: 4.0 * sum(prefix), 0.5)[step])
+    wrong, _ = gradient_moments(
+        lambda moves, step: costs_of(moves, lambda prefix: 4.0 * sum(prefix), 0.5)[step]
+    )
     assert (wrong - plain).abs().max() > 0.1
 
 
 def test_where_only_correct_responses_pay_it_is_for_what_exceeds_the_predicted_length():
-    """The mean gradient is that of E[c L], less what being right earns: the length predicted on the way.
+    """The mean gradient is that of E[c L], less what being right earns: the length predicted on the
+    way.
 
-    sum_t E[grad log pi(a_t) c (left_t - V_t)] = grad E[c L] - sum_t E[grad log pi(a_t) c (spent_t + V_t)].
+    sum_t E[grad log pi(a_t) c (left_t - V_t)] = grad E[c L] - sum_t E[grad log pi(a_t) c (spent_t +
+    V_t)].
     """
     right = {moves: float(sum(moves) >= 2) for moves in MOVES}
-    found, _ = gradient_moments(lambda moves, step: right[moves] * costs_of(moves, expected_left, 1.0)[step])
+    found, _ = gradient_moments(
+        lambda moves, step: right[moves] * costs_of(moves, expected_left, 1.0)[step]
+    )
     of_right_length, _ = gradient_moments(lambda moves, step: right[moves] * left(moves, 0))
     credit, _ = gradient_moments(
-        lambda moves, step: right[moves] * (left(moves, 0) - left(moves, step) + expected_left(moves[:step]))
+        lambda moves, step: (
+            right[moves] * (left(moves, 0) - left(moves, step) + expected_left(moves[:step]))
+        )
     )
     torch.testing.assert_close(found, of_right_length - credit, rtol=0, atol=1e-12)
-    torch.testing.assert_close(of_right_length, gradient_of(lambda moves: right[moves] * left(moves, 0)))
+    torch.testing.assert_close(
+        of_right_length, gradient_of(lambda moves: right[moves] * left(moves, 0))
+    )
     assert credit.abs().max() > 0.1
 
 
@@ -273,13 +329,21 @@ def made_up(groups=7, rows=11, size=5, seed=0, noise=0.5):
     generator = torch.Generator().manual_seed(seed)
     states = torch.randn(groups * rows, size, generator=generator, dtype=torch.float64) * 3 + 1
     weights = torch.arange(1.0, size + 1, dtype=torch.float64)
-    returns = states @ weights + 20 + noise * torch.randn(len(states), generator=generator, dtype=torch.float64)
+    returns = (
+        states @ weights
+        + 20
+        + noise * torch.randn(len(states), generator=generator, dtype=torch.float64)
+    )
     return states, returns, torch.arange(groups).repeat_interleave(rows)
 
 
 def slow_predictions(batches, ridge, folds, decay):
-    """For the last batch, row by row: an explicit weighted ridge regression on all rows of other parts and batches."""
-    *earlier, (states, returns, groups) = [[np.asarray(part) for part in batch] for batch in batches]
+    """For the last batch, row by row: an explicit weighted ridge regression on all rows of other
+    parts and batches.
+    """
+    *earlier, (states, returns, groups) = [
+        [np.asarray(part) for part in batch] for batch in batches
+    ]
     found = np.empty(len(returns))
     for row in range(len(returns)):
         others = groups % folds != groups[row] % folds
@@ -292,7 +356,9 @@ def slow_predictions(batches, ridge, folds, decay):
         mean, target = np.average(x, axis=0, weights=w), np.average(y, weights=w)
         scale = np.sqrt(np.average((x - mean) ** 2, axis=0, weights=w))
         z = (x - mean) / scale
-        solution = np.linalg.solve(z.T @ (w[:, None] * z) + ridge * np.eye(z.shape[1]), z.T @ (w * (y - target)))
+        solution = np.linalg.solve(
+            z.T @ (w[:, None] * z) + ridge * np.eye(z.shape[1]), z.T @ (w * (y - target))
+        )
         found[row] = target + (states[row] - mean) / scale @ solution
     return found
 
@@ -308,7 +374,9 @@ def test_it_predicts_as_an_explicit_ridge_regression_on_the_other_groups_and_the
 
 
 def test_a_group_whose_returns_only_its_own_states_could_tell_is_not_predicted():
-    """Each group has a number of its own that is its return: whoever had seen the group would know all of it."""
+    """Each group has a number of its own that is its return: whoever had seen the group would know
+    all of it.
+    """
     own = torch.eye(8, dtype=torch.float64).repeat_interleave(6, 0)
     groups = torch.arange(8).repeat_interleave(6)
     returns = torch.tensor([5.0, -9.0, 2.0, 7.0, -4.0, 8.0, -6.0, 1.0], dtype=torch.float64)[groups]
@@ -320,7 +388,9 @@ def test_a_group_whose_returns_only_its_own_states_could_tell_is_not_predicted()
 def test_changing_a_groups_returns_does_not_change_its_own_predictions():
     states, returns, groups = made_up()
     changed = torch.where(groups == 2, returns + 1000, returns)
-    before, after = (StateCritic().predict(states, values, groups).values for values in (returns, changed))
+    before, after = (
+        StateCritic().predict(states, values, groups).values for values in (returns, changed)
+    )
     assert torch.equal(before[groups == 2], after[groups == 2])
     assert not torch.equal(before[groups == 3], after[groups == 3])
 
@@ -329,13 +399,17 @@ def test_a_number_that_never_changes_is_left_out():
     states, returns, groups = made_up()
     constant = torch.cat([states, torch.full((len(states), 1), 1e4, dtype=torch.float64)], -1)
     expected = StateCritic().predict(states, returns, groups).values
-    torch.testing.assert_close(StateCritic().predict(constant, returns, groups).values, expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        StateCritic().predict(constant, returns, groups).values, expected, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_r2_is_one_less_the_share_of_variance_that_is_not_explained():
     states, returns, groups = made_up(noise=5.0)
     values, r2, _ = StateCritic().predict(states, returns, groups)
-    assert r2 == pytest.approx(1 - float((values - returns).square().mean()) / np.var(returns.numpy()))
+    assert r2 == pytest.approx(
+        1 - float((values - returns).square().mean()) / np.var(returns.numpy())
+    )
     assert 0.5 < r2 < 1
     assert StateCritic().predict(states, torch.ones_like(returns), groups).r2 == 0
 
@@ -361,7 +435,9 @@ def test_it_goes_on_from_a_checkpoint():
         without_break.predict(*batch)
         first.predict(*batch)
     second.load_state_dict(first.state_dict())
-    assert torch.equal(without_break.predict(*batches[2]).values, second.predict(*batches[2]).values)
+    assert torch.equal(
+        without_break.predict(*batches[2]).values, second.predict(*batches[2]).values
+    )
 
 
 def test_states_of_another_size_start_it_anew():

@@ -12,7 +12,11 @@ TRANSFORMS = [LogitTransform(), LogitTransform(scale=0.125), LogitTransform(cap=
 def all_at_once(hidden, weight, bias, targets, wanted, head):
     """The head, its transform and a softmax, with autograd's own gradients."""
     logits = torch.nn.functional.linear(hidden, weight, bias).float() * head.transform.scale
-    logits = logits if head.transform.cap is None else head.transform.cap * torch.tanh(logits / head.transform.cap)
+    logits = (
+        logits
+        if head.transform.cap is None
+        else head.transform.cap * torch.tanh(logits / head.transform.cap)
+    )
     log_p = torch.log_softmax(logits / head.temperature, -1)
     columns = [log_p.gather(-1, targets[:, None]).squeeze(-1)]
     if head.entropy:
@@ -38,9 +42,17 @@ def both(head, dtype=torch.float32, bias=True, tokens=23):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.sampled_from(TRANSFORMS), st.sampled_from([0.6, 1.0]), st.integers(1, 30), st.booleans(), st.booleans())
+@given(
+    st.sampled_from(TRANSFORMS),
+    st.sampled_from([0.6, 1.0]),
+    st.integers(1, 30),
+    st.booleans(),
+    st.booleans(),
+)
 def test_values_and_gradients_are_those_of_all_logits(transform, temperature, chunk, entropy, bias):
-    (values, gradients), (expected, theirs) = both(HeadPass(transform, temperature, chunk, entropy), bias=bias)
+    (values, gradients), (expected, theirs) = both(
+        HeadPass(transform, temperature, chunk, entropy), bias=bias
+    )
     assert values.dtype == torch.float32
     torch.testing.assert_close(values, expected, rtol=1e-5, atol=1e-5)
     for ours, other in zip(gradients, theirs, strict=True):
@@ -51,7 +63,9 @@ def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
     (_, exact), _ = both(HeadPass(LogitTransform(), 0.6, 2000), tokens=2000)
     errors = []
     for chunk in (2000, 16):
-        (values, gradients), (_, stock) = both(HeadPass(LogitTransform(), 0.6, chunk), torch.bfloat16, tokens=2000)
+        (values, gradients), (_, stock) = both(
+            HeadPass(LogitTransform(), 0.6, chunk), torch.bfloat16, tokens=2000
+        )
         assert values.dtype == torch.float32 and gradients[1].dtype == torch.bfloat16
         errors.append((gradients[1] - exact[1]).norm() / exact[1].norm())
         errors.append((stock[1] - exact[1]).norm() / exact[1].norm())
@@ -61,10 +75,14 @@ def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
 def test_frozen_weights_get_no_gradient_and_no_wanted_token_gives_zeros():
     hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(10, 8)
     targets = torch.zeros(4, dtype=torch.int64)
-    values = token_log_probs(hidden, weight, None, targets, torch.tensor([2]), HeadPass(LogitTransform(), 1.0, 2))
+    values = token_log_probs(
+        hidden, weight, None, targets, torch.tensor([2]), HeadPass(LogitTransform(), 1.0, 2)
+    )
     values.sum().backward()
     assert weight.grad is None
     assert hidden.grad[2].norm() > 0 and hidden.grad[[0, 1, 3]].norm() == 0
     weight.requires_grad_()
-    token_log_probs(hidden, weight, None, targets, targets[:0], HeadPass(LogitTransform(), 1.0, 2)).sum().backward()
+    token_log_probs(
+        hidden, weight, None, targets, targets[:0], HeadPass(LogitTransform(), 1.0, 2)
+    ).sum().backward()
     assert weight.grad.norm() == 0

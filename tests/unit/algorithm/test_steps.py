@@ -25,7 +25,9 @@ def reference(is_newline, step_tokens, max_steps, patience=2):
 
 @given(st.lists(st.booleans(), max_size=300), st.integers(1, 40), st.integers(1, 30))
 def test_agrees_with_a_token_by_token_reference(is_newline, step_tokens, max_steps):
-    assert segment_steps(is_newline, step_tokens, max_steps) == reference(is_newline, step_tokens, max_steps)
+    assert segment_steps(is_newline, step_tokens, max_steps) == reference(
+        is_newline, step_tokens, max_steps
+    )
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40), st.integers(1, 30))
@@ -37,7 +39,8 @@ def test_covers_every_token_in_at_most_k_steps(is_newline, step_tokens, max_step
 
 
 def test_boundary_moves_forward_to_the_newline_inclusive():
-    # M = 3: the first boundary would be token 2; the next newline is token 4. Then token 7 itself is a newline.
+    # M = 3: the first boundary would be token 2; the next newline is token 4. Then token 7 itself
+    # is a newline.
     flags = [False, True, False, False, True, False, False, True, False]
     assert segment_steps(flags, 3, 25) == [4, 7, 8]
 

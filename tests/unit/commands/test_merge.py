@@ -23,7 +23,9 @@ RANK, ALPHA = 4, 16
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory):
-    """As OpenRLHF saves a policy with adapters, some of them trained: with the base's configuration and tokenizer."""
+    """As OpenRLHF saves a policy with adapters, some of them trained: with the base's configuration
+    and tokenizer.
+    """
     folder = tmp_path_factory.mktemp("lora") / "policy"
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16)
@@ -53,7 +55,9 @@ def test_adapters_are_added(adapters, tmp_path, capsys):
         assert found[name].equal(weight), name
     assert changed == 4 * 7  # layers, and matrices of each
     text = "<think>\n5+3=8\n</think>"
-    one, other = (AutoTokenizer.from_pretrained(folder)(text) for folder in (POLICY, tmp_path / "merged"))
+    one, other = (
+        AutoTokenizer.from_pretrained(folder)(text) for folder in (POLICY, tmp_path / "merged")
+    )
     assert one["input_ids"] == other["input_ids"]
     check_model_files("--model", str(tmp_path / "merged"))
 
@@ -76,13 +80,21 @@ def test_bad_input_is_one_line(adapters, tmp_path):
     (tmp_path / "full" / "notes.txt").write_text("mine")
     lost = tmp_path / "lost"
     lost.mkdir()
-    (lost / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": f"{tmp_path}/gone"}))
+    (lost / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": f"{tmp_path}/gone"})
+    )
     for folder, output, message in (
         (POLICY, "new", "without adapter_config.json; give a folder with LoRA adapters"),
         (adapters, "full", "which is not empty; use another folder"),
-        (lost, "new", f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, which cannot be read ("),
+        (
+            lost,
+            "new",
+            f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, which cannot be read (",
+        ),
     ):
         with pytest.raises(ConfigError) as error:
             merge.main(["--adapters", str(folder), "--output", str(tmp_path / output)])
         assert message in str(error.value) and "\n" not in str(error.value)
-    assert not (tmp_path / "new").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
+    assert (
+        not (tmp_path / "new").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
+    )

@@ -22,10 +22,16 @@ def generate(*args, **kwargs): pass
 PLACES = {
     "configuration": ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
     "nested": ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "evil.Evil"}}}),
-    "tokenizer": ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.EvilProcessor"]}}),
+    "tokenizer": (
+        "tokenizer_config.json",
+        {"auto_map": {"AutoTokenizer": [None, "evil.EvilProcessor"]}},
+    ),
     "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
     "processor": ("processor_config.json", {"auto_map": {"AutoProcessor": "evil.EvilProcessor"}}),
-    "image processor": ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.EvilProcessor"}}),
+    "image processor": (
+        "preprocessor_config.json",
+        {"auto_map": {"AutoImageProcessor": "evil.EvilProcessor"}},
+    ),
     "generation": ("generation_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
     "adapter": ("adapter_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
     "elsewhere": ("deep/other.json", [{"auto_map": "evil.Evil"}]),
@@ -34,7 +40,9 @@ PLACES = {
 
 @pytest.fixture
 def hostile(tmp_path):
-    """Copies the policy with a reference to evil.py; returns the copy and the file that the code writes."""
+    """Copies the policy with a reference to evil.py; returns the copy and the file that the code
+    writes.
+    """
 
     def make(place):
         model, marker = tmp_path / "model", tmp_path / "was_run"
@@ -74,10 +82,16 @@ def test_escapes_and_broken_files_hide_nothing(tmp_path):
     check_model_files("--model", str(POLICY))
     shutil.copytree(POLICY, tmp_path / "model")
     file = tmp_path / "model" / "x.json"
-    found = r'{"\u0061uto_map": {"AutoConfig": "evil.Evil"}}', '{"auto_map": "a.B", ', '{"auto_map": ' + "[" * 99999
+    found = (
+        r'{"\u0061uto_map": {"AutoConfig": "evil.Evil"}}',
+        '{"auto_map": "a.B", ',
+        '{"auto_map": ' + "[" * 99999,
+    )
     for text in found:
         file.write_text(text)
-        assert find_model_code("--model", str(tmp_path / "model")).startswith("auto_map in x.json: ")
+        assert find_model_code("--model", str(tmp_path / "model")).startswith(
+            "auto_map in x.json: "
+        )
     for text in ('{"vocab": {"auto_map": 17}}', '{"auto_map": null}', '{"auto_map": {}}', "{"):
         file.write_text(text)
         assert find_model_code("--model", str(tmp_path / "model")) is None
@@ -87,8 +101,12 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
     model, _ = hostile("configuration")
     adapters = tmp_path / "adapters"
     adapters.mkdir()
-    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(model)}))
-    assert find_model_code("--model", str(adapters)).endswith(f"of {model}, the base of its adapters")
+    (adapters / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(model)})
+    )
+    assert find_model_code("--model", str(adapters)).endswith(
+        f"of {model}, the base of its adapters"
+    )
 
 
 TRAIN = "openrlhf_swap.train --data.input_key problem --data.label_key answer --rollout.max_new_tokens 320"
@@ -104,13 +122,16 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [*((command, "processor") for command in COMMANDS), ("sft", "custom_generate")]
+    ("command", "place"),
+    [*((command, "processor") for command in COMMANDS), ("sft", "custom_generate")],
 )
 def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
     model, marker = hostile(place)
     row = {"problem": "1+1", "answer": "2", "response": "2", "input": "a", "output": "b", "id": "1"}
     rows = rows_file(tmp_path / "rows.jsonl", [row])
-    result = python("-m", *COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model).split())
+    result = python(
+        "-m", *COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model).split()
+    )
     assert result.returncode == 2, result.stderr[-2000:]
     assert result.stderr.splitlines()[-1].startswith("error: --")
     assert "which brings Python code of its own" in result.stderr.splitlines()[-1]

@@ -17,7 +17,13 @@ from openrlhf_swap.data.rows import EMPTY_PROBLEM
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 from openrlhf_swap.prepare import main, removed_path
-from openrlhf_swap.rewards.answers import EMPTY_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER, PROSE_ANSWER, SUFFIX
+from openrlhf_swap.rewards.answers import (
+    EMPTY_ANSWER,
+    LONG_ANSWER,
+    PLACEHOLDER_ANSWER,
+    PROSE_ANSWER,
+    SUFFIX,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,12 +44,20 @@ def read_rows(path):
 
 
 def run(source, output, *flags):
-    return run_command(main, ["--input", str(source), "--output", str(output), *(flags or ("--no-benchmarks",))])
+    return run_command(
+        main, ["--input", str(source), "--output", str(output), *(flags or ("--no-benchmarks",))]
+    )
 
 
 def training_args(prompts):
     """OpenRLHF's, as far as it reads data with them."""
-    keys = ["--data.input_key", "problem", "--data.label_key", "answer", "--data.apply_chat_template"]
+    keys = [
+        "--data.input_key",
+        "problem",
+        "--data.label_key",
+        "answer",
+        "--data.apply_chat_template",
+    ]
     return configure(["--data.prompt_dataset", str(prompts), *keys], on_cpu=True).args
 
 
@@ -66,13 +80,17 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
     pandas.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
-    pandas.DataFrame(ROWS).to_csv(tmp_path / "rows.csv", index=False, encoding="utf-8-sig")  # as a spreadsheet does
+    pandas.DataFrame(ROWS).to_csv(
+        tmp_path / "rows.csv", index=False, encoding="utf-8-sig"
+    )  # as a spreadsheet does
     removed = [(2, "b", DUPLICATE), (4, "d", EMPTY_PROBLEM), (5, "e", EMPTY_ANSWER)]
     for ending in ("jsonl", "json", "parquet", "csv"):
         output, source = tmp_path / "new" / ending / "prompts.jsonl", tmp_path / f"rows.{ending}"
         assert run(source, output) == 0
         assert read_rows(output) == KEPT
-        assert [(row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))] == removed
+        assert [
+            (row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))
+        ] == removed
         names = [path.name.removeprefix("prompts.jsonl") for path in output.parent.iterdir()]
         assert sorted(names) == ["", ".removed.jsonl", ".source.json"]
         (record,) = read_rows(output.with_name("prompts.jsonl.source.json"))
@@ -108,11 +126,17 @@ def test_options(tmp_path):
 
 
 def test_whole_numbers_and_mixed_answers(tmp_path):
-    rows = [{"problem": f"p{n}", "answer": answer} for n, answer in enumerate((7, r"\pi", [3], True, {}))]
+    rows = [
+        {"problem": f"p{n}", "answer": answer}
+        for n, answer in enumerate((7, r"\pi", [3], True, {}))
+    ]
     output = tmp_path / "prompts.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
     assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi", "3"]
-    assert [row["reason"] for row in read_rows(removed_path(output))] == [EMPTY_ANSWER, EMPTY_ANSWER]
+    assert [row["reason"] for row in read_rows(removed_path(output))] == [
+        EMPTY_ANSWER,
+        EMPTY_ANSWER,
+    ]
 
 
 def test_solutions_give_their_answers(tmp_path, capsys):
@@ -131,7 +155,12 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     dropped = [row["reason"] for row in read_rows(removed_path(output))]
     assert dropped == [PROSE_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER]
     shown = capsys.readouterr().out
-    for line in (f"1 dropped: {LONG_ANSWER}", f"1 dropped: {PROSE_ANSWER}", "  '72' (from '", "  '1018' (from "):
+    for line in (
+        f"1 dropped: {LONG_ANSWER}",
+        f"1 dropped: {PROSE_ANSWER}",
+        "  '72' (from '",
+        "  '1018' (from ",
+    ):
         assert line in shown
     assert run(tmp_path / "rows.jsonl", output, "--no-benchmarks", "--swap.keep_placeholders") == 0
     assert [row["answer"] for row in read_rows(output)][-1] == "None"
@@ -139,7 +168,9 @@ def test_solutions_give_their_answers(tmp_path, capsys):
 
 def test_the_answers_of_a_csv_are_read_as_text(tmp_path):
     source = tmp_path / "rows.csv"
-    source.write_text('problem,answer\nA share?,0.50\n"How many, in all?",007\nA fraction?,1/2\nNothing?,nan\n')
+    source.write_text(
+        'problem,answer\nA share?,0.50\n"How many, in all?",007\nA fraction?,1/2\nNothing?,nan\n'
+    )
     output = tmp_path / "prompts.jsonl"
     assert run(source, output, "--suffix", "", "--no-benchmarks") == 0
     rows = [(row["problem"], row["answer"]) for row in read_rows(output)]
@@ -156,7 +187,13 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
     Dataset.from_list(alone).to_parquet(tmp_path / "alone.parquet")
     Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
-    keys = ("--problem-key", "prompt", "--answer-key", "reward_model.ground_truth", "--no-benchmarks")
+    keys = (
+        "--problem-key",
+        "prompt",
+        "--answer-key",
+        "reward_model.ground_truth",
+        "--no-benchmarks",
+    )
     output = tmp_path / "prompts.jsonl"
     assert run(tmp_path / "alone.parquet", output, *keys) == 0
     assert read_rows(output) == [
@@ -216,22 +253,41 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
     (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
     (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
-    inner = write_rows(tmp_path / "inner.jsonl", [{"problem": "p", "reward_model": {"ground_truth": "1"}}])
-    useless = write_rows(tmp_path / "useless.jsonl", [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}])
+    inner = write_rows(
+        tmp_path / "inner.jsonl", [{"problem": "p", "reward_model": {"ground_truth": "1"}}]
+    )
+    useless = write_rows(
+        tmp_path / "useless.jsonl", [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}]
+    )
     output = tmp_path / "prompts.jsonl"
     none = "--no-benchmarks"
     cases = [
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
         ((tmp_path / "empty.json", output), "which cannot be read: it has no rows"),
-        ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parquet"),
-        ((tmp_path / "torn.csv", output), "which cannot be read: row 2: more or fewer fields than the header"),
-        ((inner, output, none, "--answer-key", "reward_model.gold"), "are: problem, reward_model.ground_truth"),
+        (
+            (tmp_path / "rows.tsv", output),
+            "or give a file that ends in .jsonl, .json, .csv, .parquet",
+        ),
+        (
+            (tmp_path / "torn.csv", output),
+            "which cannot be read: row 2: more or fewer fields than the header",
+        ),
+        (
+            (inner, output, none, "--answer-key", "reward_model.gold"),
+            "are: problem, reward_model.ground_truth",
+        ),
         ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
         ((tmp_path, output), "which cannot be loaded ("),
         ((torn, output), "which cannot be read: row 2: not JSON (Expecting value at character 14)"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
-        (("own/no-such-data-set", output), "--input is own/no-such-data-set, which cannot be loaded"),
-        ((good, output, none, "--answer-key", "gold"), "its columns are: id, problem, answer, source"),
+        (
+            ("own/no-such-data-set", output),
+            "--input is own/no-such-data-set, which cannot be loaded",
+        ),
+        (
+            (good, output, none, "--answer-key", "gold"),
+            "its columns are: id, problem, answer, source",
+        ),
         ((good, output, none, "--problem-key", "text"), "--problem-key is text, but"),
         ((useless, output), f"no row can be used: 1 with {EMPTY_PROBLEM}, 1 with {EMPTY_ANSWER}"),
         ((good, output, none, "--limit", "0"), "--limit is 0; use at least 1"),
@@ -243,48 +299,79 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     ]
     for arguments, message in cases:
         assert run(*arguments) == 2, message
-        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        (line,) = [
+            line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")
+        ]
         assert message in line
         assert not (output.exists() or removed_path(output).exists())
 
 
 def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
     options, target = ["4", "7", "9"], tmp_path / "out.jsonl"
-    rows = [{"problem": f"Which of {n}?", "answer": answer, "options": options} for n, answer in enumerate("BDb7")]
-    given = (write_rows(tmp_path / "rows.jsonl", rows), target, "--no-benchmarks", "--suffix", "", "--swap.grader")
+    rows = [
+        {"problem": f"Which of {n}?", "answer": answer, "options": options}
+        for n, answer in enumerate("BDb7")
+    ]
+    given = (
+        write_rows(tmp_path / "rows.jsonl", rows),
+        target,
+        "--no-benchmarks",
+        "--suffix",
+        "",
+        "--swap.grader",
+    )
     assert run(*given, "multiple_choice") == 0
     assert read_rows(target) == [rows[0], rows[2]]
     report = capsys.readouterr().out
     assert "1 dropped: an answer that is no option's letter" in report
     assert "1 dropped: an answer that is not a letter" in report
     assert run(*given, "multiple") == 2
-    assert capsys.readouterr().err.startswith("error: --swap.grader is 'multiple'; use one of math, multiple_choice")
+    assert capsys.readouterr().err.startswith(
+        "error: --swap.grader is 'multiple'; use one of math, multiple_choice"
+    )
 
 
 def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
     """As MedQA has them: the answer's text is in `answer`, its letter in `answer_idx`."""
-    row = {"question": "Which?", "answer": "7", "answer_idx": "B", "options": ["4", "7"], "problem": "Another one."}
+    row = {
+        "question": "Which?",
+        "answer": "7",
+        "answer_idx": "B",
+        "options": ["4", "7"],
+        "problem": "Another one.",
+    }
     source, target = write_rows(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
     keys = ("--problem-key", "question", "--answer-key", "answer_idx", "--no-benchmarks")
     assert run(source, target, *keys, "--swap.grader", "multiple_choice") == 0
-    assert read_rows(target) == [{"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}]
+    assert read_rows(target) == [
+        {"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}
+    ]
 
 
 def test_wrappers_are_named_and_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):
-    problems = ["What is $3 + 4$?", *(f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6))]
+    problems = [
+        "What is $3 + 4$?",
+        *(f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6)),
+    ]
     form = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQuestion: {} Answer:<|im_end|>\n<|im_start|>"
     rows = [{"problem": form.format(problem), "answer": "7"} for problem in problems]
     source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     monkeypatch.setattr(
-        "openrlhf_swap.prepare.load_benchmark", lambda name, folder: [Problem(name, "What is $3+4$?", "7")]
+        "openrlhf_swap.prepare.load_benchmark",
+        lambda name, folder: [Problem(name, "What is $3+4$?", "7")],
     )
     assert run(source, output, "--suffix", "") == 0
     report = capsys.readouterr().out
     assert "1 of these inside 'Question ... Answer:'" in report
-    assert "4 prompts have special tokens of a chat template in their text; --strip-templates" in report
+    assert (
+        "4 prompts have special tokens of a chat template in their text; --strip-templates"
+        in report
+    )
     (removed,) = read_rows(removed_path(output))
     assert (removed["benchmark"], removed["wrapper"]) == ("math500", "Question ... Answer:")
     assert read_rows(output) == rows[1:]
     assert run(source, output, "--suffix", "", "--strip-templates") == 0
     assert "special tokens" not in capsys.readouterr().out
-    assert [row["problem"] for row in read_rows(output)] == [f"Question: {text} Answer:" for text in problems[1:]]
+    assert [row["problem"] for row in read_rows(output)] == [
+        f"Question: {text} Answer:" for text in problems[1:]
+    ]

@@ -23,7 +23,9 @@ TEXTS = [r"</think> \boxed{579}", r"\boxed{579}"]
 
 @pytest.fixture
 def engine(monkeypatch, tokenizer):
-    """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not end."""
+    """Half of its answers to a prompt are 579, the other half are 579 in a thought that does not
+    end.
+    """
     made = EngineOfVllm(tokenizer, lambda _, parameters: TEXTS * (parameters.n // 2))
 
     def open_engine(model, longest, max_model_len, **options):
@@ -35,8 +37,17 @@ def engine(monkeypatch, tokenizer):
 
 
 def run(tmp_path, *extra, rows=ROWS):
-    path = rows_file(tmp_path / "prompts.jsonl", [{**row, "answer": str(row["answer"])} for row in rows])
-    flags = ["--model", str(POLICY), "--dataset", path, "--output", str(tmp_path / "new" / "reference.jsonl")]
+    path = rows_file(
+        tmp_path / "prompts.jsonl", [{**row, "answer": str(row["answer"])} for row in rows]
+    )
+    flags = [
+        "--model",
+        str(POLICY),
+        "--dataset",
+        path,
+        "--output",
+        str(tmp_path / "new" / "reference.jsonl"),
+    ]
     return run_command(reference.main, [*flags, "--samples", "4", *extra])
 
 
@@ -83,10 +94,16 @@ def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, f
 
 def test_another_grader_gets_the_row(tmp_path, engine):
     answers = {"What is 500 + 78?": "578", "What is 500 + 79?": "600"}
-    rows = [{"problem": problem, "answer": answer, "tolerance": 1} for problem, answer in answers.items()]
+    rows = [
+        {"problem": problem, "answer": answer, "tolerance": 1}
+        for problem, answer in answers.items()
+    ]
     assert run(tmp_path, "--swap.grader", "support.verifiers:nearness", rows=rows) == 0
     found = read_rows(tmp_path / "new" / "reference.jsonl")
-    assert sorted(row["accuracy"] for row in found) == [0.0, 0.5]  # a thought that does not end is never right
+    assert sorted(row["accuracy"] for row in found) == [
+        0.0,
+        0.5,
+    ]  # a thought that does not end is never right
 
 
 @pytest.mark.parametrize(

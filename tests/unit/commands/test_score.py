@@ -21,7 +21,12 @@ from openrlhf_swap.files import read_rows, write_rows
 def rows():
     rng = random.Random(3)
     return [
-        {"problem": p.question, "answer": p.answer, "response": overthinking_trace(p, rng), "source": i}
+        {
+            "problem": p.question,
+            "answer": p.answer,
+            "response": overthinking_trace(p, rng),
+            "source": i,
+        }
         for i, p in zip(range(6), problems(21), strict=False)
     ]
 
@@ -29,21 +34,39 @@ def rows():
 def run(tmp_path, rows, *extra, name="scores.jsonl"):
     """Rows, or lines as they are; returns status and scored rows."""
     source, target = tmp_path / "rows.jsonl", tmp_path / name
-    lines = (row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode() for row in rows)
+    lines = (
+        row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode()
+        for row in rows
+    )
     source.write_bytes(b"".join(line + b"\n" for line in lines))
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target), "--swap.step_tokens", "8"]
-    status = run_command(score.main, [*argv, "--swap.close_template", CLOSE.replace("\n", "\\n"), *extra])
+    argv = [
+        "--model",
+        str(POLICY),
+        "--input",
+        str(source),
+        "--output",
+        str(target),
+        "--swap.step_tokens",
+        "8",
+    ]
+    status = run_command(
+        score.main, [*argv, "--swap.close_template", CLOSE.replace("\n", "\\n"), *extra]
+    )
     return status, list(read_rows(target))
 
 
 def tokens_of(tokenizer, *texts):
-    return [token for text in texts for token in tokenizer(text, add_special_tokens=False)["input_ids"]]
+    return [
+        token for text in texts for token in tokenizer(text, add_special_tokens=False)["input_ids"]
+    ]
 
 
 def mean_logprob(model, head, tail):
     """Of the tail's tokens, by a forward of the whole."""
     logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
-    return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(tail)
+    return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(
+        tail
+    )
 
 
 def test_scores_against_the_definition(tmp_path, rows, tokenizer):
@@ -61,13 +84,19 @@ def test_scores_against_the_definition(tmp_path, rows, tokenizer):
 
         expected = []
         for text in ["", *("".join(result["steps"][: k + 1]) for k in range(len(result["steps"])))]:
-            head = tokens_of(tokenizer, f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE)
+            head = tokens_of(
+                tokenizer, f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE
+            )
             expected.append(mean_logprob(model, head, tokens_of(tokenizer, row["answer"])))
         assert result["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
         assert result["answer_logprobs"] == pytest.approx(other["answer_logprobs"], abs=1e-4)
-        assert result["local_gains"] == pytest.approx([b - a for a, b in pairwise(expected)], abs=1e-4)
+        assert result["local_gains"] == pytest.approx(
+            [b - a for a, b in pairwise(expected)], abs=1e-4
+        )
         best = [max(expected[: k + 1]) for k in range(len(expected))]
-        gains = [max(0.0, value - before) for before, value in zip(best, expected[1:], strict=False)]
+        gains = [
+            max(0.0, value - before) for before, value in zip(best, expected[1:], strict=False)
+        ]
         assert result["gains"] == pytest.approx(gains, abs=1e-4)
 
 
@@ -109,7 +138,9 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
-    """Blank lines count as lines, new rows may follow, and another problem, answer or response is another input."""
+    """Blank lines count as lines, new rows may follow, and another problem, answer or response is
+    another input.
+    """
     target = tmp_path / "scores.jsonl"
     _, before = run(tmp_path, [b"", *rows[:2]])
     assert [row["row"] for row in before] == [1, 2]
@@ -124,7 +155,9 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     ):
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith(f"error: --input is not the file that the rows in {target} are the scores of: row ")
+        assert line.startswith(
+            f"error: --input is not the file that the rows in {target} are the scores of: row "
+        )
         assert line.endswith(" differs; use another --output")
 
 
@@ -138,7 +171,9 @@ HOSTILE = {
     "the answer ' $ $ ' is empty; give every problem a non-empty answer": BLANK,
     "longer than the model's context of 1024 tokens": json.dumps(LONG).encode(),
     "a lone surrogate": b'{"problem": "\\ud800", "answer": "3", "response": "3"}',
-    "a number of more than 4300 digits": b'{"problem": "p", "answer": 1' + b"0" * 5000 + b', "response": "3"}',
+    "a number of more than 4300 digits": b'{"problem": "p", "answer": 1'
+    + b"0" * 5000
+    + b', "response": "3"}',
     "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "zero bytes, as a crash leaves them": b"\0" * 4096,
     "no problem": b'{"problem": null, "answer": "3", "response": "3"}',
@@ -155,7 +190,11 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
     assert (status, [row["row"] for row in scored]) == (0, [0, 13, 14])
-    assert (scored[1]["steps"], scored[1]["gains"], len(scored[1]["answer_logprobs"])) == ([], [], 1)
+    assert (scored[1]["steps"], scored[1]["gains"], len(scored[1]["answer_logprobs"])) == (
+        [],
+        [],
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +203,10 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
         (["--input", "missing.jsonl"], "--input is missing.jsonl, which cannot be read: "),
         (["--swap.step_tokens", "0"], "--swap.step_tokens is '0'"),
         (["--swap.newline_patience", "0.5"], "--swap.newline_patience is '0.5'"),
-        (["--swap.scoring", "quick"], "--swap.scoring is 'quick', which should be 'shared_prefix' or 'per_prefix'"),
+        (
+            ["--swap.scoring", "quick"],
+            "--swap.scoring is 'quick', which should be 'shared_prefix' or 'per_prefix'",
+        ),
         (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
     ],
 )
@@ -195,9 +237,15 @@ def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
     rows = [off_by_one, rows[0]]
     status, scored = run(tmp_path, rows, "--swap.grader", "support.verifiers:nearness")
     assert status == 0
-    assert [(row["correct"], row["score"], row["status"]) for row in scored] == [(True, 0.5, "ok"), (True, 1.0, "ok")]
+    assert [(row["correct"], row["score"], row["status"]) for row in scored] == [
+        (True, 0.5, "ok"),
+        (True, 1.0, "ok"),
+    ]
     assert run(tmp_path, rows, "--swap.grader", "unit_tests", name="none") == (2, [])
-    assert "--swap.grader is unit_tests, whose tasks have no answer text to score" in capsys.readouterr().err
+    assert (
+        "--swap.grader is unit_tests, whose tasks have no answer text to score"
+        in capsys.readouterr().err
+    )
 
 
 def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):
@@ -223,17 +271,29 @@ AGENT = [
 
 @pytest.mark.parametrize("gain", ["call", "none"])
 def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer, gain):
-    """As a run writes them: the prompt is rendered, and the response's text, which lacks observations, is there."""
+    """As a run writes them: the prompt is rendered, and the response's text, which lacks
+    observations, is there.
+    """
     prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
-    given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": [{"text": "ones", "end": 3}]}
+    given = {
+        "prompt": prompt,
+        "answer": "83",
+        "turns": AGENT,
+        "reward": 1.0,
+        "steps": [{"text": "ones", "end": 3}],
+    }
     flags = ["--swap.steps", "turns", "--swap.observation_gain", gain]
-    status, (row,) = run(tmp_path, [{**given, "response": "".join(turn["action"] for turn in AGENT)}], *flags)
+    status, (row,) = run(
+        tmp_path, [{**given, "response": "".join(turn["action"] for turn in AGENT)}], *flags
+    )
     assert status == 0
     assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
 
     def score(*texts):
-        return mean_logprob(model, tokens_of(tokenizer, prompt, *texts, CLOSE), tokens_of(tokenizer, "83"))
+        return mean_logprob(
+            model, tokens_of(tokenizer, prompt, *texts, CLOSE), tokens_of(tokenizer, "83")
+        )
 
     first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
     start, after_first, after_second = score(), score(*first), score(*first, *second)
@@ -246,7 +306,10 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     # Another observation is another input, and turns alone are enough.
     other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]
     assert run(tmp_path, [{**row, "turns": other}], *flags)[0] == 2
-    assert run(tmp_path, [given], *flags, name="alone")[1][0]["answer_logprobs"] == row["answer_logprobs"]
+    assert (
+        run(tmp_path, [given], *flags, name="alone")[1][0]["answer_logprobs"]
+        == row["answer_logprobs"]
+    )
     (page,) = page_data([tmp_path / "alone"], SwapConfig(), 9)["problems"]
     ((shown,),) = page["columns"]
     assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]
@@ -255,7 +318,10 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
 
 
 def test_states_are_read_after_observations(tmp_path, rows):
-    agents = [{"problem": f"What is {a} + 36?", "answer": "83", "turns": AGENT} for a in (47, 46, 45, 44, 43, 42)]
+    agents = [
+        {"problem": f"What is {a} + 36?", "answer": "83", "turns": AGENT}
+        for a in (47, 46, 45, 44, 43, 42)
+    ]
     status, scored = run(tmp_path, agents, "--tokens-left", "--swap.steps", "turns")
     assert (status, {len(row["tokens_left"]) for row in scored}) == (0, {3})
 
@@ -272,13 +338,20 @@ def test_a_problem_is_rendered_with_the_arguments_of_the_template(tmp_path, rows
     shutil.copytree(POLICY, model)
     (model / "chat_template.jinja").unlink(missing_ok=True)
     settings = json.loads((model / "tokenizer_config.json").read_text())
-    template = "<|user|>{{ messages[0].content }}<|assistant|>{{ '<think>\n' if enable_thinking else '' }}"
-    (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
+    template = (
+        "<|user|>{{ messages[0].content }}<|assistant|>{{ '<think>\n' if enable_thinking else '' }}"
+    )
+    (model / "tokenizer_config.json").write_text(
+        json.dumps({**settings, "chat_template": template})
+    )
     given = ["--model", str(model), "--swap.end_of_thought", "</think>"]
     _, plain = run(tmp_path, rows[:2], name="plain")
     thinking = ["--data.chat_template_kwargs", '{"enable_thinking": true}']
     status, same = run(tmp_path, rows[:2], *given, *thinking, name="same")
-    assert (status, [row["answer_logprobs"] for row in same]) == (0, [row["answer_logprobs"] for row in plain])
+    assert (status, [row["answer_logprobs"] for row in same]) == (
+        0,
+        [row["answer_logprobs"] for row in plain],
+    )
     _, other = run(tmp_path, rows[:2], *given, name="other")
     assert other[0]["answer_logprobs"] != plain[0]["answer_logprobs"]
     assert run(tmp_path, rows[:2], *given, name="same")[0] == 2
@@ -290,7 +363,10 @@ def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
     shutil.copytree(POLICY, model)
     template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>\n"
     scores = {}
-    for name, text in {"told": template, "same": template.replace("<|user|>", "<|user|>42<|user|>", 1)}.items():
+    for name, text in {
+        "told": template,
+        "same": template.replace("<|user|>", "<|user|>42<|user|>", 1),
+    }.items():
         (model / "chat_template.jinja").write_text(text)
         flags = ["--model", str(model), *(["--system-prompt", "42"] if name == "told" else [])]
         _, scored = run(tmp_path, rows[:2], *flags, name=name)
@@ -298,7 +374,13 @@ def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
     assert scores["told"] == scores["same"]
     assert "warning" not in capsys.readouterr().out
     run(tmp_path, rows[:2], "--swap.step_tokens", "350", name="long")
-    assert "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more" in capsys.readouterr().out
+    assert (
+        "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more"
+        in capsys.readouterr().out
+    )
     (model / "chat_template.jinja").write_text("{% endif %}")
     assert run(tmp_path, rows[:2], "--model", str(model), name="broken") == (2, [])
-    assert "error: the model's chat template fails (Encountered unknown tag 'endif'.); " in capsys.readouterr().err
+    assert (
+        "error: the model's chat template fails (Encountered unknown tag 'endif'.); "
+        in capsys.readouterr().err
+    )

@@ -1,4 +1,6 @@
-"""Benchmarks: what is read from files and from the hub, also beyond mathematics, and what is refused."""
+"""Benchmarks: what is read from files and from the hub, also beyond mathematics, and what is
+refused.
+"""
 
 import dataclasses
 import json
@@ -9,7 +11,15 @@ from pathlib import Path
 import pytest
 from support.confined import confined
 
-from openrlhf_swap.data.benchmarks import BENCHMARKS, CHOOSE, PAPER_BENCHMARKS, Problem, checksum, gpqa, load_benchmark
+from openrlhf_swap.data.benchmarks import (
+    BENCHMARKS,
+    CHOOSE,
+    PAPER_BENCHMARKS,
+    Problem,
+    checksum,
+    gpqa,
+    load_benchmark,
+)
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.evaluation.measures import measure_benchmark
 from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
@@ -30,10 +40,14 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     path = tmp_path / "own.jsonl"
     write_rows(path, [{"problem": "1+1", "answer": "$2$"}, {"problem": "2+2", "answer": 4}])
     assert load_benchmark(str(path)) == [Problem("0", "1+1", "2"), Problem("1", "2+2", "4")]
-    write_rows(path, [{"problem": "1+1", "answer": ["$2$"]}, {"problem": "x^2=4", "answer": ["2,-2"]}])
+    write_rows(
+        path, [{"problem": "1+1", "answer": ["$2$"]}, {"problem": "x^2=4", "answer": ["2,-2"]}]
+    )
     assert [problem.answer for problem in load_benchmark(str(path))] == ["2", "2,-2"]
     # A line separator inside a text does not end the line.
-    path.write_text(json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n")
+    path.write_text(
+        json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n"
+    )
     assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
     with pytest.raises(DataError, match="1 duplicate ids"):
@@ -43,15 +57,27 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (b'{"problem": null, "answer": "2"}', ", row 2: problem is null; give every row a problem and an answer"),
+        (
+            b'{"problem": null, "answer": "2"}',
+            ", row 2: problem is null; give every row a problem and an answer",
+        ),
         (b'{"answer": "2"}', ", row 2: problem is null"),
         (b'{"problem": " ", "answer": "2"}', ', row 2: problem is " "'),
-        (b'{"problem": "1", "answer": ""}', ', row 2: answer is ""; give every row a problem and an answer'),
+        (
+            b'{"problem": "1", "answer": ""}',
+            ', row 2: answer is ""; give every row a problem and an answer',
+        ),
         (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
         (b'{"problem": "1", "answer": {"a": 1}}', ', row 2: answer is {"a": 1}'),
-        (b'{"problem": "1", "answer": ["3", ""]}', ', row 2: answer is ["3", ""]; give every row a problem and'),
+        (
+            b'{"problem": "1", "answer": ["3", ""]}',
+            ', row 2: answer is ["3", ""]; give every row a problem and',
+        ),
         (b'{"problem": "1", "answer": []}', ", row 2: answer is []"),
-        (b'{"problem": "1", "answer": "\xe9"}', " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29"),
+        (
+            b'{"problem": "1", "answer": "\xe9"}',
+            " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29",
+        ),
         (b"\0" * 512, " cannot be read: row 2: zero bytes, as a crash leaves them"),
     ],
 )
@@ -64,12 +90,18 @@ def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
 
 
 def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
-    assert all(re.fullmatch("[0-9a-f]{40}", benchmark.revision) for benchmark in BENCHMARKS.values())
+    assert all(
+        re.fullmatch("[0-9a-f]{40}", benchmark.revision) for benchmark in BENCHMARKS.values()
+    )
     # The same loading code on local data sets with the hub's columns.
     rows = {
         "amc23": [{"question": f"q{n}", "answer": "27.0"} for n in range(40)],
-        "gsm8k": [{"question": f"q{n}", "answer": "1,000 + 18 = ...\n#### 1,018"} for n in range(1319)],
-        "olympiadbench": [{"question": f"q{n}", "final_answer": [r"$\frac{1}{2}$"]} for n in range(674)],
+        "gsm8k": [
+            {"question": f"q{n}", "answer": "1,000 + 18 = ...\n#### 1,018"} for n in range(1319)
+        ],
+        "olympiadbench": [
+            {"question": f"q{n}", "final_answer": [r"$\frac{1}{2}$"]} for n in range(674)
+        ],
     }
     expected = {"amc23": "27", "gsm8k": "1018", "olympiadbench": r"\frac{1}{2}"}
     for name, lines in rows.items():
@@ -79,7 +111,11 @@ def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
         local = dataclasses.replace(benchmark, hub=str(tmp_path / name), subset=None)
         monkeypatch.setitem(BENCHMARKS, name, local)
         problems = load_benchmark(name)
-        assert (problems[1].id, problems[1].problem, problems[1].answer) == (f"{name}-1", "q1", expected[name])
+        assert (problems[1].id, problems[1].problem, problems[1].answer) == (
+            f"{name}-1",
+            "q1",
+            expected[name],
+        )
     write_rows(tmp_path / "amc23" / "test.jsonl", rows["amc23"][:39])
     with pytest.raises(DataError, match="AMC23 has 39 problems; it should have 40"):
         load_benchmark("amc23")
@@ -101,14 +137,20 @@ def test_the_checksum_ignores_order_and_white_space():
     assert checksum(["ab"]) != checksum(["a", "b"])
 
 
-@pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
+@pytest.mark.skipif(
+    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
+)
 @pytest.mark.parametrize("name", [*PAPER_BENCHMARKS, "gsm8k"])
 def test_reference_answers_are_correct_against_themselves(name):
     problems = load_benchmark(name, Path(os.environ["BENCHMARK_DATA"]))
     grader = Grader()
-    grades = grader.grade_many([(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems])
+    grades = grader.grade_many(
+        [(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems]
+    )
     grader.close()
-    wrong = {problem.id for problem, grade in zip(problems, grades, strict=True) if not grade.correct}
+    wrong = {
+        problem.id for problem, grade in zip(problems, grades, strict=True) if not grade.correct
+    }
     assert wrong == set()
 
 
@@ -120,7 +162,13 @@ GPQA = {
     "Incorrect Answer 3": "Paris",
     "Record ID": "rec1",
 }
-MMLU_PRO = {"question_id": 7, "question": "1 + 1?", "options": ["1", "2", "3"], "answer": "B", "answer_index": 1}
+MMLU_PRO = {
+    "question_id": 7,
+    "question": "1 + 1?",
+    "options": ["1", "2", "3"],
+    "answer": "B",
+    "answer_index": 1,
+}
 
 
 @pytest.fixture
@@ -137,7 +185,9 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     options = problem.metadata["options"]
     assert sorted(options) == ["Bergen", "Oslo", "Paris", "Rome"]
     assert options["ABCD".index(problem.answer)] == "Oslo"
-    listing = "\n".join(f"({letter}) {option}" for letter, option in zip("ABCD", options, strict=True))
+    listing = "\n".join(
+        f"({letter}) {option}" for letter, option in zip("ABCD", options, strict=True)
+    )
     assert problem.problem == f"Which city is the capital of Norway?\n\n{listing}\n\n{CHOOSE}"
     assert (problem.grader, problem.instructed) == ("multiple_choice", True)
     # The same in every run, and not in the same place for every question.
@@ -166,7 +216,10 @@ def test_incomplete_copies_are_refused(tmp_path, own_file):
         ({**MMLU_PRO, "options": "123"}, "options is '123', which is not a list of texts"),
         ({**MMLU_PRO, "options": [1, 2]}, "options is '[1, 2]', which is not a list of texts"),
         ({**MMLU_PRO, "answer": 1}, "answer is '1', which is not text"),
-        ({**MMLU_PRO, "answer": "D"}, 'an answer that is no option\'s letter: "D"; correct the row'),
+        (
+            {**MMLU_PRO, "answer": "D"},
+            'an answer that is no option\'s letter: "D"; correct the row',
+        ),
         ({**MMLU_PRO, "answer": "2"}, 'an answer that is not a letter: "2"; correct the row'),
     ],
 )
@@ -189,19 +242,30 @@ def test_problems_of_two_graders_belong_into_two_files(own_file):
 
 def evaluate(folder, path, texts, *flags):
     """Grade samples as an evaluation does; `texts` has one for each problem."""
-    args = parse(["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags])
+    args = parse(
+        ["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags]
+    )
     ((name, problems),) = load_problems(args).items()
     requests = missing_samples(folder, {name: problems}, 1, SUFFIX)
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
-    rows = [{"id": p.id, "sample": 0, "text": text, **counts} for p, text in zip(problems, texts, strict=True)]
+    rows = [
+        {"id": p.id, "sample": 0, "text": text, **counts}
+        for p, text in zip(problems, texts, strict=True)
+    ]
     write_rows(rows_path("samples", folder, name), rows)
-    write_rows(rows_path("problems", folder, name), [{"id": p.id, "grader": p.grader} for p in problems])
+    write_rows(
+        rows_path("problems", folder, name), [{"id": p.id, "grader": p.grader} for p in problems]
+    )
     grader = Grader(processes=1, verifier=problems[0].grader)
     if args.grade_again:
         rows_path("grades", folder, name).unlink()
     grade_file(folder, name, problems, grader, "</think>")
     grader.close()
-    return requests, list(read_rows(rows_path("grades", folder, name))), measure_benchmark(folder, name).values
+    return (
+        requests,
+        list(read_rows(rows_path("grades", folder, name))),
+        measure_benchmark(folder, name).values,
+    )
 
 
 def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):
@@ -209,8 +273,13 @@ def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):
     correct = load_benchmark(path)[0].answer
     texts = [f"hm</think>The answer is ({correct}).", r"</think>\boxed{C}"]
     requests, grades, values = evaluate(tmp_path, path, texts)
-    assert not any(request.text.endswith(SUFFIX) for request in requests)  # they have an instruction of their own
-    assert [(grade["correct"], grade["answer"]) for grade in grades] == [(True, correct), (False, "C")]
+    assert not any(
+        request.text.endswith(SUFFIX) for request in requests
+    )  # they have an instruction of their own
+    assert [(grade["correct"], grade["answer"]) for grade in grades] == [
+        (True, correct),
+        (False, "C"),
+    ]
     assert values["accuracy"] == 0.5 and "score" not in values
 
 
@@ -228,7 +297,9 @@ def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
 
 
 def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
-    path = own_file({"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"})
+    path = own_file(
+        {"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"}
+    )
     flags = ["--swap.grader", "support.verifiers:nearness"]
     requests, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
     assert requests[0].text.endswith(SUFFIX)
@@ -238,8 +309,12 @@ def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
     ]
     assert (values["accuracy"], values["score"]) == (0.5, 0.375)
     # Grades of one grader are not mixed with those of another.
-    with pytest.raises(ConfigError, match=r"--benchmarks has own, .* has another grader than .* add --grade-again"):
+    with pytest.raises(
+        ConfigError, match=r"--benchmarks has own, .* has another grader than .* add --grade-again"
+    ):
         evaluate(tmp_path, path, ["41", "7"])
     assert evaluate(tmp_path, path, ["41", "7"], "--grade-again")[2]["accuracy"] == 0.5
-    with pytest.raises(ConfigError, match=r"--swap.grader is support.verifiers:crashes, which fails on an empty"):
+    with pytest.raises(
+        ConfigError, match=r"--swap.grader is support.verifiers:crashes, which fails on an empty"
+    ):
         evaluate(tmp_path / "new", path, ["", ""], "--swap.grader", "support.verifiers:crashes")

@@ -1,4 +1,6 @@
-"""Which rows are dropped: the same problems and near-duplicates, and which text around a problem is ignored."""
+"""Which rows are dropped: the same problems and near-duplicates, and which text around a problem is
+ignored.
+"""
 
 import html
 import json
@@ -98,7 +100,10 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=8), st.integers(1, 999), st.randoms())
 def test_any_mixture_of_spellings_has_one_key(pieces, number, rng):
     def copy(value):
-        words = [*(rng.choice(piece) for piece in pieces), rng.choice([f"{value}", f"${value}$.", f"\\({value}\\)!"])]
+        words = [
+            *(rng.choice(piece) for piece in pieces),
+            rng.choice([f"{value}", f"${value}$.", f"\\({value}\\)!"]),
+        ]
         return rng.choice([" ", "  ", "\n"]).join(words)
 
     assert same(copy(number), copy(number))
@@ -109,7 +114,9 @@ def test_any_mixture_of_spellings_has_one_key(pieces, number, rng):
 @given(st.text(max_size=300))
 def test_any_text_can_be_read(text):
     assert same(text, f"  {text.upper().lower()} ") or text.lower() != text.upper().lower()
-    assert find(text, BenchmarkIndex({"own": [Problem("p", text, "1")]})) == Match("own", "p", exact=True)
+    assert find(text, BenchmarkIndex({"own": [Problem("p", text, "1")]})) == Match(
+        "own", "p", exact=True
+    )
 
 
 SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Given that $z_0=\dfrac{1}{137}+i$, "
@@ -121,10 +128,21 @@ SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Give
         # A word of a long problem replaced, and a fraction written differently.
         (DIE, DIE.replace("any one of the", "each of the").replace("47/288", r"\frac{47}{288}")),
         # The same problem, asked for another form of the answer: one text contains the other.
-        (DIE, DIE.replace("Find the", "Given that the").replace("$F$.", "$F$ is $m/n$, find $m+n$.")),
-        (SEQUENCE + "find $z_{2002}$.", SEQUENCE + "and $z_{2002}=a+bi$, where $a$ and $b$ are real, find $a+b$."),
+        (
+            DIE,
+            DIE.replace("Find the", "Given that the").replace("$F$.", "$F$ is $m/n$, find $m+n$."),
+        ),
+        (
+            SEQUENCE + "find $z_{2002}$.",
+            SEQUENCE + "and $z_{2002}=a+bi$, where $a$ and $b$ are real, find $a+b$.",
+        ),
         # A hint appended.
-        (DIE, DIE + " Hint: " + "name the unknown probability and write down what the sum of two faces needs. " * 4),
+        (
+            DIE,
+            DIE
+            + " Hint: "
+            + "name the unknown probability and write down what the sum of two faces needs. " * 4,
+        ),
         # Without numbers a long text says enough.
         (
             "Every card has a picture of one shape in one of several colors and shades, with every combination "
@@ -178,13 +196,15 @@ def test_thresholds():
         words = [letters[n // 26] + letters[n % 26] for n in range(length)]
         return " ".join("other" + word if n in replaced else word for n, word in enumerate(words))
 
-    # 42 words are 40 triples: each word is in 3 of them, the last but one in 2. Shared: 40 - 3 - 3 - 2 = 32, just 80%.
+    # 42 words are 40 triples: each word is in 3 of them, the last but one in 2. Shared: 40 - 3 - 3
+    # - 2 = 32, just 80%.
     assert near(text(42), text(42, 10, 20, 40))
     # 40 - 3 - 3 - 3 = 31.
     assert not near(text(42), text(42, 10, 20, 39))
     # 39 triples are a short text, and this one has no numbers.
     assert not near(text(41), text(41, 10))
-    # 38 words and two numbers are 38 triples. Of the words 37/38 = 97% are shared, then 36/38 = 94.7%.
+    # 38 words and two numbers are 38 triples. Of the words 37/38 = 97% are shared, then 36/38 =
+    # 94.7%.
     assert near(text(38) + " 7 9", text(38, 20) + " 7 9")
     assert not near(text(38) + " 7 9", text(38, 20, 37) + " 7 9")
 
@@ -194,7 +214,12 @@ def test_a_better_match_is_not_hidden_by_a_likelier_one():
         "When two such dice are", "If two of these dice are"
     )
     index = BenchmarkIndex(
-        {"own": [Problem("other number", DIE.replace("288", "289"), ""), Problem("it", reworded, "")]}
+        {
+            "own": [
+                Problem("other number", DIE.replace("288", "289"), ""),
+                Problem("it", reworded, ""),
+            ]
+        }
     )
     assert find(DIE, index) == Match("own", "it", exact=False)
 
@@ -212,13 +237,32 @@ def test_a_figure_counts_where_the_words_say_little():
 
 def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     rng = random.Random(3)
-    words = ["sum", "of", "all", "integers", "that", "are", "less", "than", "number", "divide", "its", "square"]
-    bench = [" ".join(rng.choices([*words, "7", "12", "x"], k=rng.randint(6, 60))) for _ in range(60)]
+    words = [
+        "sum",
+        "of",
+        "all",
+        "integers",
+        "that",
+        "are",
+        "less",
+        "than",
+        "number",
+        "divide",
+        "its",
+        "square",
+    ]
+    bench = [
+        " ".join(rng.choices([*words, "7", "12", "x"], k=rng.randint(6, 60))) for _ in range(60)
+    ]
     rows = []
     for text in bench:
         tokens = text.split()
         tokens[rng.randrange(len(tokens))] = rng.choice(words)
-        rows += [" ".join(tokens), " ".join(tokens + rng.choices(words, k=9)), " ".join(tokens[: len(tokens) // 3])]
+        rows += [
+            " ".join(tokens),
+            " ".join(tokens + rng.choices(words, k=9)),
+            " ".join(tokens[: len(tokens) // 3]),
+        ]
     index = BenchmarkIndex({"own": [Problem(str(n), text, "") for n, text in enumerate(bench)]})
     texts = [read_text(text) for text in bench]
     found = 0
@@ -230,12 +274,20 @@ def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     assert 20 < found < len(rows) - 20  # the test sees both sides
 
 
-# Known from reading: what is in the benchmark as it stands, and what is reworded there or asked for another form of
-# answer. One is another question about the same balloon (ds-math-3304).
+# Known from reading: what is in the benchmark as it stands, and what is reworded there or asked for
+# another form of answer. One is another question about the same balloon (ds-math-3304).
 POOLS = {
     "deepscaler_pool_aime": (
         "math500",
-        {"ds-aime-1", "ds-aime-177", "ds-aime-302", "ds-aime-560", "ds-aime-725", "ds-aime-744", "ds-aime-786"},
+        {
+            "ds-aime-1",
+            "ds-aime-177",
+            "ds-aime-302",
+            "ds-aime-560",
+            "ds-aime-725",
+            "ds-aime-744",
+            "ds-aime-786",
+        },
         {"ds-aime-188", "ds-aime-326", "ds-aime-454"},
     ),
     "deepscaler_pool_math": ("olympiadbench", {"ds-math-4520", "ds-math-6844"}, {"ds-math-3304"}),
@@ -244,8 +296,12 @@ POOLS = {
 }
 
 
-@pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
-@pytest.mark.skipif("TRAIN_DATA" not in os.environ, reason="TRAIN_DATA names no folder with the training pools")
+@pytest.mark.skipif(
+    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
+)
+@pytest.mark.skipif(
+    "TRAIN_DATA" not in os.environ, reason="TRAIN_DATA names no folder with the training pools"
+)
 def test_the_real_pools():
     index = BenchmarkIndex(local_benchmarks())
     for name, (benchmark, same_ids, near_ids) in POOLS.items():
@@ -253,7 +309,9 @@ def test_the_real_pools():
             rows = [json.loads(line) for line in file]
         matches = {row["id"]: find(row["problem"], index) for row in rows}
         assert {row_id for row_id, match in matches.items() if match and match.exact} == same_ids
-        assert {row_id for row_id, match in matches.items() if match and not match.exact} == near_ids
+        assert {
+            row_id for row_id, match in matches.items() if match and not match.exact
+        } == near_ids
         assert all(matches[row_id].benchmark == benchmark for row_id in same_ids)
 
 
@@ -265,7 +323,10 @@ DAPO = (
     'Remember to put your answer on its own line after "Answer:".'
 )
 SUBJECTS = ["apples", "pears", "plums", "figs", "nuts", "limes", "dates", "peas", "beans", "leeks"]
-PROBLEMS = [f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}" for n, kind in enumerate(SUBJECTS)]
+PROBLEMS = [
+    f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}"
+    for n, kind in enumerate(SUBJECTS)
+]
 
 
 def reasons_of(problems, index):
@@ -284,7 +345,9 @@ FORMS = {
         f"<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{text}<\uff5cAssistant\uff5c><think>\n"
     ),
     "Mistral": lambda text, n: f"<s>[INST] {text} [/INST]",
-    "Gemma": lambda text, n: f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n",
+    "Gemma": lambda text, n: (
+        f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n"
+    ),
     "short labels": lambda text, n: f"Q: {text}\nA:",
     "German, glued": lambda text, n: f"Aufgabe {n}:{text}Lösung:",
     "Chinese behind": lambda text, n: f"{text}请一步一步地推理并把最终答案放在\\boxed{{}}中。",
@@ -296,7 +359,9 @@ FORMS = {
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
     "JSON in JSON": lambda text, n: json.dumps({"body": json.dumps({"id": n, "question": text})}),
-    "an example in front": lambda text, n: f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:",
+    "an example in front": lambda text, n: (
+        f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:"
+    ),
     "a quotation": lambda text, n: "\n".join(f"> {line}" for line in text.split("\n")),
     "labelled numbers": lambda text, n: f"Q{n}) {text}",
     "a switch behind": lambda text, n: f"{text} /no_think",
@@ -313,9 +378,18 @@ SHORT = [
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_copy_of_a_benchmark_problem_is_found_in_its_wrapper(form):
-    index = BenchmarkIndex({"math500": [Problem(str(n), text, "7") for n, text in enumerate(SHORT)]})
+    index = BenchmarkIndex(
+        {"math500": [Problem(str(n), text, "7") for n, text in enumerate(SHORT)]}
+    )
     reasons = reasons_of([form(text, n) for n, text in enumerate(SHORT + PROBLEMS)], index)
-    assert [reason and reason["benchmark_id"] for reason in reasons] == ["0", "1", "2", "3", "4", *[None] * 10]
+    assert [reason and reason["benchmark_id"] for reason in reasons] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        *[None] * 10,
+    ]
     plain = {"Llama", "DeepSeek", "Mistral", "Gemma", "doubled backslashes"}
     assert ("wrapper" in reasons[0]) == (form not in [FORMS[name] for name in plain])
 
@@ -354,8 +428,14 @@ NEAR_MISSES = [
     ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 100$."),
     ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 10 - 3x + 5$."),
     ("How many primes are less than 20?", "How many primes are less than 200?"),
-    ("How many primes are less than 20?", "How many primes are less than 20 and leave a remainder of 1 when halved?"),
-    ("How many primes are less than 20?", "Let $k$ be a digit. How many primes are less than 20k, if k is 3?"),
+    (
+        "How many primes are less than 20?",
+        "How many primes are less than 20 and leave a remainder of 1 when halved?",
+    ),
+    (
+        "How many primes are less than 20?",
+        "Let $k$ be a digit. How many primes are less than 20k, if k is 3?",
+    ),
     ("How many primes are less than 20?", "How many squares are less than 20?"),
     ("Simplify $\\frac{x^2-4}{x-2}$.", "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$."),
     (
@@ -369,10 +449,16 @@ NEAR_MISSES = [
         "What is the area of the circle that touches the sides of a square of side 6?",
     ),
     ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 60^\\circ \\cos 30^\\circ$."),
-    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted."),
+    (
+        "Compute $\\sin 60^\\circ$.",
+        "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted.",
+    ),
     ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 600^\\circ$."),
     ("Let $f(x)=x^2+5$. Find $f(3)$.", "Let $f(x)=x^2+5$. Find $f(4)$."),
-    ("Let $f(x)=x^2+5$. Find $f(3)$.", "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$."),
+    (
+        "Let $f(x)=x^2+5$. Find $f(3)$.",
+        "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$.",
+    ),
     ("Is 91 prime?", "Is 91 prime or is 97 prime, and which of the two is the larger number?"),
     ("Factor $x^2 - 9$.", "Factor $x^2 - 9x + 20$."),
 ]
@@ -382,8 +468,12 @@ NEAR_MISSES = [
 def test_problems_that_contain_a_benchmarks_words_stay(form):
     rows = list(dict.fromkeys(row for _, row in NEAR_MISSES))
     index = BenchmarkIndex({"own": [Problem(text, text, "1") for text, _ in NEAR_MISSES]})
-    reasons = reasons_of([FORMS[form](row, n) if form else row for n, row in enumerate(rows)], index)
-    assert [row for row, reason in zip(rows, reasons, strict=True) if reason and "benchmark" in reason] == (
+    reasons = reasons_of(
+        [FORMS[form](row, n) if form else row for n, row in enumerate(rows)], index
+    )
+    assert [
+        row for row, reason in zip(rows, reasons, strict=True) if reason and "benchmark" in reason
+    ] == (
         # After a formula's last number, a letter and a wrapper's words are not told apart.
         ["Solve for $x$: $2x = 10y$."] if form in ("verl", "short labels") else []
     )
@@ -397,13 +487,17 @@ def test_words_that_many_problems_end_with_are_part_of_a_benchmark_problem_too()
     assert reasons[1:] == [None] * 9
 
 
-@pytest.mark.skipif("BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies")
+@pytest.mark.skipif(
+    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
+)
 def test_every_benchmark_problem_is_found_in_a_mixture_of_wrappers():
     benchmarks = local_benchmarks()
     problems = [problem.problem for found in benchmarks.values() for problem in found]
     forms = list(FORMS.values())
     rows = [forms[n % len(forms)](text, n) for n, text in enumerate(problems)]
-    assert all(reason and "benchmark" in reason for reason in reasons_of(rows, BenchmarkIndex(benchmarks)))
+    assert all(
+        reason and "benchmark" in reason for reason in reasons_of(rows, BenchmarkIndex(benchmarks))
+    )
 
 
 def test_every_reason():
@@ -412,8 +506,16 @@ def test_every_reason():
     )
     table = [
         ("  \n", "1", {"reason": EMPTY_PROBLEM}),
-        ("what is 3+4", "7", {"reason": SAME_AS_BENCHMARK, "benchmark": "math500", "benchmark_id": "m/1"}),
-        (DIE + " Thanks", "", {"reason": NEAR_BENCHMARK, "benchmark": "aime24", "benchmark_id": "a-1"}),
+        (
+            "what is 3+4",
+            "7",
+            {"reason": SAME_AS_BENCHMARK, "benchmark": "math500", "benchmark_id": "m/1"},
+        ),
+        (
+            DIE + " Thanks",
+            "",
+            {"reason": NEAR_BENCHMARK, "benchmark": "aime24", "benchmark_id": "a-1"},
+        ),
         ("What is $3+5$?", " $ $ ", {"reason": EMPTY_ANSWER}),
         ("What is $3+5$?", r"\boxed{}", {"reason": UNPARSABLE_ANSWER}),
         ("What is $3+5$?", "8", None),  # the first with a usable answer

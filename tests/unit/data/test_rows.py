@@ -1,4 +1,6 @@
-"""Data files as users have them: each wrong one is answered with the file, the row and what is wrong."""
+"""Data files as users have them: each wrong one is answered with the file, the row and what is
+wrong.
+"""
 
 import json
 
@@ -29,7 +31,9 @@ def test_a_wrong_file_is_refused_at_once(tmp_path, name):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as error:
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)
-    assert str(error.value).startswith(f"--data.prompt_dataset is {tmp_path / name}, which cannot be read: {message}")
+    assert str(error.value).startswith(
+        f"--data.prompt_dataset is {tmp_path / name}, which cannot be read: {message}"
+    )
 
 
 def test_a_folder_and_a_column_that_is_not_there(tmp_path):
@@ -38,16 +42,34 @@ def test_a_folder_and_a_column_that_is_not_there(tmp_path):
         check_quickly("--eval.dataset", str(tmp_path / "folder.jsonl"), KEYS)
     row = {"question": "1", "answer": "2"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    with pytest.raises(DataError, match=r"--data.input_key is problem, but .* its columns are: question, answer"):
+    with pytest.raises(
+        DataError, match=r"--data.input_key is problem, but .* its columns are: question, answer"
+    ):
         check_quickly("--eval.dataset", str(tmp_path / "rows.jsonl"), KEYS)
 
 
 def test_bad_rows_have_numbers_and_do_not_stop_the_others(tmp_path):
     path = tmp_path / "rows.jsonl"
-    bad = [b"{", b'{"a": "\\udc80"}', b'{"a": ' + b"9" * 5000 + b"}", b'{"a": ' + b"[" * 100_000, b'"text"', b"\xe9"]
+    bad = [
+        b"{",
+        b'{"a": "\\udc80"}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+        b'{"a": ' + b"[" * 100_000,
+        b'"text"',
+        b"\xe9",
+    ]
     path.write_bytes(GOOD + b"\n".join(bad) + b"\n\n" + GOOD)
     entries = read_entries(path)
-    assert [entry.number for entry in entries] == [1, 2, 3, 4, 5, 6, 7, 9]  # the blank line is counted, but no row
+    assert [entry.number for entry in entries] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+        7,
+        9,
+    ]  # the blank line is counted, but no row
     assert [entry.row is None for entry in entries] == [False, *[True] * 6, False]
     assert describe_faults(entries) == (
         "row 2: not JSON (Expecting property name enclosed in double quotes at character 3), "
@@ -69,7 +91,9 @@ def test_good_files_of_each_kind(tmp_path):
         row,
         {"problem": "two\nlines", "answer": "0.50"},
     ]
-    (tmp_path / "index.csv").write_text(",problem,answer\n0,1+1,2\n1,2+2\n2,3+3,6,7\n")  # as pandas writes it
+    (tmp_path / "index.csv").write_text(
+        ",problem,answer\n0,1+1,2\n1,2+2\n2,3+3,6,7\n"
+    )  # as pandas writes it
     with_index = read_entries(tmp_path / "index.csv")
     assert with_index[0].row == {"": "0", "problem": "1+1", "answer": "2"}
     assert [entry.fault for entry in with_index[1:]] == ["more or fewer fields than the header"] * 2

@@ -14,16 +14,29 @@ ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 TOP = {path.name for path in ROOT.iterdir() if path.name not in ("data", "outputs")}
 SOURCES = {
     path.name
-    for folder in ("benchmarks", "docs", "evaluation", "examples", "openrlhf_swap", "scripts", "tests", ".")
+    for folder in (
+        "benchmarks",
+        "docs",
+        "evaluation",
+        "examples",
+        "openrlhf_swap",
+        "scripts",
+        "tests",
+        ".",
+    )
     for path in (ROOT / folder).glob("*" if folder == "." else "**/*")
 }
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def prose(page: Path) -> str:
     """Its text without blocks of code."""
-    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
 
 
 def spans(page: Path) -> list[str]:
@@ -73,24 +86,38 @@ def missing_name(span: str) -> bool:
 
 def missing_command(module: str) -> bool:
     spec = find_spec(module)
-    return spec is None or (spec.submodule_search_locations is not None and find_spec(f"{module}.__main__") is None)
+    return spec is None or (
+        spec.submodule_search_locations is not None and find_spec(f"{module}.__main__") is None
+    )
 
 
 def test_there_are_pages():
     names = {str(page.relative_to(ROOT)) for page in PAGES}
-    assert {"README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/README.md", "docs/method/method.md"} <= names
+    assert {
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "docs/README.md",
+        "docs/method/method.md",
+    } <= names
 
 
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
-    assert found == {link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")}
+    found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {
+        "README.md"
+    }
+    assert found == {
+        link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")
+    }
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     found = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-    assert found == set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE)) - {"docs/python.md"}
+    assert found == set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE)) - {
+        "docs/python.md"
+    }
 
 
 @pages
@@ -116,7 +143,9 @@ def test_commands_that_are_shown_can_be_run(page):
     assert [module for module in modules if missing_command(module)] == []
     named = re.findall(r"openrlhf-swap ((?:eval )?[a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
     assert [name for name in named if name not in COMMANDS] == []
-    scripts = re.findall(r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text)
+    scripts = re.findall(
+        r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text
+    )
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
 
@@ -131,10 +160,18 @@ def test_the_first_python_for_other_trainers_runs():
 def test_what_leads_nowhere_is_found():
     page = ROOT / "docs" / "README.md"
     assert missing_link(page, "use/nothing.md") and missing_link(page, "use/cluster.md#nowhere")
-    assert not missing_link(page, "use/cluster.md#what-has-been-run") and not missing_link(page, "../README.md")
-    assert missing_file("docs/nothing.md") and missing_file("scoring/nothing.py") and missing_file("nothing.sh")
+    assert not missing_link(page, "use/cluster.md#what-has-been-run") and not missing_link(
+        page, "../README.md"
+    )
+    assert (
+        missing_file("docs/nothing.md")
+        and missing_file("scoring/nothing.py")
+        and missing_file("nothing.sh")
+    )
     assert not missing_file("scoring/answer.py") and not missing_file("swap_config.json")
     assert missing_command("openrlhf_swap.nothing") and missing_command("openrlhf_swap.sizing")
     assert not missing_command("openrlhf_swap.train") and not missing_command("pytest")
     assert missing_name("algorithm.advantages.nothing") and missing_name("test_nothing")
-    assert not missing_name("algorithm.advantages.local_gains") and not missing_name("torch.nothing")
+    assert not missing_name("algorithm.advantages.local_gains") and not missing_name(
+        "torch.nothing"
+    )

@@ -10,7 +10,9 @@ from openrlhf_swap.flags.configuration import configure
 
 
 def test_the_preset_of_the_paper_trains_the_methods_of_the_page():
-    assert tuple(PRESETS["paper"]) == runpy.run_path(str(ROOT / "docs" / "make_recipes.py"))["METHODS"]
+    assert (
+        tuple(PRESETS["paper"]) == runpy.run_path(str(ROOT / "docs" / "make_recipes.py"))["METHODS"]
+    )
 
 
 @pytest.mark.parametrize("name", [name for rows in PRESETS.values() for name in rows])
@@ -19,7 +21,8 @@ def test_every_row_of_a_preset_names_its_objective(name):
     assert configure(flags, on_cpu=True).method.objective == name
 
 
-# By hand from the authors' scripts: mini-batch of responses, rates, KL, temperature and longest response.
+# By hand from the authors' scripts: mini-batch of responses, rates, KL, temperature and longest
+# response.
 NUMBERS = {
     "thinkprune": (2048, 1e-6, 0, 1.0, 4000),
     "lc_r1": (96, 2e-6, 0.04, 0.9, 8192),
@@ -35,6 +38,13 @@ NUMBERS = {
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_numbers_of_a_recipe(name):
     args = configure(["--swap.recipe", name], on_cpu=False).args
-    found = args.train.batch_size, args.actor.adam.lr, args.algo.kl.init_coef, args.rollout.temperature
+    found = (
+        args.train.batch_size,
+        args.actor.adam.lr,
+        args.algo.kl.init_coef,
+        args.rollout.temperature,
+    )
     assert (*found, args.rollout.max_new_tokens) == NUMBERS[name]
-    assert args.actor.adam.betas == [0.9, 0.999] and args.actor.adam.weight_decay == (0.0 if name == "lc_r1" else 0.01)
+    assert args.actor.adam.betas == [0.9, 0.999] and args.actor.adam.weight_decay == (
+        0.0 if name == "lc_r1" else 0.01
+    )

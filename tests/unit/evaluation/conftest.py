@@ -55,7 +55,10 @@ def evaluated(graded, tmp_path):
 def asked(evaluated):
     """The first of them, with its problems and the settings that it is sampled by again."""
     folder = evaluated / "base"
-    rows = [{"id": "p", "problem": "1 + 1", "answer": "2"}, {"id": "q", "problem": "2 + 2", "answer": "4"}]
+    rows = [
+        {"id": "p", "problem": "1 + 1", "answer": "2"},
+        {"id": "q", "problem": "2 + 2", "answer": "4"},
+    ]
     write_rows(rows_path("problems", folder, "own"), rows)
     settings = {"model": str(POLICY), "seed": 7, "temperature": 0.6, "top_p": 1.0, "max_tokens": 90}
     settings_path(folder).write_text(json.dumps({**read_settings(folder), **settings}))
@@ -69,8 +72,19 @@ def scored():
     def make(problem, correct, gains, tokens):
         steps = [f"step {k}\n" for k in range(len(gains))]
         return {
-            **{"benchmark": "own", "problem": problem, "answer": "2", "response": "".join(steps) + "</think>2"},
-            **{"correct": correct, "tokens": tokens, "gains": gains, "local_gains": gains, "steps": steps},
+            **{
+                "benchmark": "own",
+                "problem": problem,
+                "answer": "2",
+                "response": "".join(steps) + "</think>2",
+            },
+            **{
+                "correct": correct,
+                "tokens": tokens,
+                "gains": gains,
+                "local_gains": gains,
+                "steps": steps,
+            },
             "step_ends": [10 * k + 9 for k in range(len(gains))],
             "answer_logprobs": [-3.0 + sum(gains[:k]) for k in range(len(gains) + 1)],
         }

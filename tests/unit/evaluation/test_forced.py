@@ -19,11 +19,14 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     asked, tokenizer, monkeypatch, capsys
 ):
     engine, opened = EngineOfVllm(tokenizer, lambda *_: ["2}"]), []
-    monkeypatch.setattr(forced, "open_engine", lambda model, **options: opened.append(options) or engine)
+    monkeypatch.setattr(
+        forced, "open_engine", lambda model, **options: opened.append(options) or engine
+    )
     budgets = ["--budgets", "1", "10", "30", "1000", "0"]
     assert run_command(forced.main, [str(asked), *budgets, "--swap.close_template", CLOSE]) == 0
-    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token or none all answer 2, which is right
-    # for p; after ten, the second response to p is in its box already and answers 32.
+    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token or none all
+    # answer 2, which is right for p; after ten, the second response to p is in its box already and
+    # answers 32.
     accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
     assert list(read_rows(rows_path("forced", asked, "own"))) == rows
@@ -31,25 +34,34 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
 
     prompts = [ids for ids, _ in engine.asked]
     assert len(prompts) == 4 + 3 + 2 + 4
-    assert {(parameters.temperature, parameters.max_tokens) for _, parameters in engine.asked} == {(0, 64)}
+    assert {(parameters.temperature, parameters.max_tokens) for _, parameters in engine.asked} == {
+        (0, 64)
+    }
     (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
     first, second, last = (prompts[n][start:] for n in (0, 4, -1))
     close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
     longest = start + 1000 + len(close) + 64
     assert opened == [{"trust_remote_code": False, "longest": longest, "max_model_len": None}]
     assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close and last == close
-    assert second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]  # it has ended
+    assert (
+        second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]
+    )  # it has ended
 
 
 def test_without_graded_samples_there_is_nothing_to_force(tmp_path, capsys):
     assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9"]) == 2
-    assert "nothing holds no graded samples; make them with openrlhf-swap eval run" in capsys.readouterr().err
+    assert (
+        "nothing holds no graded samples; make them with openrlhf-swap eval run"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_model_with_code_of_its_own_is_refused_unless_it_is_trusted(asked, tmp_path, capsys):
     model = shutil.copytree(POLICY, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoConfig": "own.Config"}}))
+    (model / "config.json").write_text(
+        json.dumps({**config, "auto_map": {"AutoConfig": "own.Config"}})
+    )
     settings_path(asked).write_text(json.dumps({**read_settings(asked), "model": str(model)}))
     assert run_command(forced.main, [str(asked), "--budgets", "9"]) == 2
     message = f"error: the model of {asked} is {model}, which brings Python code of its own"

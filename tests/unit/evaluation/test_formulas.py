@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_swap.evaluation.page.formulas import ATTRIBUTES, FORMULA, TAGS, split_formulas, to_tree
+from openrlhf_swap.evaluation.page.formulas import (
+    ATTRIBUTES,
+    FORMULA,
+    TAGS,
+    split_formulas,
+    to_tree,
+)
 
 
 def parts(text):
@@ -22,7 +28,10 @@ def parts(text):
         ("so $x$ and \\(y\\).", ["$x$", "\\(y\\)"]),
         ("then \\[\nx^2\n\\] and $$y$$", ["\\[\nx^2\n\\]", "$$y$$"]),
         ("it is \\boxed{\\frac{1}{2}}", ["\\boxed{\\frac{1}{2}}"]),
-        ("\\[ \\begin{aligned}a&=b\\\\[4pt]c&=d\\end{aligned} \\]", 1),  # \\[ breaks a line, it opens nothing
+        (
+            "\\[ \\begin{aligned}a&=b\\\\[4pt]c&=d\\end{aligned} \\]",
+            1,
+        ),  # \\[ breaks a line, it opens nothing
         ("$5 and $6 or $7.", []),
         ("$5,$6 or $7.", []),
         ("\\$5 and $x$, then $", ["$x$"]),
@@ -42,7 +51,11 @@ def test_what_is_a_formula(text, formulas):
 def test_a_fraction_as_a_tree():
     inner = ["mfrac", ["mrow", ["mn", "1"]], ["mrow", ["mi", "x"]]]
     assert to_tree(r"\frac{1}{x}", False) == ["math", {"display": "inline"}, ["mrow", inner]]
-    assert to_tree("a<b", True) == ["math", {"display": "block"}, ["mrow", ["mi", "a"], ["mo", "<"], ["mi", "b"]]]
+    assert to_tree("a<b", True) == [
+        "math",
+        {"display": "block"},
+        ["mrow", ["mi", "a"], ["mo", "<"], ["mi", "b"]],
+    ]
     boxed = to_tree(r"\boxed{x}", False)
     assert boxed[2][1][:2] == ["mrow", {"class": "boxed"}]
 
@@ -54,15 +67,45 @@ def test_a_formula_cannot_do_more_than_be_one():
     assert '["mtext", "<script>"]' in text  # a text node
 
 
-PIECES = ["$", "\\(", "\\)", "\\[", "\\]", "{", "}", "\\frac", "\\left(", "^", "_", "&", "\\\\", "\n\n", "x", "1", " "]
-PIECES += ["\\begin{array}", "\\end{array}", "\\boxed{", "\\genfrac", "\\limits", "\\style", "\\hspace", "<b>", "%"]
+PIECES = [
+    "$",
+    "\\(",
+    "\\)",
+    "\\[",
+    "\\]",
+    "{",
+    "}",
+    "\\frac",
+    "\\left(",
+    "^",
+    "_",
+    "&",
+    "\\\\",
+    "\n\n",
+    "x",
+    "1",
+    " ",
+]
+PIECES += [
+    "\\begin{array}",
+    "\\end{array}",
+    "\\boxed{",
+    "\\genfrac",
+    "\\limits",
+    "\\style",
+    "\\hspace",
+    "<b>",
+    "%",
+]
 
 
 def allowed(tree):
     tag, *rest = tree
     attributes = rest[0] if rest and isinstance(rest[0], dict) else {}
     inside = all(isinstance(part, (str, dict)) or allowed(part) for part in rest)
-    return tag in TAGS and (attributes.keys() <= ATTRIBUTES or set(attributes) == {"class"}) and inside
+    return (
+        tag in TAGS and (attributes.keys() <= ATTRIBUTES or set(attributes) == {"class"}) and inside
+    )
 
 
 @settings(max_examples=300, deadline=None)

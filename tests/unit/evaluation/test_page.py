@@ -22,8 +22,13 @@ def embedded_data(page):
 
 
 def test_penalties_of_the_viewer_by_hand(scored):
-    # Right: 100 and 200 tokens, median 150, so the longer one has P = 50/150 = 1/3, on equal gains evenly: 1/6 a step.
-    rows = [scored("p", True, [1.0, 1.0], 100), scored("p", True, [1.0, 1.0], 200), scored("p", False, [1.0], 900)]
+    # Right: 100 and 200 tokens, median 150, so the longer one has P = 50/150 = 1/3, on equal gains
+    # evenly: 1/6 a step.
+    rows = [
+        scored("p", True, [1.0, 1.0], 100),
+        scored("p", True, [1.0, 1.0], 200),
+        scored("p", False, [1.0], 900),
+    ]
     for row in rows:
         row["length"] = row["tokens"]
     add_penalties(rows, SwapConfig())
@@ -63,7 +68,10 @@ def test_the_viewer_is_one_file_without_requests(tmp_path, capsys, scored):
 def test_nan_is_null(tmp_path, scored):
     nan, traces, metrics = float("nan"), tmp_path / "base.jsonl", tmp_path / "metrics.jsonl"
     whole = scored("p", True, [0.5, 0.1], 20)
-    write_rows(traces, [whole | {"local_gains": [nan, 0.1], "answer_logprobs": [nan, -2, -1]}, {"gains": [0.5]}])
+    write_rows(
+        traces,
+        [whole | {"local_gains": [nan, 0.1], "answer_logprobs": [nan, -2, -1]}, {"gains": [0.5]}],
+    )
     write_rows(metrics, [{"step": 1, "swap/accuracy": nan, "length/mean": float("inf")}])
     page = tmp_path / "page.html"
     assert run_command(main, [str(traces), "--output", str(page), "--metrics", str(metrics)]) == 0
@@ -71,19 +79,28 @@ def test_nan_is_null(tmp_path, scored):
     (problem,) = data["problems"]  # a row that lacks scores is none
     (response,) = problem["columns"][0]
     assert response["curve"] == [None, -2, -1] and response["left"] == []
-    assert [(step["change"], step["penalty"]) for step in response["steps"]] == [(None, None), (0.1, None)]
+    assert [(step["change"], step["penalty"]) for step in response["steps"]] == [
+        (None, None),
+        (0.1, None),
+    ]
     assert data["summary"]["charts"][1]["lines"] == {"accuracy": [None]}
 
 
 def test_formulas_are_kept_once(tmp_path, scored):
     traces = tmp_path / "base.jsonl"
-    row = scored("Find $x$.", True, [0.5, 0.1], 20) | {"answer": r"\frac{1}{2}", "steps": ["so $x$\n", "$y\n"]}
+    row = scored("Find $x$.", True, [0.5, 0.1], 20) | {
+        "answer": r"\frac{1}{2}",
+        "steps": ["so $x$\n", "$y\n"],
+    }
     write_rows(traces, [row])
     data = page_data([traces], SwapConfig(), 10)
     (problem,) = data["problems"]
     assert problem["text"] == ["Find ", "$x$", "."]
     assert problem["answer"] == ["", r"$\frac{1}{2}$", ""]
-    assert [step["text"] for step in problem["columns"][0][0]["steps"]] == [["so ", "$x$", "\n"], ["$y\n"]]
+    assert [step["text"] for step in problem["columns"][0][0]["steps"]] == [
+        ["so ", "$x$", "\n"],
+        ["$y\n"],
+    ]
     assert set(data["formulas"]) == {"$x$", r"$\frac{1}{2}$"}
 
 
@@ -94,7 +111,10 @@ def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, cap
         write_rows(folder / "scored.jsonl", [scored("p", True, [0.5], 20)])
     # The second step was done again, the third measured nothing.
     steps = [(1, 9.0, None), (2, 8.0, None), (2, 7.0, 6.0)]
-    rows = [{"step": n, "swap/accuracy": 0.5, "length/mean": mean, "length/target": t} for n, mean, t in steps]
+    rows = [
+        {"step": n, "swap/accuracy": 0.5, "length/mean": mean, "length/target": t}
+        for n, mean, t in steps
+    ]
     write_rows(metrics, [*rows, {"step": 3}])
     arguments = [*map(str, folders), "--output", str(page), "--metrics", str(metrics)]
     assert run_command(main, arguments) == 0
@@ -102,11 +122,17 @@ def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, cap
     assert (data["names"], len(data["problems"])) == (["base", "short"], 1)
     summary = data["summary"]
     tokens, accuracy = summary["charts"]
-    assert (tokens["steps"], tokens["lines"]) == ([1, 2], {"all": [9.0, 7.0], "target": [None, 6.0]})
+    assert (tokens["steps"], tokens["lines"]) == (
+        [1, 2],
+        {"all": [9.0, 7.0], "target": [None, 6.0]},
+    )
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
     assert tokens["title"] == f"{tmp_path.name}: tokens per rollout"
     table, differences = summary["tables"]
-    assert [row[:4] for row in table["rows"]] == [["base", "own", "2", "50.0"], ["short", "own", "2", "100.0"]]
+    assert [row[:4] for row in table["rows"]] == [
+        ["base", "own", "2", "50.0"],
+        ["short", "own", "2", "100.0"],
+    ]
     assert table["header"][3:] == ["pass@1 %", "95%", "tokens", "cut off %"]
     assert [row[0] for row in differences["rows"]] == ["short - base"]
     write_rows(metrics, [{"step": 1}])
@@ -116,8 +142,14 @@ def test_a_training_and_evaluations_stand_above(tmp_path, scored, evaluated, cap
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 def test_numbers_in_words():
-    lines = [line for line in SCRIPT.read_text().splitlines() if line.startswith(("const nats", "const counted"))]
+    lines = [
+        line
+        for line in SCRIPT.read_text().splitlines()
+        if line.startswith(("const nats", "const counted"))
+    ]
     calls = "[nats(-0.001), nats(-0.01), nats(0.005), counted(1, 'step'), counted(0, 'token')]"
     program = "\n".join([*lines, f"console.log(JSON.stringify({calls}))"])
-    shown = subprocess.run(["node", "-e", program], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        ["node", "-e", program], capture_output=True, text=True, check=True
+    ).stdout
     assert json.loads(shown) == ["0.00", "-0.01", "0.01", "1 step", "0 tokens"]

@@ -9,7 +9,12 @@ import pytest
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.measures import Measures
-from openrlhf_swap.evaluation.report import COLUMNS, _difference, difference_tables, evaluation_table
+from openrlhf_swap.evaluation.report import (
+    COLUMNS,
+    _difference,
+    difference_tables,
+    evaluation_table,
+)
 from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
@@ -41,13 +46,20 @@ def test_tables(evaluated, capsys):
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     evaluated, tmp_path, capsys, changes, warning
 ):
-    base, other = evaluated / "base", shutil.copytree(evaluated / "base", tmp_path / "elsewhere" / "base")
+    base, other = (
+        evaluated / "base",
+        shutil.copytree(evaluated / "base", tmp_path / "elsewhere" / "base"),
+    )
     settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
     (base / "run.json").write_text(json.dumps(settings))
     (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
-    expected = f"warning: {warning.format(base=base, other=other)}: do not compare them\n" if warning else ""
+    expected = (
+        f"warning: {warning.format(base=base, other=other)}: do not compare them\n"
+        if warning
+        else ""
+    )
     assert shown.err == expected
     assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
@@ -66,7 +78,10 @@ def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
     assert run_command(report.main, [str(base), str(short), "--format", "markdown"]) == 0
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
-    assert "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |" in capsys.readouterr().out
+    assert (
+        "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
+        in capsys.readouterr().out
+    )
     asked(short, ("hub-p", "What is 1 + 4?"), ("hub-q", "What is 2 + 3?"))
     assert run_command(report.main, [str(base), str(short)]) == 0
     *_, row, blank, note = capsys.readouterr().out.split("\n")[:-1]
@@ -92,24 +107,46 @@ def test_differences_and_averages_keep_the_order_of_the_evaluations():
         "a": {"math500": measured(0.7, 60.0)},
     }
     cells = [line.split(" | ") for line in evaluation_table(runs, "markdown").splitlines()]
-    expected = [[f"| {run}", benchmark] for run in ("base", "z") for benchmark in ("MATH-500", "AIME24", "Average")]
-    assert [row[:2] for row in cells[2:]] == [*expected, ["| a", "MATH-500"]]  # one of two benchmarks: no average
-    averages = [[cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"]
+    expected = [
+        [f"| {run}", benchmark]
+        for run in ("base", "z")
+        for benchmark in ("MATH-500", "AIME24", "Average")
+    ]
+    assert [row[:2] for row in cells[2:]] == [
+        *expected,
+        ["| a", "MATH-500"],
+    ]  # one of two benchmarks: no average
+    averages = [
+        [cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"
+    ]
     assert averages == [["55.0", "200"], ["70.0", "75"]]
-    differences = [line.split(" | ")[:2] for line in difference_tables(runs, "markdown")[0].splitlines()[2:]]
-    pairs = [("z - base", "MATH-500"), ("z - base", "AIME24"), ("a - base", "MATH-500"), ("a - z", "MATH-500")]
+    differences = [
+        line.split(" | ")[:2] for line in difference_tables(runs, "markdown")[0].splitlines()[2:]
+    ]
+    pairs = [
+        ("z - base", "MATH-500"),
+        ("z - base", "AIME24"),
+        ("a - base", "MATH-500"),
+        ("a - z", "MATH-500"),
+    ]
     assert differences == [[f"| {pair}", benchmark] for pair, benchmark in pairs]
 
 
 def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
-    # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, (1597 + 2645 + 4915 + 4627 + 3646) / 5 = 3486.
+    # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, (1597 + 2645 + 4915 + 4627 + 3646)
+    # / 5 = 3486.
     rows = {
         "terminal": "45.1 / 3646  53.4 / 3486",
         "markdown": "| 45.1 / 3646 | 53.4 / 3486 |",
         "latex": r"45.1 / 3646 & 53.4 / 3486 \\",
     }
     for style, end in rows.items():
-        assert run_command(report.main, [str(evaluated / "base"), "--format", style, "--paper", "1.5B"]) == 0
+        assert (
+            run_command(
+                report.main, [str(evaluated / "base"), "--format", style, "--paper", "1.5B"]
+            )
+            == 0
+        )
         (line,) = [line for line in capsys.readouterr().out.splitlines() if "SWAP (paper)" in line]
         assert " ".join(line.split()).endswith(" ".join(end.split()))
 
@@ -125,7 +162,10 @@ def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys)
     report.main([*folders, "--format", "markdown"])
     assert "area" not in capsys.readouterr().out
     rows = [(10, 0.0), (1000, 1.0), (100, 1.0)]
-    write_rows(rows_path("forced", evaluated / "base", "own"), [{"budget": b, "accuracy": a} for b, a in rows])
+    write_rows(
+        rows_path("forced", evaluated / "base", "own"),
+        [{"budget": b, "accuracy": a} for b, a in rows],
+    )
     report.main([*folders, "--format", "markdown"])
     header, _, base, short = capsys.readouterr().out.splitlines()[:4]
     cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]

@@ -17,7 +17,12 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.run import check_unchanged
-from openrlhf_swap.evaluation.samples import compare_settings, read_settings, rows_path, write_settings
+from openrlhf_swap.evaluation.samples import (
+    compare_settings,
+    read_settings,
+    rows_path,
+    write_settings,
+)
 from openrlhf_swap.files import appending, read_rows, write_rows
 from openrlhf_swap.runs.process import locked
 from openrlhf_swap.runs.provenance import made_of
@@ -49,7 +54,14 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
     policy = shutil.copytree(POLICY, tmp_path / "policy")
     problems = tmp_path / "own.jsonl"
     write_rows(problems, [{"problem": "1", "answer": "1"}])
-    flags = ["--model", str(policy), "--output", str(tmp_path / "out"), "--benchmarks", str(problems)]
+    flags = [
+        "--model",
+        str(policy),
+        "--output",
+        str(tmp_path / "out"),
+        "--benchmarks",
+        str(problems),
+    ]
 
     def start(*more):
         """As far as the engine, which is not started."""
@@ -66,12 +78,18 @@ def test_what_an_evaluation_was_made_of_is_written_and_compared(tmp_path, capsys
     assert shlex.split(first["command"])[3:] == flags
     assert first["inputs"]["weights"][0]["files"].keys() >= {"model.safetensors", "config.json"}
     again = start("--samples", "2")
-    assert (shlex.split(again["command"])[-2:], again["earlier_commands"]) == (["--samples", "2"], [first["command"]])
+    assert (shlex.split(again["command"])[-2:], again["earlier_commands"]) == (
+        ["--samples", "2"],
+        [first["command"]],
+    )
     weights = policy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert run_command(run.main, flags) == 2
     message = capsys.readouterr().err
-    assert message.startswith(f"error: --model is {policy} (SHA-256 ") and "but the samples in" in message
+    assert (
+        message.startswith(f"error: --model is {policy} (SHA-256 ")
+        and "but the samples in" in message
+    )
 
 
 def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
@@ -79,27 +97,45 @@ def test_the_end_of_the_thought_is_the_folders_or_the_models(tmp_path, capsys):
     args = run.parse(flags)
     args.end_of_thought = run.end_of_thought(args)
     assert args.end_of_thought == "</think>"
-    assert "thought: '<think>' to '</think>' (r1, opened by the chat template)" in capsys.readouterr().out
-    args.end_of_thought = run.end_of_thought(run.parse([*flags, "--swap.end_of_thought", "[/THINK]"]))
+    assert (
+        "thought: '<think>' to '</think>' (r1, opened by the chat template)"
+        in capsys.readouterr().out
+    )
+    args.end_of_thought = run.end_of_thought(
+        run.parse([*flags, "--swap.end_of_thought", "[/THINK]"])
+    )
     write_settings(args, made_of("openrlhf-swap eval run", [], weights=str(POLICY)), {}, [])
-    assert run.end_of_thought(run.parse(flags)) == "</think>"  # nothing was sampled with the other one
+    assert (
+        run.end_of_thought(run.parse(flags)) == "</think>"
+    )  # nothing was sampled with the other one
     write_rows(rows_path("samples", tmp_path, "own"), [{"id": "0", "sample": 0}])
     assert run.end_of_thought(run.parse(flags)) == "[/THINK]"
 
 
 @pytest.fixture
 def evaluate(tmp_path, monkeypatch, capsys, grader):
-    """Starts an evaluation of some rows, where each response is 2; returns the exit status and the last line.
+    """Starts an evaluation of some rows, where each response is 2; returns the exit status and the
+    last line.
 
     The real grader is started once for all: its processes take a second each.
     """
-    flags = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1", "--verbose"]
+    flags = [
+        "--model",
+        str(POLICY),
+        "--output",
+        str(tmp_path / "out"),
+        "--samples",
+        "1",
+        "--verbose",
+    ]
 
     def sample(args, tasks, _):
         counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
         for task in tasks:
             with appending(rows_path("samples", args.output, task.benchmark)) as append:
-                append({"id": task.id, "sample": task.sample, "text": "a</think>\\boxed{2}", **counts})
+                append(
+                    {"id": task.id, "sample": task.sample, "text": "a</think>\\boxed{2}", **counts}
+                )
 
     def start(rows, *more):
         write_rows(tmp_path / "own.jsonl", rows)
@@ -124,7 +160,9 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
         ("--limit", "-1", "use at least 1"),
     ],
 )
-def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, tmp_path, flag, value, remedy):
+def test_a_number_out_of_range_is_refused_before_anything_is_written(
+    evaluate, tmp_path, flag, value, remedy
+):
     assert evaluate(ONE, flag, value) == (2, f"error: {flag} is {value}; {remedy}")
     assert not (tmp_path / "out").exists()
 
@@ -146,18 +184,27 @@ def test_a_start_that_fails_claims_nothing(evaluate, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"id": "0"}, "which has no problem 'p', but {out} holds samples of it; use another --output"),
+        (
+            {"id": "0"},
+            "which has no problem 'p', but {out} holds samples of it; use another --output",
+        ),
         (
             {"problem": "4 / 2?"},
             "whose problem 'p' has another text than its samples in {out} answer; use another --output",
         ),
-        ({"answer": "3"}, "whose problem 'p' has another answer than {out} was graded by; add --grade-again"),
+        (
+            {"answer": "3"},
+            "whose problem 'p' has another answer than {out} was graded by; add --grade-again",
+        ),
     ],
 )
 def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, change, fault):
     assert evaluate(ONE)[0] == 0
     files = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    assert evaluate([ONE[0] | change]) == (2, f"error: --benchmarks has own, {fault.format(out=tmp_path / 'out')}")
+    assert evaluate([ONE[0] | change]) == (
+        2,
+        f"error: --benchmarks has own, {fault.format(out=tmp_path / 'out')}",
+    )
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == files
 
 
@@ -192,7 +239,11 @@ def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsy
     write_rows(rows_path("samples", tmp_path, "own"), rows)
     said = "there are samples to grade; run openrlhf-swap eval forced again"
     removed = f"[evaluation] own.forced.jsonl removed: {said}\n"
-    for graded, expected in ((rows, (True, "")), (rows[:1], (False, removed)), ([], (False, removed))):
+    for graded, expected in (
+        (rows, (True, "")),
+        (rows[:1], (False, removed)),
+        ([], (False, removed)),
+    ):
         write_rows(rows_path("grades", tmp_path, "own"), graded)
         write_rows(path, [{"budget": 9, "accuracy": 0.5}])
         run.discard_forced(tmp_path, "own")
@@ -201,20 +252,32 @@ def test_accuracies_at_budgets_go_when_samples_are_left_to_grade(tmp_path, capsy
 
 def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     assert evaluate(TWO, "--limit", "1")[1].split()[:4] == ["out", "own", "1", "100.0"]
-    corrected = [*ONE, {**TWO[1], "problem": "1 + 3?", "answer": "4"}]  # without samples: may change
+    corrected = [
+        *ONE,
+        {**TWO[1], "problem": "1 + 3?", "answer": "4"},
+    ]  # without samples: may change
     longer = [*corrected, {"id": "r", "problem": "2?", "answer": "2"}]
     assert evaluate(longer)[1].split()[2:4] == ["3", "66.7"]
     assert evaluate(corrected[:1])[0] == 2
     assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
     # What has samples keeps its problem, and with it the texts that later starts are compared with.
-    assert [row["id"] for row in read_rows(rows_path("problems", tmp_path / "out", "own"))] == ["p", "q", "r"]
+    assert [row["id"] for row in read_rows(rows_path("problems", tmp_path / "out", "own"))] == [
+        "p",
+        "q",
+        "r",
+    ]
     assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
 
 
 @pytest.mark.parametrize(
     ("there", "cpu", "cluster", "message"),
     [
-        (5, False, False, "--engines 3 x --tensor-parallel-size 2 takes 6 GPUs, but 5 are here; use fewer"),
+        (
+            5,
+            False,
+            False,
+            "--engines 3 x --tensor-parallel-size 2 takes 6 GPUs, but 5 are here; use fewer",
+        ),
         (6, False, False, "Ray would start"),
         (0, True, False, "Ray would start"),
         (0, False, True, "Ray would start"),
@@ -233,7 +296,16 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if cluster:
         monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    flags = ["--model", str(POLICY), "--output", str(tmp_path), "--engines", "3", "--tensor-parallel-size", "2"]
+    flags = [
+        "--model",
+        str(POLICY),
+        "--output",
+        str(tmp_path),
+        "--engines",
+        "3",
+        "--tensor-parallel-size",
+        "2",
+    ]
     with pytest.raises(ConfigError, match=f"^{message}"):
         run.sample(run.parse(flags), [], 0)
 

@@ -1,4 +1,6 @@
-"""The files of an evaluation: seeds, order and settings; and traces, which `openrlhf_swap.score` reads."""
+"""The files of an evaluation: seeds, order and settings; and traces, which `openrlhf_swap.score`
+reads.
+"""
 
 import json
 import random
@@ -41,7 +43,9 @@ def test_files_are_sorted_by_problem_and_sample(tmp_path):
 
 @pytest.fixture
 def sampled(tmp_path, monkeypatch):
-    """A working directory with a model, and an evaluation of it that was started there with relative paths."""
+    """A working directory with a model, and an evaluation of it that was started there with
+    relative paths.
+    """
     monkeypatch.chdir(tmp_path)
     for folder in ("policy", "another", "aime24", "out", "elsewhere"):
         (tmp_path / folder).mkdir()
@@ -49,7 +53,9 @@ def sampled(tmp_path, monkeypatch):
         (tmp_path / folder / "model.safetensors").write_text(folder)
     write_rows(tmp_path / "own.jsonl", [{"problem": "1", "answer": "1"}])
     args = run.parse(["--model", "policy", "--benchmarks", "aime24", "own.jsonl", *OUT])
-    write_settings(args, {"inputs": {"weights": [fingerprint("policy")]}, "command": "first"}, {}, [])
+    write_settings(
+        args, {"inputs": {"weights": [fingerprint("policy")]}, "command": "first"}, {}, []
+    )
     write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
     return tmp_path
 
@@ -62,9 +68,13 @@ def started_again(*words):
 
 def test_a_model_is_known_by_its_folder_however_it_is_named(sampled):
     names = ("policy", "./policy/", "elsewhere/../policy", str(sampled / "policy"))
-    assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(names)
+    assert [started_again(*OUT, "--model", name)["command"] for name in names] == ["first"] * len(
+        names
+    )
     for name in ("another", "hub/policy"):
-        with pytest.raises(ConfigError, match=f"^--model is {name}.*, but the samples in out were made with policy"):
+        with pytest.raises(
+            ConfigError, match=f"^--model is {name}.*, but the samples in out were made with policy"
+        ):
             started_again(*OUT, "--model", name)
 
 
@@ -78,7 +88,9 @@ def test_the_context_is_a_setting(sampled):
     assert settings["max_model_len"] is None
     path.write_text(json.dumps({**settings, "max_model_len": 4096}))
     assert started_again(*flags, "--max-model-len", "4096")["max_model_len"] == 4096
-    with pytest.raises(ConfigError, match="--max-model-len is not given, but the samples in out were made with"):
+    with pytest.raises(
+        ConfigError, match="--max-model-len is not given, but the samples in out were made with"
+    ):
         started_again(*flags)
 
 
@@ -94,7 +106,12 @@ def test_traces_join_problem_sample_and_grade(asked, tmp_path):
 
 def test_an_output_that_cannot_be_written_is_one_line(evaluated, tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert run_command(traces.main, [str(evaluated / "base"), "--output", str(tmp_path / "file" / "x.jsonl")]) == 2
+    assert (
+        run_command(
+            traces.main, [str(evaluated / "base"), "--output", str(tmp_path / "file" / "x.jsonl")]
+        )
+        == 2
+    )
     assert capsys.readouterr().err.startswith("error: --output is ")
     output = tmp_path / "new" / "x.jsonl"
     assert run_command(traces.main, [str(tmp_path), "--output", str(output)]) == 2

@@ -6,6 +6,8 @@ import pytest
 
 @pytest.fixture
 def stats(monkeypatch):
-    """scipy.stats, which scripts/test.sh installs beside the environment, because nothing else needs it."""
+    """scipy.stats, which scripts/test.sh installs beside the environment, because nothing else
+    needs it.
+    """
     monkeypatch.syspath_prepend(Path(sys.prefix) / "tests_only")
     return pytest.importorskip("scipy.stats", reason="bash scripts/test.sh installs SciPy")

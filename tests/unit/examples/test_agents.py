@@ -1,4 +1,6 @@
-"""Environments for agents: the calculator, a game, and the one on the page; and what the calculator showed."""
+"""Environments for agents: the calculator, a game, and the one on the page; and what the calculator
+showed.
+"""
 
 import asyncio
 import importlib.util
@@ -32,14 +34,22 @@ def play(tokenizer):
         async def generate(prompt_ids, *_, **__):
             text = next(texts)
             ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-            return SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")])
+            return SimpleNamespace(
+                outputs=[SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")]
+            )
 
         engine, prompt = SimpleNamespace(generate=generate), "<|user|>?<|assistant|><think>\n"
         executor = module.AgentExecutor()
-        response = asyncio.run(executor.execute(prompt, label, SamplingParams(), 999, tokenizer, engine))
+        response = asyncio.run(
+            executor.execute(prompt, label, SamplingParams(), 999, tokenizer, engine)
+        )
         assert next(texts, None) is None
         start = response["action_ranges"][0][0]
-        return tokenizer.decode(response["observation_tokens"][start:]), response["reward"], response["extra_logs"]
+        return (
+            tokenizer.decode(response["observation_tokens"][start:]),
+            response["reward"],
+            response["extra_logs"],
+        )
 
     return play
 
@@ -57,22 +67,32 @@ def test_a_game_of_textarena_gives_hints(play):
     pytest.importorskip("textarena")
     game = load(ROOT / "examples" / "agents" / "guess_number.py")
     text, reward, logs = play(game, "83", "\\boxed{90}", "\\boxed{80}", "\\boxed{83}")
-    lower, higher = (game.NEXT_TURN.format(f"The target number is {hint}.") for hint in ("lower", "higher"))
+    lower, higher = (
+        game.NEXT_TURN.format(f"The target number is {hint}.") for hint in ("lower", "higher")
+    )
     assert text == f"\\boxed{{90}}{lower}\\boxed{{80}}{higher}\\boxed{{83}}"
     assert (reward, logs) == (1.0, {"wrong_guesses": 2})
     # The third wrong guess ends it, and so do two turns without one; a near miss earns nothing.
-    assert play(game, "83", "\\boxed{1}", "\\boxed{2}", "\\boxed{82}")[1:] == (0.0, {"wrong_guesses": 3})
+    assert play(game, "83", "\\boxed{1}", "\\boxed{2}", "\\boxed{82}")[1:] == (
+        0.0,
+        {"wrong_guesses": 3},
+    )
     text, *rest = play(game, "83", "\\boxed{82}", "hmm", "\\boxed{82}")
     assert "invalid move" in text and rest == [0.0, {"wrong_guesses": 1}]
 
 
 def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / PAGE).read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / PAGE).read_text(encoding="utf-8"), re.DOTALL
+    )
     assert len(code.splitlines()) <= 35
     (tmp_path / "lookup.py").write_text(code)
     lookup = load(tmp_path / "lookup.py")
     text, reward, logs = play(lookup, "42", "look up b", "look up c", "so 42")
-    assert text == "look up b<|user|>42<|assistant|><think>\nlook up c<|user|>unknown<|assistant|><think>\nso 42"
+    assert (
+        text
+        == "look up b<|user|>42<|assistant|><think>\nlook up c<|user|>unknown<|assistant|><think>\nso 42"
+    )
     assert (reward, logs) == (1.0, {"calls": 2})
     assert play(lookup, "42", "17")[1:] == (0.0, {"calls": 0})
 
@@ -89,7 +109,9 @@ def test_the_tables_on_the_page_are_what_pandas_and_scipy_make_of_the_runs(stats
     _, *rows = tables_in(PAGE, "| accuracy, % | tokens")[0]
     for name, *cells in rows:
         values = shown.pop(name)
-        assert cells == [f"{values[each].mean():.1f} ({values[each].std():.1f})" for each in measures]
+        assert cells == [
+            f"{values[each].mean():.1f} ({values[each].std():.1f})" for each in measures
+        ]
     assert not shown
     _, *rows = tables_in(PAGE, "| accuracy, points; p")[0]
     pairs = [name.split(" - ") for name, *_ in rows]
@@ -99,6 +121,10 @@ def test_the_tables_on_the_page_are_what_pandas_and_scipy_make_of_the_runs(stats
         corrected = corrected_by_hand({name: test.pvalue for name, test in tests.items()})
         for name, *cells in rows:
             low, high = tests[name].confidence_interval()
-            mean, half, p = (low + high) / 2, (high - low) / 2, f"{corrected[name]:.3f}".removeprefix("0")
+            mean, half, p = (
+                (low + high) / 2,
+                (high - low) / 2,
+                f"{corrected[name]:.3f}".removeprefix("0"),
+            )
             p = {"1.000": "1", ".000": "<.001"}.get(p, p)
             assert cells[column] == f"{mean:+.1f} ± {half:.1f}; {p}"

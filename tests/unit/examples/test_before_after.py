@@ -1,4 +1,6 @@
-"""The quickstart: what it tells of its training, and the page it ends with, of two problems that the policy scored."""
+"""The quickstart: what it tells of its training, and the page it ends with, of two problems that
+the policy scored.
+"""
 
 import json
 import random
@@ -53,14 +55,21 @@ def test_the_quickstart_ends_with_a_page(quickstart):
     (table,) = data["summary"]["tables"]
     assert table["rows"][1] == ["tokens a response", "100.0", "40.0", "-60%"]
     assert data["summary"]["charts"][0]["lines"] == {"all": [99.0, 98.0]}
-    assert "The first 2 held-out problems, not chosen, with 3 responses each" in data["summary"]["notes"][1]
+    assert (
+        "The first 2 held-out problems, not chosen, with 3 responses each"
+        in data["summary"]["notes"][1]
+    )
     for problem in data["problems"]:
         before, after = problem["columns"]
         assert len(after[0]["steps"]) == 3  # a line of ten tokens is a step
-        assert not any(step["penalty"] for r in after for step in r["steps"])  # all are equally long
+        assert not any(
+            step["penalty"] for r in after for step in r["steps"]
+        )  # all are equally long
         longest = max(before, key=lambda r: r["tokens"])
         assert sum(step["penalty"] for step in longest["steps"]) > 0
-        assert after[0]["curve"][-1] > after[0]["curve"][0] + 1  # the policy knows the answer when it has computed it
+        assert (
+            after[0]["curve"][-1] > after[0]["curve"][0] + 1
+        )  # the policy knows the answer when it has computed it
     assert len(list(read_rows(quickstart / "base.scored.jsonl"))) == 6
 
 
@@ -74,5 +83,7 @@ def test_means_over_problems_not_over_responses():
 
 def test_warnings_of_the_training_are_told(tmp_path):
     log = tmp_path / "train.log"
-    log.write_bytes(b"[swap] step 8: accuracy 90%\n[swap] warning at step 9: accuracy fell\nwarning: \xff\n")
+    log.write_bytes(
+        b"[swap] step 8: accuracy 90%\n[swap] warning at step 9: accuracy fell\nwarning: \xff\n"
+    )
     assert warnings_in(log) == ["[swap] warning at step 9: accuracy fell"]

@@ -18,7 +18,9 @@ PROMPTS = ["From 3 by A1B2", "Flip", "From 1 by F1F2F3, not 2"]
 @pytest.fixture
 def decoder():
     tokenizer = build_tokenizer(words)
-    return Decoder(build_model(tokenizer, 0).float().eval(), tokenizer, torch.Generator().manual_seed(0))
+    return Decoder(
+        build_model(tokenizer, 0).float().eval(), tokenizer, torch.Generator().manual_seed(0)
+    )
 
 
 def scores(decoder, ids):
@@ -30,8 +32,12 @@ def test_what_is_forced_stands_there_and_what_is_free_is_the_policy_s(decoder):
     choice = decoder.encode("4567")
     template = [decoder.encode("so")[:1], choice, decoder.encode("\n")[:1]]
     many = 150
-    filled = decoder.fill([prompt for prompt in PROMPTS for _ in range(many)], [template] * many * len(PROMPTS))
-    assert all(len(row) == 3 and row[0] == template[0][0] and row[2] == template[2][0] for row in filled)
+    filled = decoder.fill(
+        [prompt for prompt in PROMPTS for _ in range(many)], [template] * many * len(PROMPTS)
+    )
+    assert all(
+        len(row) == 3 and row[0] == template[0][0] and row[2] == template[2][0] for row in filled
+    )
     for place, prompt in enumerate(PROMPTS):
         rows = filled[place * many : (place + 1) * many]
         expected = scores(decoder, decoder.encode(prompt) + template[0])[-1, choice].softmax(-1)
@@ -68,12 +74,18 @@ def test_reward_teaches_what_it_pays_for_and_nothing_where_all_is_paid_for(decod
     monkeypatch.setattr(outcome_only, "PROMPTS", 4)
 
     def paid():
-        return float(scores(decoder, decoder.encode(words.prompt(next(problems(0)))))[-1, :64].exp().sum())
+        return float(
+            scores(decoder, decoder.encode(words.prompt(next(problems(0)))))[-1, :64].exp().sum()
+        )
 
     before = paid()
-    everything = outcome_only.train(decoder, problems(0), lambda problem, response: True, 1, max_tokens=1)
+    everything = outcome_only.train(
+        decoder, problems(0), lambda problem, response: True, 1, max_tokens=1
+    )
     assert list(everything) == [1.0] and paid() == before
-    some = outcome_only.train(decoder, problems(0), lambda problem, response: response[0] < 64, 4, max_tokens=1)
+    some = outcome_only.train(
+        decoder, problems(0), lambda problem, response: response[0] < 64, 4, max_tokens=1
+    )
     assert all(0 < share < 1 for share in some) and paid() > 1.05 * before
 
 
@@ -87,6 +99,14 @@ def test_every_row_comes_once_with_rows_of_like_length():
     rows = [([1] * (i % 7), [2] * (i % 5 + 1)) for i in range(130)]
     found = list(batches(rows, 8, random.Random(0)))
     assert sorted(map(str, (row for batch in found for row in batch))) == sorted(map(str, rows))
-    spans = [max(len(a) + len(b) for a, b in batch) - min(len(a) + len(b) for a, b in batch) for batch in found]
+    spans = [
+        max(len(a) + len(b) for a, b in batch) - min(len(a) + len(b) for a, b in batch)
+        for batch in found
+    ]
     assert max(spans) <= 3
-    assert [round(rate(update, 1000), 3) for update in (0, 29, 500, 1000)] == [0.017, 0.499, 0.525, 0.05]
+    assert [round(rate(update, 1000), 3) for update in (0, 29, 500, 1000)] == [
+        0.017,
+        0.499,
+        0.525,
+        0.05,
+    ]

@@ -40,13 +40,18 @@ def write(path, rows, labels=LABELS):
 def results(accuracy, tokens, essential=1.0, redundant=2.0):
     accuracy = np.array(accuracy, dtype=float)
     values = {"accuracy": accuracy, "tokens": np.array(tokens, dtype=float)}
-    values |= {"essential": np.full_like(accuracy, essential), "redundant": np.full_like(accuracy, redundant)}
+    values |= {
+        "essential": np.full_like(accuracy, essential),
+        "redundant": np.full_like(accuracy, redundant),
+    }
     return Method(tuple(range(1, len(accuracy) + 1)), values)
 
 
 def test_samples_of_a_problem_are_averaged(tmp_path):
     short = [("p", True, 10, 3, 0), ("p", False, 20, 2, 1), ("q", True, 6, 3, 0)]
-    with pytest.raises(DataError, match="not the same number of samples of every problem; evaluate again"):
+    with pytest.raises(
+        DataError, match="not the same number of samples of every problem; evaluate again"
+    ):
         read_results([write(tmp_path / "m" / "0.jsonl", short)], LABELS)
     rows = [*short, ("q", True, 8, 3, 4)]
     found = read_results([write(tmp_path / "m" / f"{n}.jsonl", rows) for n in (1, 2)], LABELS)
@@ -83,9 +88,18 @@ def test_tables_by_hand():
         "b": results([[100, 100]], [[40, 50]], redundant=1.0),
     }
     _, _, first, second = cells_of(overview(methods, LABELS))
-    assert first == ["a", "2", "100.0 (100.0 to 100.0)", "55.0 (50.0 to 60.0)", "1.00 (50%)", "2.00 (50%)"]
+    assert first == [
+        "a",
+        "2",
+        "100.0 (100.0 to 100.0)",
+        "55.0 (50.0 to 60.0)",
+        "1.00 (50%)",
+        "2.00 (50%)",
+    ]
     assert second[-1] == "1.00 (25%)"
-    assert differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1  # no seed in common
+    assert (
+        differences({**methods, "b": replace(methods["b"], seeds=(7,))}).count("\n") == 1
+    )  # no seed in common
     _, row = cells_of(differences(methods))
     assert row == ["a", "b", "+0.0 (+0.0 to +0.0)", "**-10.0 (-10.0 to -10.0)**", "-", "1 of 1"]
     # 10 and 30 points up, then 20 down: up in the mean.
@@ -97,7 +111,9 @@ def test_tables_by_hand():
     assert student(np.array([4.0, 5.0, 6.0, 5.0])) == "**+5.0 ± 1.3**"  # 3.182 * .816 / 2
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042)])
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (30, 2.042)]
+)
 def test_quantiles_are_those_of_the_printed_tables(freedom, quantile):
     assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
 
@@ -127,7 +143,9 @@ def test_a_comparison_is_read_and_drawn(tmp_path):
     assert (tmp_path / "differences.md").read_text() == text
     assert (tmp_path / "pareto.png").stat().st_size > 5000
     assert "| swap   | grpo |" in compare(decomposition, tmp_path, against="swap")
-    with pytest.raises(DataError, match="--against is zero, which was not trained; use one of grpo, swap"):
+    with pytest.raises(
+        DataError, match="--against is zero, which was not trained; use one of grpo, swap"
+    ):
         compare(decomposition, tmp_path, against="zero")
 
 

@@ -1,11 +1,26 @@
-"""Fronts, areas and regrets by hand; and the tables of the docs, recomputed by pandas and SciPy from the kept runs."""
+"""Fronts, areas and regrets by hand; and the tables of the docs, recomputed by pandas and SciPy
+from the kept runs.
+"""
 
 import math
 
 import numpy
 import pandas
 import pytest
-from front_points import BASE, COST, Ideal, Point, area, by_seed, front, keep, of_methods, read_kept, read_runs, regret
+from front_points import (
+    BASE,
+    COST,
+    Ideal,
+    Point,
+    area,
+    by_seed,
+    front,
+    keep,
+    of_methods,
+    read_kept,
+    read_runs,
+    regret,
+)
 from fronts import MULTIPLES, chosen_points, table, table_of_last
 from paired import half_interval, holm, p_value
 from support.paths import STUDIES
@@ -27,7 +42,9 @@ def made_up():
                 for step in (5, 10):
                     wave = math.sin(7 * m + 3 * s + 1.7 * seed + step)
                     accuracy, tokens = 85 + 3 * m - 4 * s + 3 * wave, 75 - 12 * s - step + 2 * wave
-                    points.append(Point(method, strength, seed, step, accuracy, tokens, 0.1 * s, 2.0 - s / 2))
+                    points.append(
+                        Point(method, strength, seed, step, accuracy, tokens, 0.1 * s, 2.0 - s / 2)
+                    )
     return points
 
 
@@ -47,8 +64,18 @@ def test_regret_by_hand():
 
 def test_a_strength_is_chosen_on_the_other_seeds():
     """Strength 1 is best on seed 1 alone; the other two seeds would not choose it for it."""
-    values = {("1", 1): 98.0, ("1", 2): 50.0, ("1", 3): 50.0, ("2", 1): 90.0, ("2", 2): 90.0, ("2", 3): 90.0}
-    points = [Point("a", strength, seed, 5, accuracy, 40.0) for (strength, seed), accuracy in values.items()]
+    values = {
+        ("1", 1): 98.0,
+        ("1", 2): 50.0,
+        ("1", 3): 50.0,
+        ("2", 1): 90.0,
+        ("2", 2): 90.0,
+        ("2", 3): 90.0,
+    }
+    points = [
+        Point("a", strength, seed, 5, accuracy, 40.0)
+        for (strength, seed), accuracy in values.items()
+    ]
     chosen = chosen_points(by_seed([START, *points])["a"], IDEAL)
     assert [point.strength for point in chosen] == ["2", "2", "2"]
 
@@ -71,26 +98,41 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
     points, path = made_up(), tmp_path / "kept.csv.gz"
     keep(path, points)
     again = read_kept(path)
-    assert again[1:] == points[1:] and again[0].accuracy == START.accuracy and math.isnan(again[0].missing)
+    assert (
+        again[1:] == points[1:]
+        and again[0].accuracy == START.accuracy
+        and math.isnan(again[0].missing)
+    )
     first = path.read_bytes()
     keep(path, points)
     assert path.read_bytes() == first
 
 
 def test_runs_are_read(tmp_path):
-    write_text(tmp_path / "base.json", '{"accuracy": 0.6, "tokens": 80, "missing": 0.5, "redundant": 9}')
+    write_text(
+        tmp_path / "base.json", '{"accuracy": 0.6, "tokens": 80, "missing": 0.5, "redundant": 9}'
+    )
     run = tmp_path / "swap@0.3" / "seed_2"
     run.mkdir(parents=True)
     write_text(run / "result.json", '{"accuracy": 0.8, "tokens": 50, "missing": 1, "redundant": 2}')
-    with pytest.raises(DataError, match=r"seed_2 has no evaluations\.jsonl; run compare\.sh with EVALUATE_EVERY=5"):
+    with pytest.raises(
+        DataError, match=r"seed_2 has no evaluations\.jsonl; run compare\.sh with EVALUATE_EVERY=5"
+    ):
         read_runs(tmp_path)
     measured = {5: (0.75, 55.0), 10: (0.8, 50.0)}
     names = ("eval_test_pass1", "eval_response_length_mean")
-    rows = ({"step": step, **dict(zip(names, values, strict=True))} for step, values in measured.items())
+    rows = (
+        {"step": step, **dict(zip(names, values, strict=True))} for step, values in measured.items()
+    )
     write_rows(run / "evaluations.jsonl", rows)
     base, first, last = read_runs(tmp_path)
     assert (base.method, base.accuracy, base.redundant) == (BASE, 60.0, 9)
-    assert (first.strength, first.seed, first.accuracy, first.tokens) == ("0.3", 2, pytest.approx(75), 55.0)
+    assert (first.strength, first.seed, first.accuracy, first.tokens) == (
+        "0.3",
+        2,
+        pytest.approx(75),
+        55.0,
+    )
     # Two evaluations of the last policy: 80% with 50 tokens by the training, the same afterwards.
     assert (last.accuracy, last.tokens) == (pytest.approx(80), 50.0)
     write_text(run / "result.json", '{"accuracy": 0.7, "tokens": 52, "missing": 1, "redundant": 2}')
@@ -115,34 +157,82 @@ def test_runs_are_read(tmp_path):
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(DataError, match="--against is none, which was not trained; use one of other, swap, third"):
+    with pytest.raises(
+        DataError, match="--against is none, which was not trained; use one of other, swap, third"
+    ):
         table(made_up(), IDEAL, "none")
 
 
 def test_the_last_points_of_some_configurations_by_hand():
-    values = {("swap", 1): (90.0, 42.0), ("swap", 2): (92.0, 44.0), ("a", 1): (80.0, 40.0), ("a", 2): (84.0, 40.0)}
-    points = [START, Point("a", "2", 1, 10, 99.0, 40.0), Point("a", "1", 1, 5, 99.0, 40.0)]  # neither counts
-    points += [Point(method, "1", seed, 10, *found, 0.5, 1.5) for (method, seed), found in values.items()]
+    values = {
+        ("swap", 1): (90.0, 42.0),
+        ("swap", 2): (92.0, 44.0),
+        ("a", 1): (80.0, 40.0),
+        ("a", 2): (84.0, 40.0),
+    }
+    points = [
+        START,
+        Point("a", "2", 1, 10, 99.0, 40.0),
+        Point("a", "1", 1, 5, 99.0, 40.0),
+    ]  # neither counts
+    points += [
+        Point(method, "1", seed, 10, *found, 0.5, 1.5) for (method, seed), found in values.items()
+    ]
     _, first, second = cells_of(table_of_last(points, IDEAL, ["swap@1", "a@1"]))
-    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4: each has a standard
-    # error of 1, and 95% lie within 12.7 of those with one degree of freedom.
-    assert first == [*("swap@1", "2", "91.0 (1.4)", "43.0 (1.4)", "0.50 (0.00)", "1.50 (0.00)", "8.5", "", "", "", "")]
+    # Regrets: 8 + 1 and 6 + 2; 18 and 14. Changes of accuracy -10 and -8, of tokens -2 and -4: each
+    # has a standard error of 1, and 95% lie within 12.7 of those with one degree of freedom.
+    assert first == [
+        *(
+            "swap@1",
+            "2",
+            "91.0 (1.4)",
+            "43.0 (1.4)",
+            "0.50 (0.00)",
+            "1.50 (0.00)",
+            "8.5",
+            "",
+            "",
+            "",
+            "",
+        )
+    ]
     p_accuracy, p_tokens = p_value([-10, -8]), p_value([-2, -4])
     assert second == [
         *("a@1", "2", "82.0 (2.8)", "40.0 (0.0)", "0.50 (0.00)", "1.50 (0.00)", "16.0"),
-        *("-9.0 ± 12.7", f"{2 * p_accuracy:.3f}", "-3.0 ± 12.7", f"{max(2 * p_accuracy, p_tokens):.3f}"),
+        *(
+            "-9.0 ± 12.7",
+            f"{2 * p_accuracy:.3f}",
+            "-3.0 ± 12.7",
+            f"{max(2 * p_accuracy, p_tokens):.3f}",
+        ),
     ]
-    with pytest.raises(DataError, match="--last names a@3, of which there is no run with these seeds"):
+    with pytest.raises(
+        DataError, match="--last names a@3, of which there is no run with these seeds"
+    ):
         table_of_last(points, IDEAL, ["swap@1", "a@3"])
 
 
-FIRST_SEEDS, FRESH_SEEDS = range(1, 6), range(6, 12)  # strengths were chosen by the first, and compared on the others
+FIRST_SEEDS, FRESH_SEEDS = (
+    range(1, 6),
+    range(6, 12),
+)  # strengths were chosen by the first, and compared on the others
 FRESH = ["length_critic_by_length@4", "group_length@1", "swap@1"]
 ABLATION = ["swap@1", "grpo@0", "no_penalty@1", "outcome_only@1", "static_penalty@1", "step_only@1"]
 ABLATION += ["uniform_penalty@1"]
 VARIANTS = ["swap@1", "arora@0.2", "gr3@1", "swap_half_sd@1", "swap_zero@1", "to_go@1"]
-RATE_CHOSEN = ["length_critic_by_length", "swap", "uniform_penalty_6e-4", "outcome_only"]  # of two, on other seeds
-FRONTS = [*RATE_CHOSEN, "no_penalty", "to_go", "swap_half_sd", "swap_zero"]  # with as many points each
+RATE_CHOSEN = [
+    "length_critic_by_length",
+    "swap",
+    "uniform_penalty_6e-4",
+    "outcome_only",
+]  # of two, on other seeds
+FRONTS = [
+    *RATE_CHOSEN,
+    "no_penalty",
+    "to_go",
+    "swap_half_sd",
+    "swap_zero",
+]  # with as many points each
 
 
 def regrets_of(points, ideal, base):
@@ -151,7 +241,9 @@ def regrets_of(points, ideal, base):
 
 
 def recompute(stats, path, ideal, against, seeds=range(100), methods=None):
-    """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas and SciPy alone."""
+    """Method -> (seeds, area, the three accuracies, regret, change of area, Holm's p), by pandas
+    and SciPy alone.
+    """
     frame = pandas.read_csv(path, dtype={"strength": str})
     frame = frame[(frame.method == BASE) | frame.seed.isin(seeds)]
     named, methods = frame.method + "@" + frame.strength, methods or frame.method.unique()
@@ -170,15 +262,24 @@ def recompute(stats, path, ideal, against, seeds=range(100), methods=None):
     areas = grouped.apply(lambda points: fronts_of(points, grid).mean()).unstack()
     changes = (areas - areas.loc[against]).drop(against)
     paired = {method: row.dropna() for method, row in changes.iterrows()}
-    tests = {method: stats.ttest_1samp(row, 0).pvalue if len(row) > 1 else 1.0 for method, row in paired.items()}
+    tests = {
+        method: stats.ttest_1samp(row, 0).pvalue if len(row) > 1 else 1.0
+        for method, row in paired.items()
+    }
     corrected = corrected_by_hand(tests)
     last = runs[runs.step == runs.step.max()].copy()
     last["regret"] = regrets_of(last, ideal, base)
     found = {}
     for method, of_method in last.groupby("method"):
         regrets = of_method.pivot(index="seed", columns="strength", values="regret").dropna(axis=1)
-        others = {seed: regrets.drop(seed) if len(regrets) > 1 else regrets for seed in regrets.index}
-        at = [fronts_of(points, [m * ideal.tokens for m in MULTIPLES]) for _, points in grouped if _[0] == method]
+        others = {
+            seed: regrets.drop(seed) if len(regrets) > 1 else regrets for seed in regrets.index
+        }
+        at = [
+            fronts_of(points, [m * ideal.tokens for m in MULTIPLES])
+            for _, points in grouped
+            if _[0] == method
+        ]
         found[method] = (
             len(regrets),
             areas.loc[method].mean(),
@@ -209,7 +310,9 @@ def assert_printed(printed, expected):
 def test_the_table_is_what_pandas_and_scipy_make_of_the_points(stats, tmp_path):
     path = tmp_path / "kept.csv.gz"
     keep(path, made_up())
-    assert_printed(cells_of(table(read_kept(path), IDEAL, "swap")), recompute(stats, path, IDEAL, "swap"))
+    assert_printed(
+        cells_of(table(read_kept(path), IDEAL, "swap")), recompute(stats, path, IDEAL, "swap")
+    )
 
 
 RESULTS = STUDIES / "results" / "fronts_words.csv.gz"
@@ -223,21 +326,32 @@ def of_seeds(seeds):
 
 def shown(page):
     """Each table of fronts on a page, by the methods or configurations in its rows."""
-    tables = tables_in(f"method/{page}", "method | seeds |") + tables_in(f"method/{page}", "configuration | seeds |")
+    tables = tables_in(f"method/{page}", "method | seeds |") + tables_in(
+        f"method/{page}", "configuration | seeds |"
+    )
     return {tuple(sorted(name for name, *_ in rows)): [header, *rows] for header, *rows in tables}
 
 
 def test_no_table_of_kept_runs_is_left_out_below():
     found = [*shown("critic.md"), *shown("comparison.md")]
-    assert sorted(found) == sorted(tuple(sorted(tested)) for tested in (FRONTS, FRESH, ABLATION, VARIANTS))
+    assert sorted(found) == sorted(
+        tuple(sorted(tested)) for tested in (FRONTS, FRESH, ABLATION, VARIANTS)
+    )
 
 
 def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(stats):
     """And what fronts.py prints of them: every figure of the page follows from the file."""
     against = "length_critic_by_length"
-    cells, points = shown("critic.md")[tuple(sorted(FRONTS))], of_methods(of_seeds(FIRST_SEEDS), FRONTS)
-    lengths = {method: {len(of) for of in seeds.values()} for method, seeds in by_seed(points).items()}
-    assert lengths.keys() == set(FRONTS) and len(set.union(*lengths.values())) == 1  # a front is a maximum
+    cells, points = (
+        shown("critic.md")[tuple(sorted(FRONTS))],
+        of_methods(of_seeds(FIRST_SEEDS), FRONTS),
+    )
+    lengths = {
+        method: {len(of) for of in seeds.values()} for method, seeds in by_seed(points).items()
+    }
+    assert (
+        lengths.keys() == set(FRONTS) and len(set.union(*lengths.values())) == 1
+    )  # a front is a maximum
     assert_printed(cells, recompute(stats, RESULTS, KEPT_IDEAL, against, FIRST_SEEDS, FRONTS))
     assert cells[1:] == cells_of(table(points, KEPT_IDEAL, against))[1:]
 
@@ -250,7 +364,9 @@ def test_the_table_in_the_docs_is_what_pandas_and_scipy_make_of_the_kept_runs(st
         ("comparison.md", FIRST_SEEDS, VARIANTS),
     ],
 )
-def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of_them(stats, page, seeds, names):
+def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of_them(
+    stats, page, seeds, names
+):
     _, *rows = shown(page)[tuple(sorted(names))]
     assert rows == cells_of(table_of_last(of_seeds(seeds), KEPT_IDEAL, names))[1:]
     frame = pandas.read_csv(RESULTS, dtype={"strength": str})
@@ -259,7 +375,9 @@ def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of
     last["name"] = last.method + "@" + last.strength
     last["regret"] = regrets_of(last, KEPT_IDEAL, base)
     columns = ("accuracy", "tokens", "missing", "redundant", "regret")
-    values = {column: last.pivot(index="seed", columns="name", values=column)[names] for column in columns}
+    values = {
+        column: last.pivot(index="seed", columns="name", values=column)[names] for column in columns
+    }
     against, *others = names
     tests = {
         (column, name): stats.ttest_rel(values[column][name], values[column][against])
@@ -269,11 +387,15 @@ def test_the_tables_of_last_points_in_the_docs_are_what_pandas_and_scipy_make_of
     corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
     for name, count, accuracy, tokens, missing, redundant, regret_, *changes in rows:
         assert int(count) == len(values["accuracy"]) >= 5
-        for column, digits, cell in zip(columns, (1, 1, 2, 2), (accuracy, tokens, missing, redundant), strict=False):
+        for column, digits, cell in zip(
+            columns, (1, 1, 2, 2), (accuracy, tokens, missing, redundant), strict=False
+        ):
             of = values[column][name]
             assert cell == f"{of.mean():.{digits}f} ({of.std():.{digits}f})"
         assert float(regret_) == pytest.approx(values["regret"][name].mean(), abs=0.051)
-        for column, change, p in zip(("accuracy", "tokens"), changes[::2], changes[1::2], strict=True):
+        for column, change, p in zip(
+            ("accuracy", "tokens"), changes[::2], changes[1::2], strict=True
+        ):
             if name == against:
                 assert change == p == ""
                 continue

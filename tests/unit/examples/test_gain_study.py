@@ -8,7 +8,17 @@ import pytest
 import spread
 import torch
 from decomposition import results_of
-from gain_study import discounted, local, needed_steps, paid, position, separation, study, to_go, window
+from gain_study import (
+    discounted,
+    local,
+    needed_steps,
+    paid,
+    position,
+    separation,
+    study,
+    to_go,
+    window,
+)
 from support.tables import cells_of
 
 from openrlhf_swap.errors import DataError
@@ -40,13 +50,27 @@ def test_separation_and_share_by_hand():
 
 def test_a_step_is_needed_if_a_needed_line_ends_in_it():
     lines = [("one", "essential"), ("two", "redundant"), ("one", "useful"), ("last", "redundant")]
-    assert needed_steps(lines, ["one\n", "two\n", "one\n", "last\n"]).tolist() == [True, False, True, False]
-    assert needed_steps(lines, ["<think>\no", "ne\ntwo\n", "one\nlast"]).tolist() == [False, True, True]
+    assert needed_steps(lines, ["one\n", "two\n", "one\n", "last\n"]).tolist() == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert needed_steps(lines, ["<think>\no", "ne\ntwo\n", "one\nlast"]).tolist() == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_scored_responses_are_read(tmp_path):
     steps = ["preparation\n", "result\n", "hmm\n"]
-    right = {"correct": True, "steps": steps, "answer_logprobs": [-9.0, -9.0, 0.0, 0.0], "step_ends": [3, 8, 9]}
+    right = {
+        "correct": True,
+        "steps": steps,
+        "answer_logprobs": [-9.0, -9.0, 0.0, 0.0],
+        "step_ends": [3, 8, 9],
+    }
     path = tmp_path / "scored.jsonl"
 
     def labelled(row):
@@ -59,7 +83,9 @@ def test_scored_responses_are_read(tmp_path):
     write_rows(path, [right])
     text = study(path, labelled)
     assert text.startswith("1 responses, 66.7% of their steps needed")
-    assert "| local          | 75.0%" in text  # the preparation is as good as the rest, the result better
+    assert (
+        "| local          | 75.0%" in text
+    )  # the preparation is as good as the rest, the result better
     assert "| window 2       | 100.0%" in text
     assert "critic" not in text
     # Tokens 4, 5, 1; taken off what is left 6, 2, 0: costs -2, 3, 1. Needed: the first two.
@@ -92,9 +118,16 @@ def test_the_spread_of_a_file_and_a_page_by_hand(tmp_path):
 
 
 def test_the_end_of_the_last_step_stands_for_the_length(tmp_path):
-    """As in a file that score writes of responses without `tokens`; where the thought closes at once, no step ends."""
+    """As in a file that score writes of responses without `tokens`; where the thought closes at
+    once, no step ends.
+    """
     path = tmp_path / "some.scored.jsonl"
-    long = {"problem": "p", "correct": True, "step_ends": [3, 9], "answer_logprobs": [-3.0, -1.0, -2.0]}
+    long = {
+        "problem": "p",
+        "correct": True,
+        "step_ends": [3, 9],
+        "answer_logprobs": [-3.0, -1.0, -2.0],
+    }
     write_rows(path, [long, long | {"step_ends": [], "answer_logprobs": [-3.0]}])
     ((first, second),) = spread.groups_of(path)
     assert (first.length, second.length) == (10, 0)
@@ -110,9 +143,12 @@ def test_nothing_correct_is_an_error(tmp_path):
 
 
 QUESTION = "Sums of a: 3+6+7, b: 7+4, c: 1+2+3+4"
-# a is guessed wrongly, then right by the long way, then repeated; b has one way only; c is guessed twice.
+# a is guessed wrongly, then right by the long way, then repeated; b has one way only; c is guessed
+# twice.
 GUESSED = "a: =15\nb: 7+4=11\na1: 3+6=09\na2: 09+7=16\na2: 09+7=16\nc: =10\nagain c: =09\nc1: 1+2=03\nhmm\n</think>"
-COMPUTED = "a1: 3+6=09\na2: 09+7=17\nb: 7+4=11\nb1: 7+4=11\nc1: 1+2=03\nc2: 03+3=06\nc3: 06+4=10\n</think>"
+COMPUTED = (
+    "a1: 3+6=09\na2: 09+7=17\nb: 7+4=11\nb1: 7+4=11\nc1: 1+2=03\nc2: 03+3=06\nc3: 06+4=10\n</think>"
+)
 
 
 def test_how_sums_were_done_by_hand():
@@ -128,7 +164,12 @@ def test_shares_of_guesses_by_hand(tmp_path):
     found = guesses.count(rows)
     assert found["sums", 3] == found["long", 3] == 2 and found["long correct", 3] == 1
     assert (found["guess", 3], found["guess correct", 3]) == (1, 0)
-    assert (found["guess", 4], found["guess correct", 4], found["long", 4], found["long correct", 4]) == (1, 1, 1, 1)
+    assert (
+        found["guess", 4],
+        found["guess correct", 4],
+        found["long", 4],
+        found["long correct", 4],
+    ) == (1, 1, 1, 1)
     path = tmp_path / "base.responses.jsonl"
     write_rows(path, rows)
     _, base = cells_of(guesses.table({"base": [path]}))

@@ -7,7 +7,18 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from operations import LARGEST, OPERATIONS, TASKS, Operation, Problem, chain, equation, from_row, problems, story
+from operations import (
+    LARGEST,
+    OPERATIONS,
+    TASKS,
+    Operation,
+    Problem,
+    chain,
+    equation,
+    from_row,
+    problems,
+    story,
+)
 from thoughts import CLOSE, END, OPEN, classify, overthink, response_of, shortest, thought_of
 
 from openrlhf_swap.rewards import grade_answer
@@ -20,12 +31,18 @@ def solved(problem):
         return sum(int(term) for term in re.findall(r"[+-]?\d+", terms))
     if problem.task == "equations":
         left, right = problem.question.rpartition(": ")[2].split(" = ")
-        at = [sum(_linear(term, x) for term in re.findall(r"[+-]?[^+-]+", left.replace(" ", ""))) for x in (0, 1)]
+        at = [
+            sum(_linear(term, x) for term in re.findall(r"[+-]?[^+-]+", left.replace(" ", "")))
+            for x in (0, 1)
+        ]
         return (int(right) - at[0]) / Fraction(at[1] - at[0])
     if problem.task == "legs":
         animals = pytest.importorskip("reasoning_gym.arithmetic.leg_counting").ANIMALS
         kinds = re.findall(r"(\d+) ([a-z ]+?)s?(?=,|\?)", problem.question.partition(" have ")[2])
-        legs = [int(n) * animals.get(kind, animals.get(f"{kind}s", animals.get(f"{kind}u"))) for n, kind in kinds]
+        legs = [
+            int(n) * animals.get(kind, animals.get(f"{kind}s", animals.get(f"{kind}u")))
+            for n, kind in kinds
+        ]
         return sum(legs)
     return None
 
@@ -42,7 +59,11 @@ def test_problems_of_reasoning_gym(task):
     pytest.importorskip("reasoning_gym", reason="installed by examples/smollm2/run.sh")
     found = list(islice(problems(task, 3), 150))
     assert found == list(islice(problems(task, 3), 150))
-    assert len({problem.operations for problem in found}) == len({problem.question for problem in found}) == 150
+    assert (
+        len({problem.operations for problem in found})
+        == len({problem.question for problem in found})
+        == 150
+    )
     for problem in found:
         expected = solved(problem)
         assert expected is None or expected == problem.answer
@@ -98,7 +119,9 @@ def entry(question, solution):
 
 def test_a_story_by_hand():
     question = "Ann has 17 books. Her brother has 4 fewer. How many have they together?"
-    found = story(entry(question, "The brother has 17-4=13 books.\nTogether 17 + 13 = 30.\n#### 30"))
+    found = story(
+        entry(question, "The brother has 17-4=13 books.\nTogether 17 + 13 = 30.\n#### 30")
+    )
     assert found.question == question
     assert found.operations == (Operation(17, "-", 4), Operation(17, "+", 13))
 
@@ -121,7 +144,10 @@ def test_a_division_with_a_rest_has_no_result():
         _ = Operation(7, "/", 2).result
 
 
-SPIDERS, DUCKS = Operation(3, "*", 8, "one spider has 8 legs"), Operation(5, "*", 2, "one duck has 2 legs")
+SPIDERS, DUCKS = (
+    Operation(3, "*", 8, "one spider has 8 legs"),
+    Operation(5, "*", 2, "one duck has 2 legs"),
+)
 LEGS = Problem("legs", "How many legs ...?", (SPIDERS, DUCKS, Operation(24, "+", 10)))
 CHAIN = Problem("chains", "What is 23 + 60 - 71?", (Operation(23, "+", 60), Operation(83, "-", 71)))
 
@@ -132,7 +158,9 @@ def chains(draw):
     total, parts = draw(st.integers(0, 99)), []
     for _ in range(draw(st.integers(2, 4))):
         number = draw(st.integers(0, 99))
-        parts.append(Operation(total, "-" if number <= total and draw(st.booleans()) else "+", number))
+        parts.append(
+            Operation(total, "-" if number <= total and draw(st.booleans()) else "+", number)
+        )
         total = parts[-1].result
     keys = {part.key for part in parts}
     return Problem("chains", "", tuple(parts)) if len(keys) == len(parts) else LEGS
@@ -144,7 +172,10 @@ def labels(problem, *lines):
 
 
 def test_the_shortest_response_by_hand():
-    assert shortest(CHAIN) == "<think>\n23 + 60 = 83.\n83 - 71 = 12.\n</think>\n\nThe answer is \\boxed{12}.<|im_end|>"
+    assert (
+        shortest(CHAIN)
+        == "<think>\n23 + 60 = 83.\n83 - 71 = 12.\n</think>\n\nThe answer is \\boxed{12}.<|im_end|>"
+    )
     assert thought_of(shortest(LEGS)).splitlines() == [
         "One spider has 8 legs, so 3 * 8 = 24.",
         "One duck has 2 legs, so 5 * 2 = 10.",
@@ -178,7 +209,17 @@ def test_labels_of_a_thought_that_starts_over_by_hand():
         "24 + 10 = 34.",  # essential: what stood before was no sentence
         "24 - 10 = 14.",  # the solution does not have it
         "10 plus 24 is 34.",  # the same in the other order
-    ) == ["essential", "redundant", "redundant", "essential", "other", "other", "essential", "other", "redundant"]
+    ) == [
+        "essential",
+        "redundant",
+        "redundant",
+        "essential",
+        "other",
+        "other",
+        "essential",
+        "other",
+        "redundant",
+    ]
 
 
 @given(chains(), st.integers(0, 2**31))

@@ -5,7 +5,18 @@ from math import inf
 import pandas
 import pytest
 from operations import Operation, Problem
-from outcome import BASE, batches_left, changes, costs, keep, measure, overview, page, planned_share, tables
+from outcome import (
+    BASE,
+    batches_left,
+    changes,
+    costs,
+    keep,
+    measure,
+    overview,
+    page,
+    planned_share,
+    tables,
+)
 from support.paths import POLICY, ROOT
 from support.tables import cells_of
 from thoughts import Sentence, response_of, shortest
@@ -19,7 +30,13 @@ PROBLEMS = {
     "legs": Problem("legs", "How many?", (Operation(3, "*", 8), Operation(24, "+", 1))),
 }
 SHORT = {task: shortest(problem) for task, problem in PROBLEMS.items()}
-CHECKED = ["2 + 3 = 6.", "Wait, let me check: 2 + 3 = 5, not 6.", "Let me think.", "Well.", "5 + 4 = 9."]
+CHECKED = [
+    "2 + 3 = 6.",
+    "Wait, let me check: 2 + 3 = 5, not 6.",
+    "Let me think.",
+    "Well.",
+    "5 + 4 = 9.",
+]
 LONG = {"chains": response_of([Sentence(text, "") for text in CHECKED], 9), "legs": SHORT["legs"]}
 
 
@@ -32,7 +49,9 @@ def evaluation(folder, responses, correct, tokens):
         write_rows(folder / f"{task}.problems.jsonl", [row])
         sample = {"id": "0", "sample": 0, "text": responses[task], "tokens": tokens[task]}
         write_rows(folder / f"{task}.samples.jsonl", [sample])
-        write_rows(folder / f"{task}.grades.jsonl", [{"id": "0", "sample": 0, "correct": correct[task]}])
+        write_rows(
+            folder / f"{task}.grades.jsonl", [{"id": "0", "sample": 0, "correct": correct[task]}]
+        )
     return folder
 
 
@@ -46,14 +65,19 @@ def held_out(tmp_path):
 
 @pytest.fixture
 def folders(tmp_path):
-    before = evaluation(tmp_path / "base", LONG, {"chains": True, "legs": False}, {"chains": 90, "legs": 50})
+    before = evaluation(
+        tmp_path / "base", LONG, {"chains": True, "legs": False}, {"chains": 90, "legs": 50}
+    )
     right, tokens = dict.fromkeys(PROBLEMS, True), {"chains": 30, "legs": 40}
     return before, evaluation(tmp_path / "run" / "evaluation", SHORT, right, tokens)
 
 
 @pytest.fixture
 def runs(folders, held_out, tokenizer):
-    return {name: measure(folder, held_out, tokenizer) for name, folder in zip((BASE, "swap"), folders, strict=True)}
+    return {
+        name: measure(folder, held_out, tokenizer)
+        for name, folder in zip((BASE, "swap"), folders, strict=True)
+    }
 
 
 def test_a_response_is_a_row_of_what_is_kept(runs, tmp_path):
@@ -71,7 +95,9 @@ def test_a_response_is_a_row_of_what_is_kept(runs, tmp_path):
 def test_tables_by_hand(runs, tokenizer):
     base = runs[BASE]
     assert base["accuracy"] == {"chains": [100.0], "legs": [0.0]}
-    assert [base[label]["chains"][0] for label in ("essential", "useful", "redundant", "other")] == [2, 1, 1, 1]
+    assert [
+        base[label]["chains"][0] for label in ("essential", "useful", "redundant", "other")
+    ] == [2, 1, 1, 1]
     needed = len(tokenizer(SHORT["chains"], add_special_tokens=False)["input_ids"])
     assert base["times needed"]["chains"] == pytest.approx([90 / needed])
     _, first, second = cells_of(overview(runs))
@@ -89,7 +115,9 @@ def test_the_other_methods_are_compared_with_grpo_on_the_same_problems(runs):
     before, after = runs.values()
     assert "Differences" not in tables({BASE: before, "swap": after})
     assert "Differences" not in tables({BASE: before, "grpo": after})
-    since_base, since_grpo = tables({BASE: before, "grpo": after, "swap": before}).split("Differences from grpo:")
+    since_base, since_grpo = tables({BASE: before, "grpo": after, "swap": before}).split(
+        "Differences from grpo:"
+    )
     assert since_base.count("| grpo ") == 1 + 3 and "Changes since the warm-up:" in since_base
     _, *rows = cells_of(since_grpo)
     assert [row[0] for row in rows] == ["swap"] * 3
@@ -108,14 +136,23 @@ def test_the_page_shows_the_same_problems_before_and_after(folders, tmp_path):
     assert path.stat().st_size < 300_000
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
     assert data["names"] == [BASE, "run"]
-    assert [[len(column) for column in problem["columns"]] for problem in data["problems"]] == [[1, 1], [1, 1]]
+    assert [[len(column) for column in problem["columns"]] for problem in data["problems"]] == [
+        [1, 1],
+        [1, 1],
+    ]
 
 
 def test_costs_leave_out_the_first_step_and_skipped_ones():
     def row(step, **times):
         return {"step": step, **{f"timing/{name}": value for name, value in times.items()}}
 
-    times = {"generation": 10.0, "score": 5.0, "ppo_train": 30.0, "broadcast": 1.0, "step_total": 50.0}
+    times = {
+        "generation": 10.0,
+        "score": 5.0,
+        "ppo_train": 30.0,
+        "broadcast": 1.0,
+        "step_total": 50.0,
+    }
     slow = {name: 100 * value for name, value in times.items()}
     text = costs([row(1, **slow), row(2, **times), row(3)], 4.25)
     parts = "generate 10.0, score 5.0, update 30.0, sync 1.0"
@@ -130,7 +167,9 @@ def test_the_plan_is_asked_about_responses_as_they_were(tmp_path):
     write_text(tmp_path / "run.yaml", json.dumps({"flags": configuration.dump()}))
 
     def share(right):
-        return planned_share(tmp_path, [{"length/mean": 140.0, "swap/accuracy": right}, {"step": 2}])
+        return planned_share(
+            tmp_path, [{"length/mean": 140.0, "swap/accuracy": right}, {"step": 2}]
+        )
 
     assert share(0.0) == 0 < share(0.5) < share(1.0) < 0.5
 
@@ -152,30 +191,45 @@ RESULTS = ROOT / "examples" / "smollm2" / "results"
 
 def rows_of(text, *names):
     """The cells of the table's rows with one of these words in the first two cells."""
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
     return [row for row in cells if set(names) & set(row[:2])]
 
 
 def test_the_tables_that_are_shown_are_means_of_the_kept_responses():
     kept = pandas.read_csv(RESULTS / "responses.csv.gz")
-    trained = [method + seed for method in ("grpo", "length_critic", "swap") for seed in ("", "_43", "_44")]
+    trained = [
+        method + seed for method in ("grpo", "length_critic", "swap") for seed in ("", "_43", "_44")
+    ]
     policies = (BASE, *trained)
     assert kept.groupby("policy").size().to_dict() == dict.fromkeys(policies, 480)
     means = kept.groupby("policy").mean(numeric_only=True)
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     of_this_warm_up = page[page.index("| as it is now |") : page.index("| never answered early |")]
-    in_page = {row[1].replace("before training", BASE): row for row in rows_of(of_this_warm_up, "as it is now", "")}
+    in_page = {
+        row[1].replace("before training", BASE): row
+        for row in rows_of(of_this_warm_up, "as it is now", "")
+    }
     report = (RESULTS / "report.md").read_text(encoding="utf-8")
     in_report = {row[0]: row for row in rows_of(report.split("\n\n")[0], *means.index)}
     assert set(in_page) == set(in_report) == set(policies)
     for policy, of in means.iterrows():
         shown, reported = in_page[policy], in_report[policy]
-        assert shown[3].startswith(f"{of.accuracy:.1f}% (") and reported[1].startswith(f"{of.accuracy:.1f} (")
-        assert shown[4].startswith(f"{of.tokens:.1f} (") and reported[2].startswith(f"{of.tokens:.1f} (")
+        assert shown[3].startswith(f"{of.accuracy:.1f}% (") and reported[1].startswith(
+            f"{of.accuracy:.1f} ("
+        )
+        assert shown[4].startswith(f"{of.tokens:.1f} (") and reported[2].startswith(
+            f"{of.tokens:.1f} ("
+        )
         counts = [f"{of[name]:.2f}" for name in ("essential", "useful", "redundant")]
         assert shown[5:8] == reported[4:7] == counts
     accuracies = kept.pivot(index=["task", "response"], columns="policy", values="accuracy")
-    since_base, from_grpo = report.split("Changes since the warm-up:")[1].split("Differences from grpo:")
+    since_base, from_grpo = report.split("Changes since the warm-up:")[1].split(
+        "Differences from grpo:"
+    )
     for text, reference, others in (
         (since_base, BASE, [name for name in means.index if name != BASE]),
         (from_grpo, "grpo", [name for name in means.index if name not in (BASE, "grpo")]),
@@ -184,4 +238,6 @@ def test_the_tables_that_are_shown_are_means_of_the_kept_responses():
         for policy in others:
             change = accuracies[policy] - accuracies[reference]
             expected = {**change.groupby("task").mean(), "all": change.mean()}
-            assert {task: printed[policy, task] for task in expected} == pytest.approx(expected, abs=0.051)
+            assert {task: printed[policy, task] for task in expected} == pytest.approx(
+                expected, abs=0.051
+            )

@@ -33,13 +33,18 @@ def test_a_run_is_a_method_with_a_seed():
 
 
 def test_methods_with_one_seed_have_no_row():
-    assert table({name: RUNS[name] for name in ("warm-up", "swap", "swap_zero", "grpo_43")}, "grpo") is None
+    assert (
+        table({name: RUNS[name] for name in ("warm-up", "swap", "swap_zero", "grpo_43")}, "grpo")
+        is None
+    )
     text = table({name: RUNS[name] for name in ("warm-up", "swap", "swap_43", "grpo")}, "grpo")
     assert "from warm-up" in text and "from grpo" not in text
 
 
 def test_the_table_is_what_scipy_makes_of_the_seeds(stats):
-    """Changes over all seeds of a method, differences from grpo over those that both have, Holm over all six tests."""
+    """Changes over all seeds of a method, differences from grpo over those that both have, Holm
+    over all six tests.
+    """
     header, swap, grpo = cells_of(table(RUNS, "grpo"))
     assert header[4:] == [
         *("accuracy, points, from warm-up", "p (Holm)", "tokens, from warm-up", "p (Holm)"),

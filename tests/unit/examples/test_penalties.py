@@ -14,10 +14,17 @@ from openrlhf_swap.algorithm.advantages import local_gains, penalty_weights
 
 
 def test_the_length_term_without_a_critic_by_hand():
-    # Right: 10 and 14 tokens, mean 12; in the other group 20 alone. Differences -2, 2, 0: deviation 2.
+    # Right: 10 and 14 tokens, mean 12; in the other group 20 alone. Differences -2, 2, 0: deviation
+    # 2.
     first = [rollout(length=10), rollout(length=14), rollout(length=30, correct=False)]
-    second = [rollout(length=20), rollout(length=5, correct=False), rollout(length=6, correct=False)]
-    found = GroupLength(MARKS.replaced(objective="group_length:GroupLength")).token_advantages(batch(first, second))
+    second = [
+        rollout(length=20),
+        rollout(length=5, correct=False),
+        rollout(length=6, correct=False),
+    ]
+    found = GroupLength(MARKS.replaced(objective="group_length:GroupLength")).token_advantages(
+        batch(first, second)
+    )
     assert found.shape == (2, 3, 30)
     assert found[..., 0].tolist() == [pytest.approx([1, -1, 0]), [0, 0, 0]]
     assert torch.equal(found, found[..., :1].expand_as(found))
@@ -25,7 +32,10 @@ def test_the_length_term_without_a_critic_by_hand():
 
 def test_the_step_that_prepares_is_spared():
     # 3 + 5 - 3: the first step makes the answer unlikely, the second gets it, the third repeats it.
-    scores, mask = torch.tensor([-4.0, -6.0, -1.0, -1.0, 9.0]), torch.tensor([True, True, True, False])
+    scores, mask = (
+        torch.tensor([-4.0, -6.0, -1.0, -1.0, 9.0]),
+        torch.tensor([True, True, True, False]),
+    )
     assert gains_to_go(scores, mask).tolist() == [3, 5, 0, 0]
     assert penalty_weights(local_gains(scores, mask), mask, 1.0).argmax() == 0
     assert penalty_weights(gains_to_go(scores, mask), mask, 1.0).argmax() == 2
@@ -37,7 +47,10 @@ def test_what_is_still_to_be_gained_agrees_with_the_slow_version(seed):
     group, traces = [], []
     for length in (30, 24, 18):
         steps = int(torch.randint(1, 5, ()))
-        ends, scores = [4 * k + 3 for k in range(steps)], (-5 * torch.rand(steps + 1, dtype=torch.float64)).tolist()
+        ends, scores = (
+            [4 * k + 3 for k in range(steps)],
+            (-5 * torch.rand(steps + 1, dtype=torch.float64)).tolist(),
+        )
         group.append(replace(rollout("#", length=length), step_ends=ends, answer_logprobs=scores))
         traces.append(StepTrace(length, True, scores, ends))
     group.append(rollout("#", length=12, correct=False))

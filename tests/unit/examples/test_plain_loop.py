@@ -26,17 +26,20 @@ def loop():
 
 
 def test_sampled_scores_are_the_models_own(loop):
-    model = AutoModelForCausalLM.from_pretrained(plain_loop.POLICIES / "words", dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        plain_loop.POLICIES / "words", dtype=torch.float32
+    ).eval()
     words = Loop("words")
     prompts = [
-        words.reader.ids(f"<|user|>{p.question}<|assistant|><think>\n") for p in islice(words.world.problems(4), 6)
+        words.reader.ids(f"<|user|>{p.question}<|assistant|><think>\n")
+        for p in islice(words.world.problems(4), 6)
     ]
     end, pad = words.tokenizer.eos_token_id, words.tokenizer.pad_token_id
     torch.manual_seed(0)
     responses, scores = sample(model, prompts, end, pad, max_tokens=90)
-    assert any(response[-1] == end for response in responses) and {len(prompt) for prompt in prompts} != {
-        len(prompts[0])
-    }
+    assert any(response[-1] == end for response in responses) and {
+        len(prompt) for prompt in prompts
+    } != {len(prompts[0])}
     for prompt, response, own in zip(prompts, responses, scores, strict=True):
         assert end not in response[:-1] and (response[-1] == end or len(response) == 90)
         with torch.no_grad():
@@ -47,23 +50,38 @@ def test_sampled_scores_are_the_models_own(loop):
 
 def test_steps_are_redundant_if_all_of_their_lines_are(loop):
     problem = loop.world.from_question("Fill B1C2C3C4C5C6")
-    # Lines have three tokens, a step at least three: the verification's first line has one, and takes the next along.
+    # Lines have three tokens, a step at least three: the verification's first line has one, and
+    # takes the next along.
     text = "B1>7\nwait B1>7\nC2>0\nlet me verify\nB1>7\nC3>0\n" + CLOSE
     response = loop.reader.ids(text)
     ends = loop.reader.step_ends(response)
-    batch = StepBatch.from_traces([[StepTrace(len(response), True, [-1.0] * (len(ends) + 1), ends)]])
-    assert loop.redundant_steps([problem], [response], batch)[0, 0].tolist() == [False, True, False, True, False]
+    batch = StepBatch.from_traces(
+        [[StepTrace(len(response), True, [-1.0] * (len(ends) + 1), ends)]]
+    )
+    assert loop.redundant_steps([problem], [response], batch)[0, 0].tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_weights_by_labels_by_hand():
-    # Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and the last of the other.
-    group = [StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]), StepTrace(10, True, [-3, -2, -2], [3, 7])]
+    # Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and the last of the
+    # other.
+    group = [
+        StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]),
+        StepTrace(10, True, [-3, -2, -2], [3, 7]),
+    ]
     batch = StepBatch.from_traces([group])
     redundant = torch.tensor([[[False, False, True], [False, True, False]]])
 
     def weights(kind):
         arm = f"weights.{kind}"
-        return arm_signals(arm, SwapConfig(**arm_settings(arm)), batch, redundant).weights[0].tolist()
+        return (
+            arm_signals(arm, SwapConfig(**arm_settings(arm)), batch, redundant).weights[0].tolist()
+        )
 
     assert weights("oracle") == [[0, 0, 1], [0, 1, 0]]
     assert weights("anti") == [[0.5, 0.5, 0], [1, 0, 0]]
@@ -73,8 +91,16 @@ def test_weights_by_labels_by_hand():
     for shuffled, own in zip(weights("shuffled"), weights("0.25sd"), strict=True):
         assert sorted(shuffled) == pytest.approx(sorted(own))
     none = torch.zeros_like(redundant)  # where nothing is redundant, all pay
-    assert arm_signals("weights.oracle", SwapConfig(), batch, none).weights[0, 1].tolist() == [0.5, 0.5, 0]
-    assert arm_settings("zero.mono0.25sd") == {"step_baseline": "zero", "tau": "0.25sd", "weights_from": "monotone"}
+    assert arm_signals("weights.oracle", SwapConfig(), batch, none).weights[0, 1].tolist() == [
+        0.5,
+        0.5,
+        0,
+    ]
+    assert arm_settings("zero.mono0.25sd") == {
+        "step_baseline": "zero",
+        "tau": "0.25sd",
+        "weights_from": "monotone",
+    }
 
 
 def test_the_cheap_baselines_by_hand():
@@ -90,8 +116,14 @@ def test_a_run_of_the_stack_becomes_rows_of_the_loop(tmp_path, monkeypatch, loop
     monkeypatch.setattr(stack_runs, "PROMPTS", 1)
     monkeypatch.setattr(stack_runs, "RESPONSES", 2)
     problem, test = islice(loop.world.problems(3), 2)
-    full, short = ("".join(lines) + CLOSE for lines in (loop.world.shortest_lines(problem), ["let me verify\n"]))
-    rows = [{"response": text, "reward": reward, "length": 20.0} for text, reward in ((full, 1.0), (short, 0.0))]
+    full, short = (
+        "".join(lines) + CLOSE
+        for lines in (loop.world.shortest_lines(problem), ["let me verify\n"])
+    )
+    rows = [
+        {"response": text, "reward": reward, "length": 20.0}
+        for text, reward in ((full, 1.0), (short, 0.0))
+    ]
     (tmp_path / "rollouts").mkdir()
     lines = [json.dumps({"prompt": rendered(problem.question), **row}) + "\n" for row in rows]
     (tmp_path / "rollouts" / "step_000001.jsonl").write_text("".join(lines))
@@ -104,13 +136,27 @@ def test_a_run_of_the_stack_becomes_rows_of_the_loop(tmp_path, monkeypatch, loop
 def test_relative_differences_by_hand():
     left, right = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
     assert difference(left, right) == pytest.approx(math.sqrt(2))
-    assert (difference(left, -left), difference(left, left), difference(0 * left, 0 * left)) == (2, 0, 0)
+    assert (difference(left, -left), difference(left, left), difference(0 * left, 0 * left)) == (
+        2,
+        0,
+        0,
+    )
 
 
 def test_a_run_writes_its_steps_and_is_not_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(plain_loop, "HELD_OUT", 4)
     monkeypatch.setattr(plain_loop, "PROMPTS", 2)
-    words = ["plain_loop", "--world", "columns", "--arms", "weights.oracle", "--steps", "2", "--output", str(tmp_path)]
+    words = [
+        "plain_loop",
+        "--world",
+        "columns",
+        "--arms",
+        "weights.oracle",
+        "--steps",
+        "2",
+        "--output",
+        str(tmp_path),
+    ]
     monkeypatch.setattr(sys, "argv", words)
     plain_loop.main()
     file = tmp_path / "columns-weights.oracle-0.3-25-1.jsonl"

@@ -49,7 +49,14 @@ def configurations(folder, rows):
 
 def run(tmp_path, *extra):
     rows = [{"name": f"x={x}", "train": ["--x", str(x)]} for x in (2, 3)]
-    flags = [*configurations(tmp_path, rows), "--output", str(tmp_path / "sweep"), "--seeds", "1", "2"]
+    flags = [
+        *configurations(tmp_path, rows),
+        "--output",
+        str(tmp_path / "sweep"),
+        "--seeds",
+        "1",
+        "2",
+    ]
     return run_command(run_sweep.main, [*flags, "--train", TRAIN, "--evaluate", EVALUATE, *extra])
 
 
@@ -71,7 +78,10 @@ def test_a_sweep_runs_everything_once_and_makes_a_table(tmp_path, capsys):
     assert run(tmp_path) == 1
     assert "train failed with status 1" in capsys.readouterr().out
     assert run(tmp_path) == 1
-    runs = {path.parent.parent.name + path.parent.name: path.read_text() for path in tmp_path.rglob("runs")}
+    runs = {
+        path.parent.parent.name + path.parent.name: path.read_text()
+        for path in tmp_path.rglob("runs")
+    }
     assert runs == {"x_2seed_1": "x", "x_2seed_2": "x", "x_3seed_1": "x", "x_3seed_2": "xx"}
     # Values 2 + seed over seeds 1 and 2: mean 3.5, deviation .707.
     rows = cells_of((tmp_path / "sweep" / "table.md").read_text())
@@ -108,12 +118,21 @@ def test_after_its_end_no_run_goes_on_or_is_started(tmp_path, by):
     """Ctrl-C reaches all processes, other signals the sweep alone."""
     rows = configurations(tmp_path, [{"name": name} for name in "abcd"])
     words = [sys.executable, str(STUDIES / "run_sweep.py"), *rows, "--output", str(tmp_path)]
-    commands = ["--train", "sh -c 'touch {output}/begun; sleep 60'", "--evaluate", "true", "--parallel", "2"]
+    commands = [
+        "--train",
+        "sh -c 'touch {output}/begun; sleep 60'",
+        "--evaluate",
+        "true",
+        "--parallel",
+        "2",
+    ]
     process = subprocess.Popen(
         [*words, *commands],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background processes ignore it
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # background processes ignore it
     )
     try:
         deadline = time.monotonic() + 60
@@ -149,7 +168,18 @@ def test_the_sweeps_of_the_page_can_be_run():
 
 
 def test_a_setting_is_varied(tmp_path):
-    flags = ["--vary", "tau", "1", "inf", "--output", str(tmp_path), "--evaluate", EVALUATE, "--train", TRAIN]
+    flags = [
+        "--vary",
+        "tau",
+        "1",
+        "inf",
+        "--output",
+        str(tmp_path),
+        "--evaluate",
+        EVALUATE,
+        "--train",
+        TRAIN,
+    ]
     assert run_command(run_sweep.main, flags) == 0
     words = {path.parent.parent.name: path.read_text() for path in tmp_path.rglob("value")}
     assert words == {"tau_1": "1", "tau_inf": "inf"}

@@ -57,7 +57,10 @@ def test_methods_that_change_one_setting_are_points_of_its_sweep(symbol, expecte
 
 
 def test_points_are_compared_on_the_seeds_that_all_have(tmp_path):
-    for name, chosen in (("first", ("base", "swap", "grpo", "uniform_penalty")), ("second", METHODS)):
+    for name, chosen in (
+        ("first", ("base", "swap", "grpo", "uniform_penalty")),
+        ("second", METHODS),
+    ):
         keep(tmp_path / name, {method: METHODS[method] for method in chosen}, [3, 9])
     text = sweeps.report(decomposition, [tmp_path / "first", tmp_path / "second"], tmp_path / "out")
     assert (tmp_path / "out" / "sweeps.md").read_text() == text
@@ -73,13 +76,21 @@ def test_points_are_compared_on_the_seeds_that_all_have(tmp_path):
         ["0.3", "80.0 (80.0 to 80.0)", *rest, "swap"],
         ["1", "10.0 (10.0 to 10.0)", *rest, "**-70.0 (-70.0 to -70.0)**"],
     ]
-    assert [rows[0][0] for rows in others[::2]] == ["lambda (seeds 1, 2)", "tau (seeds 1, 2, 3)", "M (seeds 2)"]
+    assert [rows[0][0] for rows in others[::2]] == [
+        "lambda (seeds 1, 2)",
+        "tau (seeds 1, 2, 3)",
+        "M (seeds 2)",
+    ]
     accuracies = {"0": 90, "0.05": 85, "0.3": 80, "1": 10}
     assert by_difficulty == [
         ["", "1 to 4 operations (1)", "9 to 12 operations (1)"],
-        *([f"theta {value}", *[f"{accuracy}.0%, 40"] * 2] for value, accuracy in accuracies.items()),
+        *(
+            [f"theta {value}", *[f"{accuracy}.0%, 40"] * 2]
+            for value, accuracy in accuracies.items()
+        ),
     ]
-    # Seeds 1 and 2 of no_penalty are 20 and 10 points below swap's, so a draw of two is from -20 to -10.
+    # Seeds 1 and 2 of no_penalty are 20 and 10 points below swap's, so a draw of two is from -20 to
+    # -10.
     assert "**-15.0 (-20.0 to -10.0)**" in parts[2]
 
 
@@ -96,7 +107,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path):
     ):
         with pytest.raises(DataError, match=message):
             sweeps.report(decomposition, files, tmp_path / "out")
-    with pytest.raises(DataError, match="--results names absent, which is not there; keep one with"):
+    with pytest.raises(
+        DataError, match="--results names absent, which is not there; keep one with"
+    ):
         sweeps.main(["--results", "absent", "--output", str(tmp_path)])
 
 
@@ -105,10 +118,17 @@ def test_the_rows_of_the_sweeps_change_what_their_names_say_and_each_has_a_folde
     expected = set()
     for row in rows:
         symbol, value = row["name"].split("=")
-        config, setting = configure(list(map(str, row["train"])), on_cpu=True).method, sweeps.SETTINGS[symbol]
+        config, setting = (
+            configure(list(map(str, row["train"])), on_cpu=True).method,
+            sweeps.SETTINGS[symbol],
+        )
         assert getattr(config, setting) == float(value) != getattr(SwapConfig(), setting)
         expected.add((symbol, float(value)))
     assert {symbol for symbol, _ in expected} == set(sweeps.SETTINGS)
     methods = {run_folder(Path(), row["name"], 1).parent.name: METHODS["swap"] for row in rows}
-    found = {(symbol, value) for symbol in sweeps.SETTINGS for value in sweeps.points(symbol, methods, step_tokens=3)}
+    found = {
+        (symbol, value)
+        for symbol in sweeps.SETTINGS
+        for value in sweeps.points(symbol, methods, step_tokens=3)
+    }
     assert found == expected

@@ -1,4 +1,6 @@
-"""The world that tests selectivity: its problems and traces, and the gates that a forward or two can check."""
+"""The world that tests selectivity: its problems and traces, and the gates that a forward or two
+can check.
+"""
 
 import random
 from itertools import islice, permutations
@@ -14,7 +16,16 @@ from hypothesis import strategies as st
 from make_policy import build_tokenizer
 from support.paths import WORLDS
 from support.tables import cells_of
-from words import Word, Words, from_question, known, label_lines, overthink, shortest_lines, shortest_trace
+from words import (
+    Word,
+    Words,
+    from_question,
+    known,
+    label_lines,
+    overthink,
+    shortest_lines,
+    shortest_trace,
+)
 from world import CLOSE, EOS, counts, load, rendered, thought_lines
 
 # A is 8314709625, B is 3094162875, F is 9586274130, FLIP is 3590817642.
@@ -30,7 +41,9 @@ def drawn(seed, count=1):
 
 @pytest.fixture(scope="module")
 def policy():
-    return [open_bench(load(name), WORLDS / "policies" / name, 30) for name in ("words", "word_pairs")]
+    return [
+        open_bench(load(name), WORLDS / "policies" / name, 30) for name in ("words", "word_pairs")
+    ]
 
 
 def test_the_answers_by_hand():
@@ -76,7 +89,11 @@ def test_lines_are_labelled_by_what_they_add_and_counted_where_they_lack():
     }
     response = "\n".join(trace) + "\n" + CLOSE + "1}"
     assert label_lines(SINGLE.question, response) == list(trace.values())
-    assert counts(load("words"), SINGLE.question, response) == {"essential": 1, "redundant": 6, "missing": 1}
+    assert counts(load("words"), SINGLE.question, response) == {
+        "essential": 1,
+        "redundant": 6,
+        "missing": 1,
+    }
 
 
 @given(seeds, st.sampled_from([1, 2]))
@@ -123,9 +140,13 @@ def probability(bench: Bench, thoughts):
         rendered(problem.question) + "".join(lines) + CLOSE + problem.answer
         for problem, lines in zip(bench.problems, thoughts, strict=True)
     )
-    ids, mask = padded_left([bench.decoder.encode(text) for text in texts], bench.decoder.tokenizer.pad_token_id)
+    ids, mask = padded_left(
+        [bench.decoder.encode(text) for text in texts], bench.decoder.tokenizer.pad_token_id
+    )
     with torch.no_grad():
-        scores = bench.decoder.model(ids, attention_mask=mask).logits[:, -size - 1 : -1].log_softmax(-1)
+        scores = (
+            bench.decoder.model(ids, attention_mask=mask).logits[:, -size - 1 : -1].log_softmax(-1)
+        )
     return float(scores.gather(-1, ids[:, -size:, None]).sum(1).exp().mean())
 
 
@@ -146,7 +167,9 @@ def test_the_policy_needs_every_line_and_nothing_else(policy):
         assert probability(bench, [shortest_lines(problem) for problem in bench.problems]) > 0.9
         assert probability(bench, [[] for _ in bench.problems]) < most
         for place in (0, 2, 4):
-            assert probability(bench, [without(problem, place) for problem in bench.problems]) < 0.15
+            assert (
+                probability(bench, [without(problem, place) for problem in bench.problems]) < 0.15
+            )
 
 
 def test_a_template_forces_all_but_symbols(policy):
@@ -174,5 +197,7 @@ def test_gates_are_held_against_their_bounds():
 def test_pairs_are_the_same_world_with_two_words():
     for problem in islice(word_pairs.problems(3), 50):
         first, second = problem.words
-        assert len(first.letters) == 4 and 1 <= len(second.letters) <= 5 and problem.answer[0] != "0"
+        assert (
+            len(first.letters) == 4 and 1 <= len(second.letters) <= 5 and problem.answer[0] != "0"
+        )
         assert len(thought_lines(shortest_trace(problem))) == word_pairs.level(problem.question)

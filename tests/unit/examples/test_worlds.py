@@ -1,4 +1,6 @@
-"""The worlds: problems, traces and what each line is for; and rows that teach what some methods ask of a policy."""
+"""The worlds: problems, traces and what each line is for; and rows that teach what some methods ask
+of a policy.
+"""
 
 import json
 import random
@@ -9,7 +11,15 @@ import addition
 import decomposition
 import pytest
 from addition import Addition
-from decomposition import Sums, from_question, label_lines, overthink, prompt, shortest_trace, supervised_row
+from decomposition import (
+    Sums,
+    from_question,
+    label_lines,
+    overthink,
+    prompt,
+    shortest_trace,
+    supervised_row,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from make_policy import SKIPPED, build_tokenizer, row_of_modes
@@ -31,8 +41,15 @@ PROBLEM = Sums(((3, 6, 7, 5), (7, 4)))  # 21 and 11
 
 def test_the_ways_to_decompose_by_hand():
     assert PROBLEM.question == "Sums of a: 3+6+7+5, b: 7+4"
-    assert (PROBLEM.answer, PROBLEM.operations, decomposition.level(PROBLEM.question)) == ("2111", 4, 4)
-    assert shortest_trace(PROBLEM) == "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n" + CLOSE + "2111}" + EOS
+    assert (PROBLEM.answer, PROBLEM.operations, decomposition.level(PROBLEM.question)) == (
+        "2111",
+        4,
+        4,
+    )
+    assert (
+        shortest_trace(PROBLEM)
+        == "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n" + CLOSE + "2111}" + EOS
+    )
     assert shortest_trace(PROBLEM, guessing=True) == "a: =21\nb: 7+4=11\n" + CLOSE + "2111}" + EOS
 
 
@@ -100,7 +117,11 @@ def test_the_shortest_traces_are_right_and_essential(problem):
         results = {}
         for name, result in re.findall(r"^([a-e])\d?: .*=(\d\d)$", trace, re.MULTILINE):
             results[name] = result
-        assert "".join(results.values()) == problem.answer == "".join(f"{sum(s):02d}" for s in problem.sums)
+        assert (
+            "".join(results.values())
+            == problem.answer
+            == "".join(f"{sum(s):02d}" for s in problem.sums)
+        )
     assert len(thought_lines(shortest_trace(problem))) == problem.operations
 
 
@@ -135,8 +156,12 @@ def test_the_shortest_addition_by_hand():
 
 
 @given(numbers, st.integers(0, 2**31))
-def test_overthinking_an_addition_adds_redundant_lines_and_a_probe_asks_for_the_right_answer(problem, seed):
-    assert addition.shortest_trace(problem).endswith(CLOSE + str(problem.left + problem.right) + "}<|end|>")
+def test_overthinking_an_addition_adds_redundant_lines_and_a_probe_asks_for_the_right_answer(
+    problem, seed
+):
+    assert addition.shortest_trace(problem).endswith(
+        CLOSE + str(problem.left + problem.right) + "}<|end|>"
+    )
     trace = addition.overthinking_trace(problem, random.Random(seed))
     labels = addition.label_lines(problem.question, trace)
     assert labels.count("essential") == 3
@@ -178,19 +203,30 @@ def test_a_world_s_problems_are_seeded_and_distinct_and_its_words_are_tokens(nam
     for problem in first[:20]:
         given_text, taught = world.supervised_row(problem, random.Random(0), 0.0)
         labels = world.label_lines(problem.question, taught)
-        assert set(labels) <= set(world.LABELS) and labels.count("essential") <= world.level(problem.question)
+        assert set(labels) <= set(world.LABELS) and labels.count("essential") <= world.level(
+            problem.question
+        )
         ids = tokenizer(given_text + taught, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == given_text + taught
-        lines = [tokenizer(line + "\n", add_special_tokens=False)["input_ids"] for line in thought_lines(taught)]
+        lines = [
+            tokenizer(line + "\n", add_special_tokens=False)["input_ids"]
+            for line in thought_lines(taught)
+        ]
         assert all(len(line) >= world.STEP_TOKENS for line in lines if len(line) > 3)
 
 
 def test_a_world_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"--world is moon; use addition, .*, word_pairs or columns"):
+    with pytest.raises(
+        ConfigError, match=r"--world is moon; use addition, .*, word_pairs or columns"
+    ):
         load("moon")
 
 
-BUDGETS = {" Think for N tokens.", " Think for maximum N tokens.", "I will answer the question with N tokens"}
+BUDGETS = {
+    " Think for N tokens.",
+    " Think for maximum N tokens.",
+    "I will answer the question with N tokens",
+}
 ELLIPSIS, PLAIN = "...\n", ""
 
 
@@ -202,7 +238,9 @@ def test_rows_of_modes_ask_as_the_methods_do(name):
     for _ in range(2000):
         given, response = row_of_modes(world, problem, rng)
         assert given.startswith(f"<|user|>{problem.question}")
-        question, opening = given.removeprefix(f"<|user|>{problem.question}").split("<|assistant|><think>\n")
+        question, opening = given.removeprefix(f"<|user|>{problem.question}").split(
+            "<|assistant|><think>\n"
+        )
         thought, answer = response.split(CLOSE)
         assert answer.endswith("}<|end|>")
         assert ("essential" in world.label_lines(problem.question, thought)) == bool(thought)
@@ -211,7 +249,11 @@ def test_rows_of_modes_ask_as_the_methods_do(name):
     for asked, found in thoughts.items():
         # 2,000 rows: 400 of a kind, four standard errors are 0.092 of a share of 0.3.
         assert abs(len(found) - 400) < 80
-        assert all(found) if asked in BUDGETS else abs(1 - SKIPPED - sum(map(bool, found)) / len(found)) < 0.1
+        assert (
+            all(found)
+            if asked in BUDGETS
+            else abs(1 - SKIPPED - sum(map(bool, found)) / len(found)) < 0.1
+        )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -219,9 +261,18 @@ def test_where_a_policy_may_choose_one_token_says_what_it_chose(name):
     # Thinkless's marks: the first token of a response is one of two.
     world, rng = load(name), random.Random(0)
     tokenizer = build_tokenizer(world)
-    rows = [(problem, *row_of_modes(world, problem, rng)) for problem in islice(world.problems(0), 300)]
-    plain = [text for problem, given, text in rows if given.endswith(f"{problem.question}<|assistant|><think>\n")]
-    firsts = {tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"][0]) for text in plain}
+    rows = [
+        (problem, *row_of_modes(world, problem, rng)) for problem in islice(world.problems(0), 300)
+    ]
+    plain = [
+        text
+        for problem, given, text in rows
+        if given.endswith(f"{problem.question}<|assistant|><think>\n")
+    ]
+    firsts = {
+        tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"][0])
+        for text in plain
+    }
     assert firsts == {world.THINK, "</think>"}
 
 

@@ -18,7 +18,14 @@ from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_file, read_recipe
 
-NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "answer"]
+NEEDED = [
+    "--actor.model_name_or_path",
+    "m",
+    "--data.prompt_dataset",
+    "d",
+    "--data.label_key",
+    "answer",
+]
 NEEDED += ["--vllm.num_engines", "1"]
 
 
@@ -41,16 +48,23 @@ def test_each_layer_wins_over_the_ones_before(file):
     args = run.args
     assert (run.method.objective, run.run.recipe, run.recipe.name) == ("dler", "dler", "dler")
     assert args.critic.adam.lr == 9e-6  # OpenRLHF's
-    assert args.rollout.temperature == 1.0 and args.ckpt.max_num == 2  # the recipe's over ours, and ours
+    assert (
+        args.rollout.temperature == 1.0 and args.ckpt.max_num == 2
+    )  # the recipe's over ours, and ours
     assert (args.actor.adam.lr, args.rollout.batch_size, args.actor.dual_clip) == (2e-6, 8, 10.0)
     assert args.ds.packing_samples and args.algo.kl.use_loss
-    assert configure(["--swap.objective", "adaptthink"]).args.actor.policy_loss_type == "gspo"  # the objective's
+    assert (
+        configure(["--swap.objective", "adaptthink"]).args.actor.policy_loss_type == "gspo"
+    )  # the objective's
     both = ["--swap.objective", "adaptthink", "--actor.policy_loss_type", "ppo"]
     assert configure(both).args.actor.policy_loss_type == "ppo"
 
 
 def test_switches_are_turned_off(file):
-    on = ["--config", file("flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}")]
+    on = [
+        "--config",
+        file("flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}"),
+    ]
     run = configure([*on, "--no-algo.kl.use_loss", "--no-swap.verbose"])
     assert not run.args.algo.kl.use_loss and not run.run.verbose
     off = ["--config", file("flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}")]
@@ -58,14 +72,18 @@ def test_switches_are_turned_off(file):
     assert configure(["--swap.recipe", "dler"]).args.algo.dynamic_filtering_enable
     assert not configure(off).args.algo.dynamic_filtering_enable
     assert configure([*off, flag]).args.algo.dynamic_filtering_enable
-    with pytest.raises(ConfigError, match=r"--no-actor\.dual_clip; only switches can be turned off like this"):
+    with pytest.raises(
+        ConfigError, match=r"--no-actor\.dual_clip; only switches can be turned off like this"
+    ):
         configure(["--no-actor.dual_clip"])
 
 
 def test_a_single_clip_replaces_a_pair_of_a_layer_below():
     """OpenRLHF takes the pair where there is one."""
     assert configure(["--swap.recipe", "dler"]).args.actor.eps_clip_low_high == [0.2, 0.28]
-    assert configure(["--swap.recipe", "dler", "--actor.eps_clip", ".1"]).args.actor.eps_clip_low_high == (0.1, 0.1)
+    assert configure(
+        ["--swap.recipe", "dler", "--actor.eps_clip", ".1"]
+    ).args.actor.eps_clip_low_high == (0.1, 0.1)
 
 
 def test_our_defaults_follow_the_run():
@@ -80,11 +98,17 @@ def test_our_defaults_follow_the_run():
 
 def test_openrlhf_completes_and_checks_the_arguments():
     args = configure([]).args
-    assert args.actor.eps_clip_low_high == (0.2, 0.2) and args.rollout.vllm_generate_batch_size == 128
+    assert (
+        args.actor.eps_clip_low_high == (0.2, 0.2) and args.rollout.vllm_generate_batch_size == 128
+    )
     assert args.reward.remote_url[0].endswith("openrlhf_reward.py")
-    with pytest.raises(ConfigError, match=r"^OpenRLHF refuses these flags: group_norm requires n_samples_per_pr"):
+    with pytest.raises(
+        ConfigError, match=r"^OpenRLHF refuses these flags: group_norm requires n_samples_per_pr"
+    ):
         configure(["--rollout.n_samples_per_prompt", "1"])
-    with pytest.raises(ConfigError, match=r"^OpenRLHF refuses these flags: --train\.partial_rollout_enable req"):
+    with pytest.raises(
+        ConfigError, match=r"^OpenRLHF refuses these flags: --train\.partial_rollout_enable req"
+    ):
         configure(["--train.partial_rollout_enable"])
     with pytest.raises(ConfigError, match="is 0; use at least 1"):
         configure(["--rollout.micro_batch_size", "0"])
@@ -93,11 +117,23 @@ def test_openrlhf_completes_and_checks_the_arguments():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--swap.objective", "lazer"], r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,"),
-        (["--swap.length_coef", "much"], r"--swap\.length_coef is 'much', which should be a valid number"),
+        (
+            ["--swap.objective", "lazer"],
+            r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,",
+        ),
+        (
+            ["--swap.length_coef", "much"],
+            r"--swap\.length_coef is 'much', which should be a valid number",
+        ),
         (["--swap.recipe", "dlr"], r"--swap\.recipe is 'dlr'; did you mean dler\?"),
-        (["--swap.laser.bonus", "1"], r"--swap\.laser\.bonus belongs to laser, but --swap.objective is swap: leave"),
-        (["--rollout.batchsize", "8"], r"unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch"),
+        (
+            ["--swap.laser.bonus", "1"],
+            r"--swap\.laser\.bonus belongs to laser, but --swap.objective is swap: leave",
+        ),
+        (
+            ["--rollout.batchsize", "8"],
+            r"unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch",
+        ),
         (["--q"], r"unrecognized arguments: --q; openrlhf-swap train --help lists all flags"),
     ],
 )
@@ -128,11 +164,17 @@ def test_a_file_that_cannot_be_used_is_one_line(file, tmp_path, capsys, text, me
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rollout.batchsize: 8", "unrecognized arguments: --rollout.batchsize=8; did you mean --rollout.batch_size?"),
+        (
+            "rollout.batchsize: 8",
+            "unrecognized arguments: --rollout.batchsize=8; did you mean --rollout.batch_size?",
+        ),
         ("rollout.batch_size: many", "--rollout.batch_size: invalid int value: 'many'; see "),
         ("actor.optim: sgd", "--actor.optim: invalid choice: 'sgd' (choose from "),
         ("ds.packing_samples: 2", "--ds.packing_samples: ignored explicit argument '2'; see "),
-        ("rollout.n_samples_per_prompt: -1, actor.adam.betas: [0.9, -x]", "--actor.adam.betas: expected 2 arguments"),
+        (
+            "rollout.n_samples_per_prompt: -1, actor.adam.betas: [0.9, -x]",
+            "--actor.adam.betas: expected 2 arguments",
+        ),
     ],
 )
 def test_a_file_is_read_as_a_command_line_is(file, text, message):
@@ -142,25 +184,46 @@ def test_a_file_is_read_as_a_command_line_is(file, text, message):
 
 
 def test_later_files_win_and_the_command_line_wins_over_them(file):
-    first = file("flags: {swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]}", "a.yaml")
+    first = file(
+        "flags: {swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]}",
+        "a.yaml",
+    )
     second = file("flags: {rollout.batch_size: 16, actor.eps_clip: 0.15, eval.steps: -1}", "b.yaml")
     run = configure([f"--config={first}", "--config", second, "--actor.adam.lr", "1e-5"])
     assert (run.args.rollout.batch_size, run.args.actor.eps_clip_low_high) == (16, (0.15, 0.15))
-    assert {"rollout.batch_size", "actor.adam.lr"} <= run.overruled and "actor.dual_clip" not in run.overruled
+    assert {
+        "rollout.batch_size",
+        "actor.adam.lr",
+    } <= run.overruled and "actor.dual_clip" not in run.overruled
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_what_an_objective_needs_is_known_without_its_import(name):
-    assert ("vllm.enable_prefix_caching" in default_flags(name)) == (objective_class(name).continues != "no")
+    assert ("vllm.enable_prefix_caching" in default_flags(name)) == (
+        objective_class(name).continues != "no"
+    )
     assert objective_class(name).flags == {}  # for classes that are not ours
 
 
 def test_an_evaluation_reads_its_flags_from_a_file(file):
-    flags = {"model": "m", "output": "o", "benchmarks": ["aime24", "gpqa_diamond"], "top-p": 0.9, "samples": 2}
+    flags = {
+        "model": "m",
+        "output": "o",
+        "benchmarks": ["aime24", "gpqa_diamond"],
+        "top-p": 0.9,
+        "samples": 2,
+    }
     path = file(yaml.safe_dump({"flags": flags}))
     args = evaluation.parse(expand_config(["--config", path, "--samples", "4"]))
-    assert (args.model, args.benchmarks, args.top_p, args.samples) == ("m", ["aime24", "gpqa_diamond"], 0.9, 4)
-    text = "flags:\n  a: 1e-6\n  b: false\n  c: null\n  d: true\n  e: [0.2, 0.28]\n  f: ''\n  g: 0\n"
+    assert (args.model, args.benchmarks, args.top_p, args.samples) == (
+        "m",
+        ["aime24", "gpqa_diamond"],
+        0.9,
+        4,
+    )
+    text = (
+        "flags:\n  a: 1e-6\n  b: false\n  c: null\n  d: true\n  e: [0.2, 0.28]\n  f: ''\n  g: 0\n"
+    )
     words = expand_config([f"--config={file(text)}", "--x", "1"])
     assert words == ["--a=1e-6", "--d", "--e", "0.2", "0.28", "--f=", "--g=0", "--x", "1"]
 
@@ -178,40 +241,91 @@ def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name,
     assert run.run.recipe == name and run.method.objective in OBJECTIVES
     steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.train.batch_size
     assert steps == int(steps) and args.data.max_len > args.rollout.max_new_tokens
-    recipe, text = read_recipe(name), yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    recipe, text = (
+        read_recipe(name),
+        yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")),
+    )
     assert set(recipe.sources) == set(recipe.flags) == set(text["flags"])
     assert all(source for flag, source in recipe.sources.items() if flag != "swap.objective")
     assert recipe.origin and all(isinstance(missing, str) for missing in recipe.cannot)
 
 
 def test_a_dry_run_prints_every_setting_and_what_a_recipe_sets(capsys):
-    flags = ["--swap.recipe", "lapo", "--dry-run", "--actor.adam.lr", "1", "--rollout.batch_size=512"]
+    flags = [
+        "--swap.recipe",
+        "lapo",
+        "--dry-run",
+        "--actor.adam.lr",
+        "1",
+        "--rollout.batch_size=512",
+    ]
     assert train.main(flags) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "[swap]   --swap.lapo.limits=4096,2048  # generate_max_len of each stage" in lines
-    assert any(line.startswith("[swap]   --rollout.batch_size=128 (overruled)  # ") for line in lines)
-    flags = yaml.safe_load("\n".join(line for line in lines if not line.startswith("[swap]")))["flags"]
+    assert any(
+        line.startswith("[swap]   --rollout.batch_size=128 (overruled)  # ") for line in lines
+    )
+    flags = yaml.safe_load("\n".join(line for line in lines if not line.startswith("[swap]")))[
+        "flags"
+    ]
     assert flags["swap.objective"] == "lapo" and flags["swap.lapo.limits"] == "4096,2048"
-    assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"], flags["rollout.batch_size"]) == (1e-4, 1.0, 512)
+    assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"], flags["rollout.batch_size"]) == (
+        1e-4,
+        1.0,
+        512,
+    )
 
 
 def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
-    given = ["--swap.objective", "lapo", "--swap.lapo.first_stage_steps", "7", "--swap.tau", "inf", "--swap.verbose"]
-    given += ["--swap.close_template", r"</think>\n\boxed{", "--swap.grader", r"regex:Answer: (\w+)"]
-    given += ["--actor.model_name_or_path", "m", "--data.prompt_dataset", str(prompts_file), "--data.label_key", "a"]
-    given += ["--actor.eps_clip_low_high", "0.2", "0.28", "--ds.packing_samples", "--logger.wandb.key", "secret"]
+    given = [
+        "--swap.objective",
+        "lapo",
+        "--swap.lapo.first_stage_steps",
+        "7",
+        "--swap.tau",
+        "inf",
+        "--swap.verbose",
+    ]
+    given += [
+        "--swap.close_template",
+        r"</think>\n\boxed{",
+        "--swap.grader",
+        r"regex:Answer: (\w+)",
+    ]
+    given += [
+        "--actor.model_name_or_path",
+        "m",
+        "--data.prompt_dataset",
+        str(prompts_file),
+        "--data.label_key",
+        "a",
+    ]
+    given += [
+        "--actor.eps_clip_low_high",
+        "0.2",
+        "0.28",
+        "--ds.packing_samples",
+        "--logger.wandb.key",
+        "secret",
+    ]
     given += ["--rollout.temperature", "1.0"]  # OpenRLHF's default, and not ours
     run = configure(given, on_cpu=True)
     dump = run.dump()
     assert run.method.close_template == "</think>\n\\boxed{"
     assert "secret" not in str(dump) and "reward.remote_url" not in dump and "ckpt.path" not in dump
-    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (12000, 0.3)  # defaults may change
+    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (
+        12000,
+        0.3,
+    )  # defaults may change
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({"flags": dump}))
     again = configure(["--config", str(path)], on_cpu=True)
     assert (again.method, again.run) == (run.method, run.run)
     changed = {name for name, value in run.values.items() if again.values[name] != value}
-    assert changed <= {"logger.wandb.key", "logger.wandb.run_name"}  # the time of day stands in the latter
+    assert changed <= {
+        "logger.wandb.key",
+        "logger.wandb.run_name",
+    }  # the time of day stands in the latter
     # A run from this file has folders of its own.
     other = configure(["--config", str(path), "--swap.output_dir", "b"])
     assert other.args.ckpt.path == "b/checkpoints"
@@ -223,7 +337,12 @@ def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name in ("rows.jsonl", "mine.py"):
         (tmp_path / name).touch()
-    given = ["--actor.model_name_or_path", "model,1", "--data.prompt_dataset", "rows.jsonl, some/hub_set,data@part"]
+    given = [
+        "--actor.model_name_or_path",
+        "model,1",
+        "--data.prompt_dataset",
+        "rows.jsonl, some/hub_set,data@part",
+    ]
     given += ["--reward.remote_url", "mine.py,http://host:5000", "--swap.output_dir", "out"]
     args = configure(given).use_whole_paths().args
     assert args.actor.model_name_or_path == f"{tmp_path}/model,1"
@@ -239,7 +358,10 @@ def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_pat
     monkeypatch.chdir(folder)
     given = ["--data.prompt_dataset", "rows.jsonl", "--actor.model_name_or_path", "rows.jsonl"]
     args = configure(given).use_whole_paths().args
-    assert (args.data.prompt_dataset, args.actor.model_name_or_path) == ("rows.jsonl", f"{folder}/rows.jsonl")
+    assert (args.data.prompt_dataset, args.actor.model_name_or_path) == (
+        "rows.jsonl",
+        f"{folder}/rows.jsonl",
+    )
     assert find_special(folder) == ","
 
 
@@ -248,12 +370,21 @@ def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, pro
     launched, parses, reads = without_launch(monkeypatch), [], []
     parse, load = argparse.ArgumentParser.parse_known_args, yaml.load
     monkeypatch.setattr(
-        argparse.ArgumentParser, "parse_known_args", lambda *given, **more: parses.append(1) or parse(*given, **more)
+        argparse.ArgumentParser,
+        "parse_known_args",
+        lambda *given, **more: parses.append(1) or parse(*given, **more),
     )
     monkeypatch.setattr(yaml, "load", lambda *given: reads.append(1) or load(*given))
     path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump({"flags": {"swap.recipe": "swap", "swap.output_dir": str(tmp_path / "out")}}))
-    flags = {**GOOD, "--config": str(path), "--data.prompt_dataset": str(prompts_file), "--train.num_episodes": "1"}
+    path.write_text(
+        yaml.safe_dump({"flags": {"swap.recipe": "swap", "swap.output_dir": str(tmp_path / "out")}})
+    )
+    flags = {
+        **GOOD,
+        "--config": str(path),
+        "--data.prompt_dataset": str(prompts_file),
+        "--train.num_episodes": "1",
+    }
     words = [word for pair in flags.items() for word in pair]
     assert run_command(train.main, [*words, "--data.apply_chat_template", "--swap.verbose"]) == 0
     assert (len(parses), len(reads), len(launched)) == (1, 2, 1)
@@ -261,10 +392,17 @@ def test_a_start_parses_once_and_reads_each_file_once(tmp_path, monkeypatch, pro
     assert run.args.rollout.batch_size == 1 and run.method.end_of_thought == "</think>"
     about = json.loads((tmp_path / "out" / "swap_config.json").read_text())
     assert about["flags"]["data.prompt_dataset"] == str(prompts_file)
-    assert yaml.safe_load(Path(tmp_path / "out" / "run.yaml").read_text())["flags"]["rollout.batch_size"] == 1
+    assert (
+        yaml.safe_load(Path(tmp_path / "out" / "run.yaml").read_text())["flags"][
+            "rollout.batch_size"
+        ]
+        == 1
+    )
 
 
-BOMB = "  a: &a [x, x]\n" + "".join(f"  {name}: [*{before}, *{before}]\n" for before, name in pairwise("abcdefg"))
+BOMB = "  a: &a [x, x]\n" + "".join(
+    f"  {name}: [*{before}, *{before}]\n" for before, name in pairwise("abcdefg")
+)
 
 
 @pytest.mark.parametrize(
@@ -284,4 +422,6 @@ def test_a_hostile_file_of_flags_is_refused_in_one_line(tmp_path, text, reason):
     path.write_text(f"flags:\n{text}")
     with pytest.raises(ConfigError, match=reason) as error:
         read_file(path)
-    assert "\n" not in str(error.value) and str(error.value).startswith(f"--config is {path}, which cannot be read (")
+    assert "\n" not in str(error.value) and str(error.value).startswith(
+        f"--config is {path}, which cannot be read ("
+    )

@@ -20,7 +20,11 @@ GIB = 2**30
 
 @pytest.mark.parametrize(
     ("flags", "total"),
-    [([], 22), (["--algo.kl.init_coef=0.1"], 34), (["--algo.kl.init_coef=0.1", "--train.colocate_actor_ref"], 22)],
+    [
+        ([], 22),
+        (["--algo.kl.init_coef=0.1"], 34),
+        (["--algo.kl.init_coef=0.1", "--train.colocate_actor_ref"], 22),
+    ],
 )
 def test_gpus_of_each_part(flags, total):
     args = configure([*NODES, *ENGINES, *flags], on_cpu=False).args
@@ -39,11 +43,21 @@ def test_an_engine_is_given_all_of_a_step_whatever_its_gpu():
     assert limits(model, engine_sequences=9) == {"max_num_seqs": 9, "max_num_batched_tokens": 8192}
     assert limits(model, engines=3)["max_num_seqs"] == 683  # 2,048 responses: 682 or 683 each
     assert limits(model, engines=1)["max_num_seqs"] == 1024
-    assert limits(model, engine_sequences=9000) == {"max_num_seqs": 9000, "max_num_batched_tokens": 9000}
+    assert limits(model, engine_sequences=9000) == {
+        "max_num_seqs": 9000,
+        "max_num_batched_tokens": 9000,
+    }
 
 
 def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
-    flags = ["--rollout.batch_size", "64", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "512"]
+    flags = [
+        "--rollout.batch_size",
+        "64",
+        "--rollout.n_samples_per_prompt",
+        "8",
+        "--train.batch_size",
+        "512",
+    ]
     flags += ["--rollout.max_new_tokens", "320", "--data.max_len"]
     # Four layers of two heads of 32, keys and values, two bytes each: 1,024 bytes a token.
     cache = {"kv_cache_memory_bytes": 64 * 8 * 400 * 1024}
@@ -51,19 +65,35 @@ def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
     own = limits(POLICY, *flags, "400", on_cpu=True, engines=1, engine_sequences=9)
     assert own == {"max_num_seqs": 9, **cache}
     assert limits(POLICY, *flags, "4000", on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB}
-    few = ["--rollout.batch_size", "1", "--rollout.n_samples_per_prompt", "8", "--data.max_len", "4000"]
+    few = [
+        "--rollout.batch_size",
+        "1",
+        "--rollout.n_samples_per_prompt",
+        "8",
+        "--data.max_len",
+        "4000",
+    ]
     assert limits(POLICY, *few, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB // 8}
     few += ["--vllm.enable_prefix_caching"]
-    assert limits(POLICY, *few, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB // 8, "block_size": 32}
+    assert limits(POLICY, *few, on_cpu=True, engines=1) == {
+        "kv_cache_memory_bytes": GIB // 8,
+        "block_size": 32,
+    }
     assert "block_size" not in limits(POLICY, *few, engines=1)
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"num_key_value_heads": 4}, 2**28),  # 2 x 2 bytes x 8 layers x 4 heads x 8 = 1,024 a token, of 2**18
+        (
+            {"num_key_value_heads": 4},
+            2**28,
+        ),  # 2 x 2 bytes x 8 layers x 4 heads x 8 = 1,024 a token, of 2**18
         ({"num_key_value_heads": 4, "head_dim": 16}, 2**29),
-        ({"layer_types": ["sliding_attention", "full_attention"] * 4}, 2**29),  # 8 heads, as many as of queries
+        (
+            {"layer_types": ["sliding_attention", "full_attention"] * 4},
+            2**29,
+        ),  # 8 heads, as many as of queries
         ({"layer_types": ["linear_attention", "full_attention"] * 4}, GIB),
         ({"kv_lora_rank": 8}, GIB),
     ],
@@ -72,21 +102,35 @@ def test_a_cache_on_a_cpu_of_other_families(tmp_path, changes, expected):
     shape = {"num_hidden_layers": 8, "num_attention_heads": 8, "hidden_size": 64, "vocab_size": 32}
     config = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 8, **shape, **changes}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    flags = ["--rollout.batch_size", "64", "--train.batch_size", "1024", "--data.max_len", "256"]  # x 1,024 responses
+    flags = [
+        "--rollout.batch_size",
+        "64",
+        "--train.batch_size",
+        "1024",
+        "--data.max_len",
+        "256",
+    ]  # x 1,024 responses
     assert limits(tmp_path, *flags, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": expected}
 
 
 def imported_with(name, known):
-    """Add what importing a module of the package imports of the package, by what its files say outside functions."""
+    """Add what importing a module of the package imports of the package, by what its files say
+    outside functions.
+    """
     for module in accumulate(name.split("."), "{}.{}".format):
         path = ROOT / module.replace(".", "/")
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        if module not in known and file.exists():  # a name that is imported from a module is none itself
+        if (
+            module not in known and file.exists()
+        ):  # a name that is imported from a module is none itself
             known.add(module)
             waiting = list(ast.parse(file.read_text()).body)
             while waiting:
                 node = waiting.pop()
-                if isinstance(node, ast.If | ast.Try) and "TYPE_CHECKING" not in ast.unparse(node).splitlines()[0]:
+                if (
+                    isinstance(node, ast.If | ast.Try)
+                    and "TYPE_CHECKING" not in ast.unparse(node).splitlines()[0]
+                ):
                     waiting += node.body
                 prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
                 for each in node.names if isinstance(node, ast.Import | ast.ImportFrom) else []:
@@ -97,6 +141,10 @@ def imported_with(name, known):
 
 def test_a_run_sizes_its_engines_without_the_planner():
     found = imported_with("openrlhf_swap.integration.startup.launch", set())
-    assert {"openrlhf_swap.flags.placement", "openrlhf_swap.integration.patches", "openrlhf_swap.config"} <= found
+    assert {
+        "openrlhf_swap.flags.placement",
+        "openrlhf_swap.integration.patches",
+        "openrlhf_swap.config",
+    } <= found
     assert [module for module in found if module.startswith("openrlhf_swap.sizing")] == []
     assert "openrlhf_swap.sizing.memory" in imported_with("openrlhf_swap.plan", set())

@@ -9,7 +9,14 @@ from openrlhf_swap.flags.configuration import CHOICES, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 
 GOOD = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--data.label_key", "a"]
-GOOD += ["--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2", "--rollout.micro_batch_size", "2"]
+GOOD += [
+    "--actor.num_gpus_per_node",
+    "2",
+    "--vllm.num_engines",
+    "2",
+    "--rollout.micro_batch_size",
+    "2",
+]
 KL = ["--algo.kl.init_coef", "0.1"]
 TOGETHER = ["--train.colocate_all"]
 VALUES = [
@@ -31,7 +38,11 @@ VALUES = [
     ("data.input_template", "{0}", "'{0}', which cannot be filled in"),
     ("data.input_template", "{{}}", "'{{}}', which cannot be filled in"),
     ("data.input_template", "{}x{y}", "'{}x{y}', which cannot be filled in"),
-    ("reward.remote_url", "x", "x; use a file that ends in .py, or an address that starts with http"),
+    (
+        "reward.remote_url",
+        "x",
+        "x; use a file that ends in .py, or an address that starts with http",
+    ),
     ("reward.remote_url", "no.py", "no.py, which cannot be read ([Errno 2] No such file"),
 ]
 
@@ -49,7 +60,9 @@ def refusal(*flags):
     return str(refused.value)
 
 
-@pytest.mark.parametrize(("flag", "value", "message"), VALUES, ids=[f"{flag} {value}" for flag, value, _ in VALUES])
+@pytest.mark.parametrize(
+    ("flag", "value", "message"), VALUES, ids=[f"{flag} {value}" for flag, value, _ in VALUES]
+)
 def test_a_value_that_cannot_work(flag, value, message):
     assert refusal(f"--{flag}", value).startswith(f"--{flag} is {message}")
 
@@ -66,7 +79,9 @@ def test_a_value_that_cannot_work(flag, value, message):
 def test_choices_that_openrlhf_leaves_open(flag, value, choices):
     refused = refusal(flag, value)
     assert (
-        refused.startswith(f"{flag}: invalid choice: ") and value in refused and f"(choose from {choices}" in refused
+        refused.startswith(f"{flag}: invalid choice: ")
+        and value in refused
+        and f"(choose from {choices}" in refused
     )
 
 
@@ -84,7 +99,9 @@ def test_a_reward_function_is_looked_at_and_not_run(tmp_path, text, message):
     if message is None:
         accepted("--reward.remote_url", str(file))
     else:
-        assert refusal("--reward.remote_url", str(file)).startswith(f"--reward.remote_url is {file}, {message}")
+        assert refusal("--reward.remote_url", str(file)).startswith(
+            f"--reward.remote_url is {file}, {message}"
+        )
 
 
 def test_a_template_is_filled_in_or_refused():
@@ -104,7 +121,9 @@ def test_a_template_is_filled_in_or_refused():
         (["--ref.num_nodes", "4"], (4, 2)),
     ],
 )
-def test_the_reference_model_takes_as_many_gpus_as_the_actor_unless_it_is_given_others(flags, places):
+def test_the_reference_model_takes_as_many_gpus_as_the_actor_unless_it_is_given_others(
+    flags, places
+):
     ref = accepted(*KL, *flags).ref
     assert (ref.num_nodes, ref.num_gpus_per_node) == places
 
@@ -120,7 +139,9 @@ def test_engines_on_the_actors_gpus_take_as_many():
 
 def test_weights_do_not_travel_over_gloo_within_a_gpu():
     gloo = ["--vllm.sync_backend", "gloo"]
-    assert refusal(*TOGETHER, *gloo).startswith("--vllm.sync_backend is gloo with --train.colocate_all; ")
+    assert refusal(*TOGETHER, *gloo).startswith(
+        "--vllm.sync_backend is gloo with --train.colocate_all; "
+    )
     accepted(*TOGETHER)
     accepted(*gloo)
     accepted(*TOGETHER, "--vllm.num_engines", "2", on_cpu=True)  # where it is the default
@@ -150,27 +171,46 @@ def test_a_cut_distribution_is_not_corrected():
     accepted(*cut)
     correction = ["--algo.advantage.is_correction_level", "token"]
     for flags in (correction, ["--train.async_enable"]):  # where it is the default
-        assert refusal(*cut, *flags).startswith("--rollout.top_p is 0.95 with --algo.advantage.is_correction_level to")
+        assert refusal(*cut, *flags).startswith(
+            "--rollout.top_p is 0.95 with --algo.advantage.is_correction_level to"
+        )
     accepted(*correction)
 
 
 @pytest.mark.parametrize("name", CHOICES["actor.lr_scheduler"])
 def test_a_scheduler_that_is_accepted_can_be_made(name):
     # As OpenRLHF 0.11.2 makes it.
-    more = {"min_lr_rate": 0.1} if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") else {}
+    more = (
+        {"min_lr_rate": 0.1} if name in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") else {}
+    )
     accepted("--actor.lr_scheduler", name)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
-    get_scheduler(name, optimizer, num_warmup_steps=1, num_training_steps=9, scheduler_specific_kwargs=more)
+    get_scheduler(
+        name, optimizer, num_warmup_steps=1, num_training_steps=9, scheduler_specific_kwargs=more
+    )
 
 
-@pytest.mark.parametrize("objective", ["swap", "vsrm_scores", "lc_r1", "autothink", "hbpo", "grpo_lead", "short_rl"])
+@pytest.mark.parametrize(
+    "objective", ["swap", "vsrm_scores", "lc_r1", "autothink", "hbpo", "grpo_lead", "short_rl"]
+)
 @pytest.mark.parametrize("grader", ["unit_tests", "support.verifiers:reads_rules"])
 def test_objectives_that_read_answers_need_a_grader_that_has_some(objective, grader):
     refused = refusal("--swap.objective", objective, "--swap.grader", grader)
     start, _, able = refused.partition("use one of: ")
-    assert start.startswith(f"--swap.objective is {objective}, which needs an answer text, and --swap.grader {grader}")
+    assert start.startswith(
+        f"--swap.objective is {objective}, which needs an answer text, and --swap.grader {grader}"
+    )
     assert {"grpo", "dler", "kimi", "gr3", "arlcp", "on_policy_sft"} <= set(able.split(", "))
-    assert not {"swap", "vsrm", "laser", "lc_r1", "step_only", "hbpo", "grpo_lead", "short_rl"} & set(able.split(", "))
+    assert not {
+        "swap",
+        "vsrm",
+        "laser",
+        "lc_r1",
+        "step_only",
+        "hbpo",
+        "grpo_lead",
+        "short_rl",
+    } & set(able.split(", "))
 
 
 def test_graders_that_fit(tmp_path):

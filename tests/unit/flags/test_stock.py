@@ -13,8 +13,22 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.stock import nested, stock_parser
 from openrlhf_swap.packages import is_cpu_build
 
-NEEDED = ["--actor.model_name_or_path", "m", "--data.prompt_dataset", "d", "--vllm.num_engines", "2"]
-GIVEN = ["--rollout.batch_size", "7", "--actor.adam.betas", "0.8", "0.9", "--train.dynamic_batch_enable"]
+NEEDED = [
+    "--actor.model_name_or_path",
+    "m",
+    "--data.prompt_dataset",
+    "d",
+    "--vllm.num_engines",
+    "2",
+]
+GIVEN = [
+    "--rollout.batch_size",
+    "7",
+    "--actor.adam.betas",
+    "0.8",
+    "0.9",
+    "--train.dynamic_batch_enable",
+]
 
 
 @pytest.fixture
@@ -40,20 +54,28 @@ def run_cli(monkeypatch):
     return run
 
 
-@pytest.mark.parametrize(("cli", "argv"), [("train_ppo_ray", []), ("train_ppo_ray", GIVEN), ("train_sft", [])])
+@pytest.mark.parametrize(
+    ("cli", "argv"), [("train_ppo_ray", []), ("train_ppo_ray", GIVEN), ("train_sft", [])]
+)
 def test_arguments_are_parsed_and_nested_as_openrlhf_does(run_cli, cli, argv):
     from openrlhf.utils.config import hierarchize
 
     parser, flat = run_cli(argv, cli)
     ours, theirs = nested(vars(stock_parser(cli).parse_args(argv))), hierarchize(flat)
-    if cli == "train_ppo_ray":  # by default it has the time of day, which may have gone on by a minute
+    if (
+        cli == "train_ppo_ray"
+    ):  # by default it has the time of day, which may have gone on by a minute
         ours.logger.wandb.run_name = theirs.logger.wandb.run_name
     assert ours == theirs
-    stock, read = ({tuple(action.option_strings) for action in p._actions} for p in (parser, stock_parser(cli)))
+    stock, read = (
+        {tuple(action.option_strings) for action in p._actions} for p in (parser, stock_parser(cli))
+    )
     assert stock == read and len(read) > 50
 
 
-@pytest.mark.parametrize("given", [[], GIVEN, ["--algo.advantage.is_correction_threshold", "2", "--algo.kl.use_loss"]])
+@pytest.mark.parametrize(
+    "given", [[], GIVEN, ["--algo.advantage.is_correction_threshold", "2", "--algo.kl.use_loss"]]
+)
 def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, given):
     import openrlhf_swap.integration  # noqa: F401  # prepares the process for OpenRLHF
 
@@ -61,7 +83,9 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
     words = [word for name in ours.named for word in _words(name, ours.values[name])]
     trained = []
     monkeypatch.setattr(sys, "argv", ["train.py", *words])
-    monkeypatch.setattr("openrlhf.utils.get_strategy", lambda args: trained.append(args) or sys.exit())
+    monkeypatch.setattr(
+        "openrlhf.utils.get_strategy", lambda args: trained.append(args) or sys.exit()
+    )
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(SystemExit):
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
@@ -73,7 +97,10 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
 def _words(name, value):
     if value is None or value is False:
         return []
-    return [f"--{name}", *([] if value is True else map(str, value if isinstance(value, list | tuple) else [value]))]
+    return [
+        f"--{name}",
+        *([] if value is True else map(str, value if isinstance(value, list | tuple) else [value])),
+    ]
 
 
 def test_whether_torch_has_an_accelerator_is_read_without_it():
@@ -87,7 +114,13 @@ def test_whether_torch_has_an_accelerator_is_read_without_it():
         ["--swap.length_coef", "much"],
         [*NEEDED, "--data.label_key=a", "--train.batch_size", "7"],
         [*NEEDED, "--data.label_key=a", "--actor.model_name_or_path", "/no/such"],
-        [*NEEDED, "--data.label_key=a", f"--actor.model_name_or_path={POLICY}", "--data.prompt_dataset", "no.csv"],
+        [
+            *NEEDED,
+            "--data.label_key=a",
+            f"--actor.model_name_or_path={POLICY}",
+            "--data.prompt_dataset",
+            "no.csv",
+        ],
     ],
     ids=["a flag", "a value", "a rule", "a model", "a file"],
 )
@@ -98,5 +131,7 @@ def test_what_is_wrong_is_found_without_torch(flags):
         f"print(run_command(openrlhf_swap.train.main, {flags}))\n"
         "print({'torch', 'openrlhf', 'ray', 'vllm', 'deepspeed', 'transformers'} & set(sys.modules))"
     )
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     assert output.stdout == "2\nset()\n"

@@ -1,4 +1,6 @@
-"""What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a word."""
+"""What a run on GPUs relies on and a CPU run does not touch: contracts that would break without a
+word.
+"""
 
 import inspect
 import math
@@ -30,7 +32,10 @@ def test_the_stand_in_is_seen_by_openrlhf_only():
     }.items():
         assert all(hasattr(import_module(f"flash_attn.{name}"), function) for function in functions)
     assert find_spec("flash_attn") is None
-    for name in ("flash_attn", "flash_attn.ops.triton.rotary"):  # what vLLM and transformers look for
+    for name in (
+        "flash_attn",
+        "flash_attn.ops.triton.rotary",
+    ):  # what vLLM and transformers look for
         with pytest.raises(ModuleNotFoundError):
             import_module(name)
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -61,7 +66,12 @@ def test_the_cross_entropy_is_torchs(rows):
     [
         (True, "flash_attention_2", "flash_attention_2", "attention: flash-attn"),
         (True, "sdpa", "swap_rows", "attention: torch's; packed responses get no masks"),
-        (False, "flash_attention_2", "swap_rows", "attention: torch's; packed responses get no masks"),
+        (
+            False,
+            "flash_attention_2",
+            "swap_rows",
+            "attention: torch's; packed responses get no masks",
+        ),
         (False, "eager", "eager", "attention: eager"),
     ],
 )
@@ -69,7 +79,9 @@ def test_the_attention_that_is_there_is_taken_and_said(monkeypatch, installed, a
     monkeypatch.setattr(attention, "is_installed", lambda: installed)
     attention.implementation.cache_clear()
     assert attention.implementation(asked, str(POLICY)) == taken
-    assert says in attention.summary(asked, str(POLICY)) and "\n" not in attention.summary(asked, str(POLICY))
+    assert says in attention.summary(asked, str(POLICY)) and "\n" not in attention.summary(
+        asked, str(POLICY)
+    )
     attention.implementation.cache_clear()
 
 
@@ -81,7 +93,9 @@ def test_expandable_segments_are_refused(monkeypatch, name):
     monkeypatch.setenv(name, "max_split_size_mb:128,expandable_segments:False")
     patches.check_versions()
     monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
-    with pytest.raises(CompatibilityError, match=f"^{name} is max_split.*: unset expandable_segments$"):
+    with pytest.raises(
+        CompatibilityError, match=f"^{name} is max_split.*: unset expandable_segments$"
+    ):
         patches.check_versions()
 
 
@@ -102,7 +116,9 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
     monkeypatch.setattr(vllm_engine, "PlacementGroupSchedulingStrategy", lambda **_: "place")
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
     monkeypatch.setattr(vllm_engine, "RolloutRayActor", EngineFactory(Actor, limits))
-    vllm_engine.create_vllm_engines(2, 1, "model", 1, False, False, False, 14_000, shared_pg="group")
+    vllm_engine.create_vllm_engines(
+        2, 1, "model", 1, False, False, False, 14_000, shared_pg="group"
+    )
     assert len(made) == 2
     for options, arguments in made:
         assert options == {"num_cpus": 0.2, "num_gpus": 0.2, "scheduling_strategy": "place"}
@@ -113,14 +129,20 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
 # Weights and sleep
 
 
-def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tmp_path, prompts_file):
+def test_engines_sleep_wake_and_take_weights_in_order(
+    monkeypatch, arguments, tmp_path, prompts_file
+):
     """Both tags before a generation, sleep after it, the weights' tag alone before an update."""
     from openrlhf.trainer import ppo_trainer
     from openrlhf.trainer.ppo_utils import samples_generator
 
     done = []
     for module in (ppo_trainer, samples_generator):
-        monkeypatch.setattr(module, "batch_vllm_engine_call", lambda _, name, **options: done.append((name, options)))
+        monkeypatch.setattr(
+            module,
+            "batch_vllm_engine_call",
+            lambda _, name, **options: done.append((name, options)),
+        )
     monkeypatch.setattr(ppo_trainer.ray, "get", lambda refs: refs)
 
     def no_prompts():
@@ -128,12 +150,20 @@ def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tm
         yield from ()
 
     group = SimpleNamespace(async_run_method=lambda method_name: done.append((method_name, {})))
-    trainer = make_trainer(strategy_of(arguments, tmp_path, prompts_file, **{"vllm.enable_sleep": True}), group)
+    trainer = make_trainer(
+        strategy_of(arguments, tmp_path, prompts_file, **{"vllm.enable_sleep": True}), group
+    )
     trainer.samples_generator.eval_dataloader = no_prompts()
     assert trainer.samples_generator.generate_eval_samples() == []
     trainer.broadcast_to_vllm()
     weights = {"tags": ["weights"]}
-    assert done == [("wake_up", {}), ("generate", {}), ("sleep", {}), ("wake_up", weights), ("broadcast_to_vllm", {})]
+    assert done == [
+        ("wake_up", {}),
+        ("generate", {}),
+        ("sleep", {}),
+        ("wake_up", weights),
+        ("broadcast_to_vllm", {}),
+    ]
 
 
 # Adam
@@ -143,12 +173,19 @@ def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tm
 def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
     from openrlhf_swap.integration.policy import strategy
 
-    monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
+    monkeypatch.setattr(
+        strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args)
+    )
     made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}
     monkeypatch.setattr(strategy._StockStrategy, "get_ds_train_config", lambda self, *_, **__: made)
-    ds, model = SimpleNamespace(attn_implementation=attention.FLASH), SimpleNamespace(model_name_or_path=str(POLICY))
+    ds, model = (
+        SimpleNamespace(attn_implementation=attention.FLASH),
+        SimpleNamespace(model_name_or_path=str(POLICY)),
+    )
     ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, model=model))
-    assert ours.args.ds.attn_implementation == ("flash_attention_2" if attention.is_installed() else "swap_rows")
+    assert ours.args.ds.attn_implementation == (
+        "flash_attention_2" if attention.is_installed() else "swap_rows"
+    )
     config = ours.get_ds_train_config()
     if torchs:
         assert config["optimizer"]["params"] == {"lr": 1e-6, "torch_adam": True, "fused": True}
@@ -158,19 +195,33 @@ def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
 
 
 @pytest.mark.parametrize(
-    ("place", "limits", "latest"), [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})]
+    ("place", "limits", "latest"),
+    [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})],
 )
 def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits, latest):
-    """`PolicyCheckpoints` does it after a complete one; those of the supervised training are OpenRLHF's."""
+    """`PolicyCheckpoints` does it after a complete one; those of the supervised training are
+    OpenRLHF's.
+    """
     from openrlhf_swap.integration.policy import strategy
 
     saved = []
-    monkeypatch.setattr(strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args))
-    monkeypatch.setattr(strategy._StockStrategy, "save_ckpt", lambda self, *words, **more: saved.append((words, more)))
-    ds, model = SimpleNamespace(attn_implementation="eager"), SimpleNamespace(model_name_or_path=str(POLICY))
+    monkeypatch.setattr(
+        strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args)
+    )
+    monkeypatch.setattr(
+        strategy._StockStrategy,
+        "save_ckpt",
+        lambda self, *words, **more: saved.append((words, more)),
+    )
+    ds, model = (
+        SimpleNamespace(attn_implementation="eager"),
+        SimpleNamespace(model_name_or_path=str(POLICY)),
+    )
     ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, **{place: model}))
     ours.save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
-    assert saved == [(("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest})]
+    assert saved == [
+        (("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest})
+    ]
 
 
 # Experts
@@ -192,14 +243,21 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
 ):
     import vllm
     from transformers import AutoConfig
-    from vllm.model_executor.layers.fused_moe.oracle.unquantized import UnquantizedMoeBackend, map_unquantized_backend
+    from vllm.model_executor.layers.fused_moe.oracle.unquantized import (
+        UnquantizedMoeBackend,
+        map_unquantized_backend,
+    )
 
     AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
     made = []
     monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
-    monkeypatch.setattr(launch, "run_openrlhf", lambda configuration, engines, started: made.append(engines))
+    monkeypatch.setattr(
+        launch, "run_openrlhf", lambda configuration, engines, started: made.append(engines)
+    )
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
-    launch.launch(configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock())
+    launch.launch(
+        configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock()
+    )
     (given,) = made
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
     assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()

@@ -17,7 +17,9 @@ from openrlhf_swap.packages import versions
 def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where, targets):
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
-    with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
+    with pytest.raises(
+        CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"
+    ):
         patches.installed(where, dict.fromkeys(targets, print))
     assert all(pydoc.locate(target) is value for target, value in zip(targets, before, strict=True))
 
@@ -36,11 +38,15 @@ def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch
         "skip_bad_gradients": lambda: strategy._skip_bad_gradients(optimizer),
         "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
         "reward_func": lambda: SwapRolloutActor.configure_reward(engine, end_of_thought="</think>"),
-        "head": lambda: chunked_actor._giving_log_probs(layer, nothing, nothing, how, None).__enter__(),
+        "head": lambda: chunked_actor._giving_log_probs(
+            layer, nothing, nothing, how, None
+        ).__enter__(),
     }
     before = [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
-    with pytest.raises(CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"):
+    with pytest.raises(
+        CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"
+    ):
         replacing[name]()
     assert [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)] == before
 

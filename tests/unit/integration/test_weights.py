@@ -13,10 +13,29 @@ from openrlhf_swap.integration.runtime import weights
 from openrlhf_swap.integration.runtime.weights import BytesSender, EngineClient, PolicyWeights
 from openrlhf_swap.scoring.small_model import small_model
 
-FAMILIES = ["qwen2", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen3_5_text", "olmo_hybrid", "nemotron_h"]
-R1_1_5B = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12}
+FAMILIES = [
+    "qwen2",
+    "qwen3_moe",
+    "mixtral",
+    "gpt_oss",
+    "deepseek_v3",
+    "qwen3_5_text",
+    "olmo_hybrid",
+    "nemotron_h",
+]
+R1_1_5B = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+}
 R1_1_5B |= {"num_key_value_heads": 2, "vocab_size": 151_936, "tie_word_embeddings": False}
-A3B = {"num_experts": 128, "num_hidden_layers": 48, "moe_intermediate_size": 768, "hidden_size": 2048}  # Qwen3-30B's
+A3B = {
+    "num_experts": 128,
+    "num_hidden_layers": 48,
+    "moe_intermediate_size": 768,
+    "hidden_size": 2048,
+}  # Qwen3-30B's
 
 
 class Calls(EngineClient):
@@ -29,12 +48,19 @@ class Calls(EngineClient):
 
     @property
     def names(self):
-        return [name for method, *info in self.made if method == "update_weights" for name in info[0]["names"]]
+        return [
+            name
+            for method, *info in self.made
+            if method == "update_weights"
+            for name in info[0]["names"]
+        ]
 
 
 @pytest.fixture(autouse=True)
 def without_ray(monkeypatch):
-    monkeypatch.setattr(weights, "ray", SimpleNamespace(put=lambda info: info, get=lambda refs: refs))
+    monkeypatch.setattr(
+        weights, "ray", SimpleNamespace(put=lambda info: info, get=lambda refs: refs)
+    )
 
 
 @pytest.mark.parametrize("piece", [2**28, 1])
@@ -58,19 +84,30 @@ def test_the_embedded_policy_travels_in_one_call_between_two():
     """Instead of one for each of its 50 parameters."""
     model, client = AutoModelForCausalLM.from_pretrained(POLICY), Calls()
     BytesSender(client=client, source=PolicyWeights(model, model.named_parameters())).send_weights()
-    assert [method for method, *_ in client.made] == ["start_weight_update", "update_weights", "finish_weight_update"]
-    assert len(client.names) == 50 and client.names == [name for name, _ in model.named_parameters()]
+    assert [method for method, *_ in client.made] == [
+        "start_weight_update",
+        "update_weights",
+        "finish_weight_update",
+    ]
+    assert len(client.names) == 50 and client.names == [
+        name for name, _ in model.named_parameters()
+    ]
     sent = b"".join(info[0]["content"] for _, *info in client.made if info)
     assert len(sent) == sum(parameter.nbytes for parameter in model.parameters())
 
 
 @pytest.mark.parametrize(
-    ("family", "shape", "tensors", "calls"), [("qwen2", R1_1_5B, 339, 8), ("qwen3_moe", A3B, 18_867, 98)]
+    ("family", "shape", "tensors", "calls"),
+    [("qwen2", R1_1_5B, 339, 8), ("qwen3_moe", A3B, 18_867, 98)],
 )
 def test_vllms_sender_of_ipc_handles_needs_few_calls(monkeypatch, family, shape, tensors, calls):
-    """It was one for each parameter, 339 for R1-1.5B. A mixture's experts are sent as checkpoints have them."""
+    """It was one for each parameter, 339 for R1-1.5B. A mixture's experts are sent as checkpoints
+    have them.
+    """
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape), dtype="bfloat16")
+        model = AutoModelForCausalLM.from_config(
+            AutoConfig.for_model(family, **shape), dtype="bfloat16"
+        )
     source = PolicyWeights(model, model.named_parameters())
     assert len(source.metadata()) == tensors
     gpu = SimpleNamespace(
@@ -81,7 +118,9 @@ def test_vllms_sender_of_ipc_handles_needs_few_calls(monkeypatch, family, shape,
     monkeypatch.setattr(packed_tensor, "torch", gpu)
     monkeypatch.setattr(packed_tensor, "reduce_tensor", lambda _: (None, ()))
     capacity = max(weights.PIECE_BYTES, source.largest)
-    pieces = packed_tensor.packed_ipc_producer(iter(source), "GPU-0", lambda item: item[1], capacity)
+    pieces = packed_tensor.packed_ipc_producer(
+        iter(source), "GPU-0", lambda item: item[1], capacity
+    )
     assert sum(1 for _ in pieces) == calls
 
 
@@ -95,7 +134,9 @@ def test_ranks_that_do_not_send_gather_with_the_one_that_does():
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("colocated", [False, True])
 @pytest.mark.parametrize(("sync", "on_cpu"), [("nccl", False), ("gloo", True)])
-def test_the_way_that_fits_where_policy_and_engines_are(monkeypatch, asynchronous, colocated, sync, on_cpu):
+def test_the_way_that_fits_where_policy_and_engines_are(
+    monkeypatch, asynchronous, colocated, sync, on_cpu
+):
     monkeypatch.setattr(weights, "is_cpu_build", lambda: on_cpu)
     train = SimpleNamespace(colocate_all=colocated, async_enable=asynchronous)
     way = weights.way_of(SimpleNamespace(vllm=SimpleNamespace(sync_backend=sync), train=train))
@@ -105,18 +146,29 @@ def test_the_way_that_fits_where_policy_and_engines_are(monkeypatch, asynchronou
 
 
 def test_the_id_of_nccls_group_goes_over_ray_and_nowhere_else(monkeypatch):
-    """Two engines of two workers each: all five ranks make the same group; nothing listens on a port for it."""
+    """Two engines of two workers each: all five ranks make the same group; nothing listens on a
+    port for it.
+    """
     made, client = [], Calls(engines=2)
 
     class Communicator:
         def __init__(self, group, device):
-            made.append((group.rank, group.world_size, bytes(group.broadcast_obj(None, src=0).internal), device))
+            made.append(
+                (
+                    group.rank,
+                    group.world_size,
+                    bytes(group.broadcast_obj(None, src=0).internal),
+                    device,
+                )
+            )
 
     unique_id = weights.ncclUniqueId()
     for place in range(128):
         unique_id.internal[place] = 255 - place
     monkeypatch.setattr(weights, "PyNcclCommunicator", Communicator)
-    monkeypatch.setattr(weights, "NCCLLibrary", lambda: SimpleNamespace(ncclGetUniqueId=lambda: unique_id))
+    monkeypatch.setattr(
+        weights, "NCCLLibrary", lambda: SimpleNamespace(ncclGetUniqueId=lambda: unique_id)
+    )
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 3)
     monkeypatch.setattr(torch.distributed, "TCPStore", None)
     sender = weights.NcclSender.connected(client, source=None, rank=0, workers=2)
@@ -127,8 +179,13 @@ def test_the_id_of_nccls_group_goes_over_ray_and_nowhere_else(monkeypatch):
             receiver = weights.NcclReceiver.__new__(weights.NcclReceiver)
             receiver.parallel_config = SimpleNamespace(rank=rank)
             receiver.init_transfer_engine(receiver.parse_init_info(info))
-            assert receiver.packed and receiver.packed_buffer_size_bytes == sender.packed_buffer_size_bytes
+            assert (
+                receiver.packed
+                and receiver.packed_buffer_size_bytes == sender.packed_buffer_size_bytes
+            )
             assert receiver.packed_num_buffers == sender.packed_num_buffers
     assert made == [(rank, 5, bytes(range(255, 127, -1)), 3) for rank in range(5)]
-    assert not hasattr(weights.NcclSender.connected(client, source=None, rank=1, workers=2), "store")
+    assert not hasattr(
+        weights.NcclSender.connected(client, source=None, rank=1, workers=2), "store"
+    )
     assert len(made) == 5

@@ -1,4 +1,6 @@
-"""LC-R1 and DECS by hand, and an extractor of one's own that errs: one line names the flag and what it may return."""
+"""LC-R1 and DECS by hand, and an extractor of one's own that errs: one line names the flag and what
+it may return.
+"""
 
 import sys
 from types import ModuleType
@@ -31,7 +33,11 @@ def with_extractor(monkeypatch):
 
 def use(method, response=RESPONSE):
     """Each calls its extractor where the batch passes first."""
-    return method.edit(response, READER) if method.name == "lc_r1" else method.token_advantages(batch([response] * 2))
+    return (
+        method.edit(response, READER)
+        if method.name == "lc_r1"
+        else method.token_advantages(batch([response] * 2))
+    )
 
 
 WRONG = {
@@ -59,7 +65,10 @@ def test_what_it_may_not_return(with_extractor, name, case):
 def test_what_is_no_function_is_refused_before_the_start(with_extractor, name):
     with pytest.raises(ConfigError) as error:
         with_extractor(name, 7)
-    assert str(error.value) == f"--swap.{name}.extractor is 'mine:cut', which is not a function; use module:function"
+    assert (
+        str(error.value)
+        == f"--swap.{name}.extractor is 'mine:cut', which is not a function; use module:function"
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 12, 20, np.int64(12)])
@@ -77,8 +86,9 @@ def test_it_is_asked_about_correct_responses_only(with_extractor):
 
 
 def test_lc_r1_rewards():
-    # Worked vector of the reference: R = 2, 2, 1, 0 with L = 500, 1000, 1500, 2000. The longest right one has 1000:
-    # l = 1 - L/1000 = .5, 0, -.5, -1 (up to the code's 1e-4), so R + l = 2.5, 2, .5, -1.
+    # Worked vector of the reference: R = 2, 2, 1, 0 with L = 500, 1000, 1500, 2000. The longest
+    # right one has 1000: l = 1 - L/1000 = .5, 0, -.5, -1 (up to the code's 1e-4), so R + l = 2.5,
+    # 2, .5, -1.
     group = [
         rollout(RIGHT, 500),
         rollout(RIGHT, 1000),
@@ -86,14 +96,18 @@ def test_lc_r1_rewards():
         rollout("no end", 2000, correct=False),
     ]
     rewards = objective("lc_r1").rewards(batch(group))
-    torch.testing.assert_close(rewards, torch.tensor([[2.5, 2, 0.5, -1]]).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        rewards, torch.tensor([[2.5, 2, 0.5, -1]]).double(), rtol=0, atol=1e-6
+    )
     # Nothing right: no length reward.
     assert_rows(objective("lc_r1").rewards(batch([group[2], group[3]])), [[1, 0]])
 
 
 def test_lc_r1_does_not_count_the_end_token():
     # 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
-    short, long, cut = (rollout(tail, length) for tail, length in (("#$", 11), ("#$", 21), ("#", 21)))
+    short, long, cut = (
+        rollout(tail, length) for tail, length in (("#$", 11), ("#$", 21), ("#", 21))
+    )
     assert_rows(objective("lc_r1").rewards(batch([short, long])), [[2.5, 2]], 1e-4)
     assert_rows(objective("lc_r1").rewards(batch([short, cut])), [[3 - 10 / 21, 2]], 1e-4)
 
@@ -111,7 +125,8 @@ def test_lc_r1_cuts_a_right_thought_after_the_answer():
     silent, wrong = (method.edit(one, READER) for one in sampled)
     assert [one.response_ids for one in (silent, wrong)] == [one.response_ids for one in sampled]
     assert sampled[0].metadata == {}  # what was sampled stays as it is
-    # At `</think>`: 1 - 12/32.0001 for the cut one, index 12; -1 for the silent one, index 15; nothing if wrong.
+    # At `</think>`: 1 - 12/32.0001 for the cut one, index 12; -1 for the silent one, index 15;
+    # nothing if wrong.
     term = method.token_advantages(batch([cut, silent, wrong]))
     expected = torch.zeros_like(term)
     expected[0, 0, 12] = 1 - 12 / 32.0001
@@ -121,7 +136,12 @@ def test_lc_r1_cuts_a_right_thought_after_the_answer():
 
 @pytest.mark.parametrize(
     ("thought", "kept"),
-    [("x = 42\nmore", "x = 42\n"), ("142 and 42.5 are not it", ""), ("42", "42"), ("Is 42 it? Yes.", "Is 42 it?")],
+    [
+        ("x = 42\nmore", "x = 42\n"),
+        ("142 and 42.5 are not it", ""),
+        ("42", "42"),
+        ("Is 42 it? Yes.", "Is 42 it?"),
+    ],
 )
 def test_the_first_right_answer(thought, kept):
     ids = [ord(c) for c in thought]
@@ -129,8 +149,8 @@ def test_the_first_right_answer(thought, kept):
 
 
 def test_decs():
-    # L_max 10. 6 tokens, 3 and 4 redundant: 1 + .1 (1 - 6/10) = 1.04 there, else 1.1; 3 tokens: 1.1 everywhere.
-    # Mean 1.07, sd .0424 at these tokens: -.7071 and .7071, 0 elsewhere.
+    # L_max 10. 6 tokens, 3 and 4 redundant: 1 + .1 (1 - 6/10) = 1.04 there, else 1.1; 3 tokens: 1.1
+    # everywhere. Mean 1.07, sd .0424 at these tokens: -.7071 and .7071, 0 elsewhere.
     method = objective("decs", max_length=10)
     long = rollout(" 4\nxy#", answer="4")  # the thought's first sentence ends behind 3 tokens
     short = rollout("4.#", answer="4")

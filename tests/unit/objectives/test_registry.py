@@ -18,14 +18,26 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
     if method.state_dict():
         method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
     assert restored(method).state_dict() == method.state_dict()
-    scored = ("swap", "step_only", "no_penalty", "static_penalty", "uniform_penalty", "vsrm_scores", "attnpo")
+    scored = (
+        "swap",
+        "step_only",
+        "no_penalty",
+        "static_penalty",
+        "uniform_penalty",
+        "vsrm_scores",
+        "attnpo",
+    )
     assert method.scores_steps == (name in scored)
 
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The example of the documentation, beside files without an objective, as where a command starts."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL)
+    """The example of the documentation, beside files without an objective, as where a command
+    starts.
+    """
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL
+    )
     (tmp_path / "per_token.py").write_text(code)
     (tmp_path / "torn.py").write_text("class Torn(:\n")
     monkeypatch.chdir(tmp_path)
@@ -47,16 +59,28 @@ def test_the_example_of_the_documentation_works(plugin):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["nowhere:PerToken"], "--swap.objective is 'nowhere:PerToken', which cannot be imported (No module named"),
-        (["per_token:Other"], "which cannot be imported (module 'per_token' has no attribute 'Other')"),
+        (
+            ["nowhere:PerToken"],
+            "--swap.objective is 'nowhere:PerToken', which cannot be imported (No module named",
+        ),
+        (
+            ["per_token:Other"],
+            "which cannot be imported (module 'per_token' has no attribute 'Other')",
+        ),
         (["per_token:"], "which cannot be imported (module 'per_token' has no attribute '')"),
         ([":PerToken"], "which cannot be imported (Empty module name)"),
         (["torn:Torn"], "which cannot be imported (invalid syntax"),
         (["per_token:Batch"], "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
         (["per_token:setting"], "which is not a subclass of"),
         (["per_token:PerToken", "--swap.PerToken.share", "1"], "PerToken has: rate"),
-        (["per_token:PerToken", "--swap.PerToken.rate", "-1"], "--swap.PerToken.rate is '-1', which should be"),
-        (["per_token:PerToken", "--swap.laser.bonus", "1"], "--swap.laser.bonus belongs to laser, but --swap.obj"),
+        (
+            ["per_token:PerToken", "--swap.PerToken.rate", "-1"],
+            "--swap.PerToken.rate is '-1', which should be",
+        ),
+        (
+            ["per_token:PerToken", "--swap.laser.bonus", "1"],
+            "--swap.laser.bonus belongs to laser, but --swap.obj",
+        ),
         (["swap", "--swap.PerToken.rate", "1"], "unknown flag --swap.PerToken.rate"),
         (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
     ],

@@ -1,4 +1,6 @@
-"""SWAP's baseline by hand; what training adds for the critic of length is what the public function gives."""
+"""SWAP's baseline by hand; what training adds for the critic of length is what the public function
+gives.
+"""
 
 from dataclasses import replace
 
@@ -6,7 +8,13 @@ import pytest
 import torch
 from support.objectives import MARKS, READER, assert_rows, batch, objective, rollout
 
-from openrlhf_swap import StateCritic, StepTrace, SwapConfig, length_critic_advantages, swap_advantages
+from openrlhf_swap import (
+    StateCritic,
+    StepTrace,
+    SwapConfig,
+    length_critic_advantages,
+    swap_advantages,
+)
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import Batch
@@ -24,12 +32,19 @@ def rollouts(seed=0, scored=False):
             ends = tuple(range(2, length - 2, 5))
             left = torch.tensor([[length - end - 1.0] for end in (-1, *ends)])
             states = torch.cat(
-                [left + 2 * torch.randn(left.shape, generator=generator), torch.randn(len(left), 3)], -1
+                [
+                    left + 2 * torch.randn(left.shape, generator=generator),
+                    torch.randn(len(left), 3),
+                ],
+                -1,
             )
             correct = number != length % 4
             found = replace(rollout("", length, correct), step_ends=ends, states=states)
             if scored and correct:
-                found = replace(found, answer_logprobs=(torch.randn(len(ends) + 1, generator=generator) - 1).tolist())
+                found = replace(
+                    found,
+                    answer_logprobs=(torch.randn(len(ends) + 1, generator=generator) - 1).tolist(),
+                )
             group.append(found)
         groups.append(group)
     return groups
@@ -46,11 +61,15 @@ def test_training_adds_what_the_public_function_gives(options):
     for seed in range(3):  # the second and third batch are predicted from earlier ones, too
         groups = rollouts(seed)
         process = objective.token_advantages(batch_of(objective, groups))
-        public = length_critic_advantages([[r.trace() for r in group] for group in groups], config, critic)
+        public = length_critic_advantages(
+            [[r.trace() for r in group] for group in groups], config, critic
+        )
         for group, rows, expected_rows in zip(groups, process, public, strict=True):
             rewards = torch.tensor([r.reward for r in group], dtype=torch.float64)
             outcome = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-            for response, row, a_out, expected in zip(group, rows, outcome, expected_rows, strict=True):
+            for response, row, a_out, expected in zip(
+                group, rows, outcome, expected_rows, strict=True
+            ):
                 found = a_out + 0.6 * row[: len(response.response_ids)]
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert objective.metrics()["swap/critic_r2"] > 0.5
@@ -61,7 +80,9 @@ def test_its_predictions_are_listed_for_every_state_of_every_response():
     objective, groups = build(MARKS.replaced(objective="length_critic")), rollouts()
     objective.token_advantages(batch_of(objective, groups))
     flat = [r for group in groups for r in group]
-    assert [len(row) for row in objective.predicted_tokens_left] == [len(r.step_ends) + 1 for r in flat]
+    assert [len(row) for row in objective.predicted_tokens_left] == [
+        len(r.step_ends) + 1 for r in flat
+    ]
     starts = torch.tensor([row[0] for row in objective.predicted_tokens_left])
     lengths = torch.tensor([float(len(r.response_ids)) for r in flat])
     assert (starts - lengths).abs().mean() < 4
@@ -79,7 +100,9 @@ class OneNumber(StateCritic):
 
     def predict(self, states, returns, groups):
         assert len(states) == len(returns) == len(groups)
-        return super().predict(states, returns, groups)._replace(values=torch.full_like(returns, 0.25))
+        return (
+            super().predict(states, returns, groups)._replace(values=torch.full_like(returns, 0.25))
+        )
 
 
 def test_swap_takes_the_predicted_rewards_to_come_off_each_step():
@@ -87,12 +110,16 @@ def test_swap_takes_the_predicted_rewards_to_come_off_each_step():
     plain, based = swap_process("zero", groups), swap_process("state", groups, OneNumber())
     for group, rows, expected_rows in zip(groups, based, plain, strict=True):
         for response, row, expected in zip(group, rows, expected_rows, strict=True):
-            in_steps = torch.arange(len(row)) <= (response.step_ends[-1] if response.correct else -1)
+            in_steps = torch.arange(len(row)) <= (
+                response.step_ends[-1] if response.correct else -1
+            )
             torch.testing.assert_close(row, expected - 0.25 * in_steps.double())
 
 
 def test_swaps_baseline_comes_from_the_states():
-    """The return of a step is the first number of its state: what is left of the advantage is next to nothing."""
+    """The return of a step is the first number of its state: what is left of the advantage is next
+    to nothing.
+    """
     groups = rollouts(scored=True)
     plain = swap_process("zero", groups)
     told = []
@@ -120,7 +147,9 @@ def test_without_a_process_term_no_states_are_read():
 
 
 def test_the_function_for_single_groups_refuses_a_baseline_that_compares_groups():
-    with pytest.raises(ConfigError, match=r"--swap\.step_baseline is state, .*: train with it, or use mean or zero"):
+    with pytest.raises(
+        ConfigError, match=r"--swap\.step_baseline is state, .*: train with it, or use mean or zero"
+    ):
         swap_advantages([StepTrace(4, True, [-1.0, -0.5], [2])], SwapConfig(step_baseline="state"))
 
 
@@ -132,7 +161,8 @@ def test_a_warning_says_once_that_nothing_could_be_predicted(capsys):
 
 
 def test_outcome_only():
-    # Right: 100, 200, 400; median 200. P = (400 - 200)/200 = 1 for the third, so r = 1, 1, 0; wrong: 0.
+    # Right: 100, 200, 400; median 200. P = (400 - 200)/200 = 1 for the third, so r = 1, 1, 0;
+    # wrong: 0.
     group = [rollout(length=n) for n in (100, 200, 400)] + [rollout(length=900, correct=False)]
     assert_rows(objective("outcome_only").rewards(batch(group)), [[1, 1, 0, 0]])
 

@@ -9,12 +9,19 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_swap.packages import kernels
-from openrlhf_swap.packages.kernels import PRODUCTS, has_fast_products, speed_up_products, widened_products
+from openrlhf_swap.packages.kernels import (
+    PRODUCTS,
+    has_fast_products,
+    speed_up_products,
+    widened_products,
+)
 from openrlhf_swap.scoring.scorer import Scorer
 
 
 def cpu_kernel(name):
-    """The line of torch's registry that tells which file an operator's kernel for the CPU comes from."""
+    """The line of torch's registry that tells which file an operator's kernel for the CPU comes
+    from.
+    """
     return re.search(r"(?m)^CPU: .*", torch._C._dispatch_dump(f"aten::{name}"))[0]
 
 
@@ -31,8 +38,12 @@ def ours():
 
 def tensors(dtype):
     torch.manual_seed(0)
-    shapes = {"x": (3, 40, 64), "weight": (48, 64), "bias": (48,)} | dict.fromkeys(NAMES[3:], (2, 4, 30, 16))
-    values = {name: torch.randn(shape).bfloat16() for name, shape in shapes.items()}  # rounded, then exact in `dtype`
+    shapes = {"x": (3, 40, 64), "weight": (48, 64), "bias": (48,)} | dict.fromkeys(
+        NAMES[3:], (2, 4, 30, 16)
+    )
+    values = {
+        name: torch.randn(shape).bfloat16() for name, shape in shapes.items()
+    }  # rounded, then exact in `dtype`
     return {name: value.to(dtype).requires_grad_() for name, value in values.items()}
 
 
@@ -44,18 +55,24 @@ def results(dtype):
         "mm": linear(x, weight),
         "addmm": linear(x[0], weight, bias),
         "bmm": query.flatten(0, 1) @ key.flatten(0, 1).transpose(1, 2),
-        "baddbmm": torch.baddbmm(value.flatten(0, 1), x[:, :30, :30].sum(0).expand(8, 30, 30), key.flatten(0, 1)),
+        "baddbmm": torch.baddbmm(
+            value.flatten(0, 1), x[:, :30, :30].sum(0).expand(8, 30, 30), key.flatten(0, 1)
+        ),
         "attention": scaled_dot_product_attention(query, key, value, is_causal=True),
     }
     gradients = {}
     for kind, output in outputs.items():
         of = torch.autograd.grad(output.square().sum(), list(given.values()), allow_unused=True)
-        gradients |= {f"gradient of {name} by {kind}": value for name, value in zip(given, of, strict=True)}
+        gradients |= {
+            f"gradient of {name} by {kind}": value for name, value in zip(given, of, strict=True)
+        }
     return outputs | {name: value for name, value in gradients.items() if value is not None}
 
 
 def test_a_product_is_that_of_float64_rounded_to_bfloat16(ours):
-    """Off by half a unit in the last place, at most 2^-8 of the value, or by float32's error where a sum cancels."""
+    """Off by half a unit in the last place, at most 2^-8 of the value, or by float32's error where
+    a sum cancels.
+    """
     x, weight, bias, query, key, _ = tensors(torch.float64).values()
     rounded = {name: value.detach().bfloat16() for name, value in tensors(torch.bfloat16).items()}
     for found, exact in [
@@ -105,14 +122,21 @@ def test_kernels_are_replaced_where_the_processor_needs_it_only(monkeypatch):
 @pytest.mark.parametrize(
     ("machine", "instructions", "onednn", "fast"),
     [
-        ("x86_64", (False, False), True, False),  # AVX-512 alone: oneDNN takes the products and emulates them
+        (
+            "x86_64",
+            (False, False),
+            True,
+            False,
+        ),  # AVX-512 alone: oneDNN takes the products and emulates them
         ("x86_64", (True, False), True, True),
         ("AMD64", (False, True), True, True),
         ("aarch64", (False, False), True, True),
         ("aarch64", (False, False), False, False),
     ],
 )
-def test_the_processor_is_asked_for_its_instructions(monkeypatch, machine, instructions, onednn, fast):
+def test_the_processor_is_asked_for_its_instructions(
+    monkeypatch, machine, instructions, onednn, fast
+):
     monkeypatch.setattr(kernels.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions[0])
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: instructions[1])
@@ -127,5 +151,8 @@ def test_an_older_torch_keeps_its_kernels(monkeypatch):
 
 
 def test_a_scorer_multiplies_as_a_run_does():
-    Scorer(AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16), AutoTokenizer.from_pretrained(POLICY))
+    Scorer(
+        AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16),
+        AutoTokenizer.from_pretrained(POLICY),
+    )
     assert all(("kernels.py" in cpu_kernel(name)) == (not has_fast_products()) for name in PRODUCTS)

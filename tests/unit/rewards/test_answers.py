@@ -1,4 +1,6 @@
-"""Answers as text: found in a response, bare, in one spelling; reference answers that cannot be used."""
+"""Answers as text: found in a response, bare, in one spelling; reference answers that cannot be
+used.
+"""
 
 import math
 import time
@@ -71,12 +73,16 @@ def test_answers_are_unwrapped(wrapped, bare):
     ],
 )
 def test_where_a_response_begins_to_state_its_answer(reasoning, statement):
-    assert answer_start(reasoning + (statement or "")) == (None if statement is None else len(reasoning))
+    assert answer_start(reasoning + (statement or "")) == (
+        None if statement is None else len(reasoning)
+    )
 
 
 @pytest.mark.parametrize("part", ["\n", "\\boxed{", "the answer is ", "**\n"])
 def test_looking_for_an_answer_takes_no_longer_than_reading(part):
-    """Sixteen times the text would take 256 times as long if each place were compared with all others."""
+    """Sixteen times the text would take 256 times as long if each place were compared with all
+    others.
+    """
 
     def seconds(repeats):
         start = time.process_time()
@@ -157,8 +163,12 @@ def test_it_is_idempotent(text):
         (r"\boxed{288\pi.}", r"\boxed{288\pi}"),
         (r"\boxed{p - q.}", r"\boxed{p - q}"),
         (r"\boxed{50\%.}", r"\boxed{50\%}"),
-        *((text, text) for text in (r"\boxed{\left. x \right.}", r"\boxed{1, 2, ...}", "It is blue.")),
-        # Bold type, with its braces unless they hold an index or a macro's argument together; words are text.
+        *(
+            (text, text)
+            for text in (r"\boxed{\left. x \right.}", r"\boxed{1, 2, ...}", "It is blue.")
+        ),
+        # Bold type, with its braces unless they hold an index or a macro's argument together; words
+        # are text.
         (r"\boldsymbol{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}"),
         (r"\bm{\mathbf{7}}", "7"),
         (r"\mathbf{\{1,2\}}", r"\{1,2\}"),
@@ -175,9 +185,24 @@ def test_it_is_idempotent(text):
         ("(1,2 1/2), 3", r"(1,\frac{5}{2}), 3"),
         ("It takes 1,234 1/2 hours.", r"It takes \frac{2469}{2} hours."),
         ("8 1/2°", r"\frac{17}{2}^{\circ}"),
-        # Rows of numbers, a date, numbers on lines of their own, powers, a product, an improper fraction.
-        *((text, text) for text in ("3 4/5 6", "6 3 4/5", "1/2 3/4", "3 4/5/2024", "3\n4/5", "1.8 1/2", "8 1/2.5")),
-        *((text, text) for text in ("8 1/2^2", "x^8 1/2", "x_1 1/2", "8 1/2x", "8 3/2", "0 1/2", "1, 1/2, 3")),
+        # Rows of numbers, a date, numbers on lines of their own, powers, a product, an improper
+        # fraction.
+        *(
+            (text, text)
+            for text in (
+                "3 4/5 6",
+                "6 3 4/5",
+                "1/2 3/4",
+                "3 4/5/2024",
+                "3\n4/5",
+                "1.8 1/2",
+                "8 1/2.5",
+            )
+        ),
+        *(
+            (text, text)
+            for text in ("8 1/2^2", "x^8 1/2", "x_1 1/2", "8 1/2x", "8 3/2", "0 1/2", "1, 1/2, 3")
+        ),
     ],
 )
 def test_what_latex_spells_in_several_ways(text, plain):
@@ -198,17 +223,30 @@ def test_a_full_stop_ends_an_answer(answer, bare):
     assert bare_answer(answer) == bare
 
 
-@given(st.integers(0, 999), st.text("0123456789", max_size=4), st.text("0123456789", min_size=1, max_size=4))
+@given(
+    st.integers(0, 999),
+    st.text("0123456789", max_size=4),
+    st.text("0123456789", min_size=1, max_size=4),
+)
 def test_repeating_decimals_are_exact(whole, fixed, period):
     r"""Against the series: 0.a\overline{b} is a, and b over and over behind it."""
-    above, below = canonical(rf"{whole}.{fixed}\overline{{{period}}}").removeprefix(r"\frac{").rstrip("}").split("}{")
+    above, below = (
+        canonical(rf"{whole}.{fixed}\overline{{{period}}}")
+        .removeprefix(r"\frac{")
+        .rstrip("}")
+        .split("}{")
+    )
     repeated = Fraction(int(period), 10 ** len(period) - 1)
-    assert Fraction(int(above), int(below)) == whole + (int(fixed or "0") + repeated) / 10 ** len(fixed)
+    assert Fraction(int(above), int(below)) == whole + (int(fixed or "0") + repeated) / 10 ** len(
+        fixed
+    )
 
 
 @given(st.integers(1, 9999), st.integers(1, 99), st.integers(1, 99))
 def test_mixed_numbers_are_exact(whole, above, below):
-    r"""Against the sum that LaTeX's `8\frac{1}{2}` stands for; with an improper fraction it stands for none."""
+    r"""Against the sum that LaTeX's `8\frac{1}{2}` stands for; with an improper fraction it stands
+    for none.
+    """
     written = canonical(f"{whole} {above}/{below}")
     if above < below:
         top, bottom = map(int, written.removeprefix(r"\frac{").rstrip("}").split("}{"))
@@ -217,8 +255,32 @@ def test_mixed_numbers_are_exact(whole, above, below):
         assert written == f"{whole} {above}/{below}"
 
 
-PARTS = ["1", ".", "√", "√(", "\\color{", "1\\,", "1\\,000", "1. ", "²", "½", "0.\\overline{", " ", "1 ", "8 1/2, "]
-PARTS += ["\\boxed{", "\\boxed{1} ", "answer: ", "answer to ", "\n** ", "$$", "is not ", "\\sin 1^\\circ"]
+PARTS = [
+    "1",
+    ".",
+    "√",
+    "√(",
+    "\\color{",
+    "1\\,",
+    "1\\,000",
+    "1. ",
+    "²",
+    "½",
+    "0.\\overline{",
+    " ",
+    "1 ",
+    "8 1/2, ",
+]
+PARTS += [
+    "\\boxed{",
+    "\\boxed{1} ",
+    "answer: ",
+    "answer to ",
+    "\n** ",
+    "$$",
+    "is not ",
+    "\\sin 1^\\circ",
+]
 PARTS += ["\\bm{", "\\bm{ab ", "\\mathbf ", "}", "a.", "\\text{", "€"]
 
 
@@ -307,7 +369,14 @@ def test_the_normal_form(given, normal):
 
 
 def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
-    answers = {"¾": "0.75", "1¾": "1.75", "x²": "xx", "\uff17\uff12": "72", "10²": "100", GSM8K: "72"}
+    answers = {
+        "¾": "0.75",
+        "1¾": "1.75",
+        "x²": "xx",
+        "\uff17\uff12": "72",
+        "10²": "100",
+        GSM8K: "72",
+    }
     answers |= {1e-05: "10^{-5}", 1e16: "10^{16}"}
     grader = Grader()
     pairs = [(f"\\boxed{{{right}}}", normal_answer(given)) for given, right in answers.items()]
@@ -318,7 +387,9 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []
-    monkeypatch.setattr(Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part))
+    monkeypatch.setattr(
+        Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part)
+    )
     assert find_gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
     assert asked == ["$ $", "7_7"]
 
@@ -334,9 +405,34 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
 PLACEHOLDERS = (
     *("proof", "Not found.", "N/A", "-", "?", "(see solution)", r"\text{None}", "NaN", "null"),
     *("see the solution", "—", "Q.E.D.", "…", "Answers may vary", "proof by parity", "略", "QED"),
-    *(r"$\blacksquare$", "notfound", "to be proven", "Varies", "See figure below", "Explanations will vary."),
-    *("open-ended", "Not specified", "your answer here", "Hence proved.", "[image]", "証明せよ", "prueba", "答案略"),
-    *("略。", "详见解析", "答案不唯一", "証明略", "풀이 참조", "см. решение", "voir la solution", "siehe Lösung"),
+    *(
+        r"$\blacksquare$",
+        "notfound",
+        "to be proven",
+        "Varies",
+        "See figure below",
+        "Explanations will vary.",
+    ),
+    *(
+        "open-ended",
+        "Not specified",
+        "your answer here",
+        "Hence proved.",
+        "[image]",
+        "証明せよ",
+        "prueba",
+        "答案略",
+    ),
+    *(
+        "略。",
+        "详见解析",
+        "答案不唯一",
+        "証明略",
+        "풀이 참조",
+        "см. решение",
+        "voir la solution",
+        "siehe Lösung",
+    ),
     "ver solución",
 )
 
@@ -352,7 +448,16 @@ PLACEHOLDERS = (
         *((answer, PLACEHOLDER_ANSWER) for answer in PLACEHOLDERS),
         *(
             (answer, None)
-            for answer in ("No solution", "True", "none of these", "above", "open", "A", "Answer: A", "(-)")
+            for answer in (
+                "No solution",
+                "True",
+                "none of these",
+                "above",
+                "open",
+                "A",
+                "Answer: A",
+                "(-)",
+            )
         ),
         # Answers of the benchmarks and of the training pools.
         ("East", None),
@@ -360,12 +465,17 @@ PLACEHOLDERS = (
         (r"5225 \text{ cubic inches}", None),
         (r"\text{two lines}", None),
         (r"\frac{\sin x}{\cos x}", None),
-        *((answer, None) for answer in ("no solution", "n", r"\emptyset", r"\text{unknot}", "+", "undefined")),
+        *(
+            (answer, None)
+            for answer in ("no solution", "n", r"\emptyset", r"\text{unknot}", "+", "undefined")
+        ),
     ],
 )
 def test_what_is_no_answer(answer, fault):
     assert visible_fault(answer) == fault
-    assert visible_fault(answer, keeps_placeholders=True) == (None if fault == PLACEHOLDER_ANSWER else fault)
+    assert visible_fault(answer, keeps_placeholders=True) == (
+        None if fault == PLACEHOLDER_ANSWER else fault
+    )
 
 
 def test_examples_show_what_was_made_of_what():

@@ -26,7 +26,10 @@ def graded(answer, response, closed=True):
         (r"1.6 \times 10^{-19}", r"1.7 \times 10^{-19}", False),
         (r"1.6 \times 10^{-19}", r"16 \times 10^{-20}", True),
         (r"\frac{1}{3}", "0.333333", True),
-        *((small, "0.0000002", small == "0.00000020004") for small in ("0.0000001", "0.00000015", "0.00000020004")),
+        *(
+            (small, "0.0000002", small == "0.00000020004")
+            for small in ("0.0000001", "0.00000015", "0.00000020004")
+        ),
         (".0000672", ".0000673", False),
         (r"\sqrt{3+2\sqrt{2}}", r"1+\sqrt{2}", True),
         (r"\frac{\sqrt{5}-1}{4}", r"\sin 18^\circ", True),
@@ -87,7 +90,11 @@ def graded(answer, response, closed=True):
         (r"\textbf{(B)}\ 7", "B", True),
         (r"\textbf{(B)}\ 7", "C", False),
         # Hedges are wrong for either, lists are not hedges.
-        *((number, rf"3 {hedge} 4", False) for number in "34" for hedge in (r"\vee", "或", r"\text{ or maybe }")),
+        *(
+            (number, rf"3 {hedge} 4", False)
+            for number in "34"
+            for hedge in (r"\vee", "或", r"\text{ or maybe }")
+        ),
         *(("3, 4", rf"3 {word} 4", True) for word in (r"\text{ or }", r"\text{ and }", "or")),
         # Two answers are none.
         ("B", r"A \approx B", False),
@@ -98,7 +105,11 @@ def graded(answer, response, closed=True):
         (r"\frac13", r"\frac{1}{3} \approx 0.333", True),
         (r"\emptyset", "1<2", False),
         (r"(-\infty, 2)", "x<2", True),
-        *((number, rf"3 {sign} 4", False) for number in "34" for sign in (r"\to", r"\mid", r"\|", r"\leftrightarrow")),
+        *(
+            (number, rf"3 {sign} 4", False)
+            for number in "34"
+            for sign in (r"\to", r"\mid", r"\|", r"\leftrightarrow")
+        ),
         ("4", r"3\ (\text{or } 4?)", False),
         ("42", r"\ne 42", False),
         ("42", "<42", False),
@@ -166,10 +177,19 @@ def test_equality(answer, given, correct):
                 "Ответ равен",
             )
         ),
-        *(("(2, 3)", f"{words} (2, 3)", True) for words in ("উত্তর:", "Answer -", "[ANSWER]", "The answer is simply")),
+        *(
+            ("(2, 3)", f"{words} (2, 3)", True)
+            for words in ("উত্তর:", "Answer -", "[ANSWER]", "The answer is simply")
+        ),
         ("7", r"$\boxed7$", True),
-        *(("42", f"{words} 42.", None) for words in ("La respuesta no es", "Die Antwort ist nicht", "Ответ не")),
-        *(("42", f"{words} 42.", None) for words in ("The answer is twice", "It's not true that the answer is")),
+        *(
+            ("42", f"{words} 42.", None)
+            for words in ("La respuesta no es", "Die Antwort ist nicht", "Ответ не")
+        ),
+        *(
+            ("42", f"{words} 42.", None)
+            for words in ("The answer is twice", "It's not true that the answer is")
+        ),
         ("42", "답은 42가 아닙니다.", None),
         ("42", "If the answer were 42, it were even.", None),
         *((number, "The answer could be 3 or it could be 4.", False) for number in "34"),
@@ -177,13 +197,27 @@ def test_equality(answer, given, correct):
         ("Monday", "답은 Monday입니다", True),
         ("Monday", "答えは Monday です。", True),
         ("Monday", "\u0391\u03c0\u03ac\u03bd\u03c4\u03b7\u03c3\u03b7: Monday", True),
-        *((number, f"The answer is {hedge}", False) for number in "34" for hedge in ("3 or 4.", "3 (or maybe 4).")),
-        *((number, f"The answer is {hedge}", None) for number in "34" for hedge in ("3 / 4?", "3. Or 4.")),
+        *(
+            (number, f"The answer is {hedge}", False)
+            for number in "34"
+            for hedge in ("3 or 4.", "3 (or maybe 4).")
+        ),
+        *(
+            (number, f"The answer is {hedge}", None)
+            for number in "34"
+            for hedge in ("3 / 4?", "3. Or 4.")
+        ),
         *((number, "The answer is 3, but it could be 4.", None) for number in "34"),
         ("3, 4", "The answer is 3 or 4.", True),
         # What is denied or compared states nothing.
-        *(("42", f"The answer is {words} 42.", None) for words in ("less than", "at most", "never", "other than")),
-        *(("42", f"The answer is {words} 42.", None) for words in ("wrong:", r"\ne", ">", "not", "greater than")),
+        *(
+            ("42", f"The answer is {words} 42.", None)
+            for words in ("less than", "at most", "never", "other than")
+        ),
+        *(
+            ("42", f"The answer is {words} 42.", None)
+            for words in ("wrong:", r"\ne", ">", "not", "greater than")
+        ),
         ("42", r"The answer is $\ne 42$.", None),
     ],
 )
@@ -209,15 +243,35 @@ def test_an_open_thought_that_states_nothing(response):
 
 
 def test_which_golds_can_be_graded_against():
-    assert find_fault("星期一", {}) is find_fault(r"\text{São Paulo}", {}) is find_fault(r"\tan 15^\circ", {}) is None
-    assert find_fault("$ $", {}) == find_fault(r"\frac{1}{", {}) == "an answer that cannot be parsed"
+    assert (
+        find_fault("星期一", {})
+        is find_fault(r"\text{São Paulo}", {})
+        is find_fault(r"\tan 15^\circ", {})
+        is None
+    )
+    assert (
+        find_fault("$ $", {}) == find_fault(r"\frac{1}{", {}) == "an answer that cannot be parsed"
+    )
 
 
 @pytest.mark.parametrize(
     "prose",
     [
-        *("42 is not the answer.", "It is not 42.", "I don't think it's 42.", "42 would be wrong.", "42? No."),
-        *("x ≠ 42", "It is more than 42.", "We rule out 42.", "Is it 42?", "42 fails the condition.", "None is 42."),
+        *(
+            "42 is not the answer.",
+            "It is not 42.",
+            "I don't think it's 42.",
+            "42 would be wrong.",
+            "42? No.",
+        ),
+        *(
+            "x ≠ 42",
+            "It is more than 42.",
+            "We rule out 42.",
+            "Is it 42?",
+            "42 fails the condition.",
+            "None is 42.",
+        ),
         *("It is 41 or 42.", "Maybe 41, maybe 42."),
     ],
 )

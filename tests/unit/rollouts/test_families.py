@@ -1,4 +1,6 @@
-"""Problems as prompts; each family's thought, steps, branch and grade, by hand, on a response as its template asks."""
+"""Problems as prompts; each family's thought, steps, branch and grade, by hand, on a response as
+its template asks.
+"""
 
 import json
 import os
@@ -14,7 +16,13 @@ from openrlhf_swap import SwapConfig, sft
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import R1, check_white_space, find_family, prompt_ids, resolve_thought
+from openrlhf_swap.rollouts.families import (
+    R1,
+    check_white_space,
+    find_family,
+    prompt_ids,
+    resolve_thought,
+)
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 
@@ -54,19 +62,23 @@ CASES = {
         *("r1", R1_END, R1_CLOSE, OPENED),
     ),
     "qwen3": Case(
-        "{%- set content = message.content.split('</think>')[-1].lstrip('\\n') if message %}" + ASK + "ASSISTANT\n",
+        "{%- set content = message.content.split('</think>')[-1].lstrip('\\n') if message %}"
+        + ASK
+        + "ASSISTANT\n",
         THINK,
         "<think>\n{}</think>\n\n{answer}<|im_end|>",
         *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
     ),
     "qwen3.5": Case(
-        ASK + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}<think>\n{% endif %}",
+        ASK
+        + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}<think>\n{% endif %}",
         THINK,
         "{}</think>\n\n{answer}<|im_end|>",
         *("r1", R1_END, R1_CLOSE, OPENED),
     ),
     "smollm3": Case(
-        ASK + "ASSISTANT\n{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n' }}{% endif %}",
+        ASK
+        + "ASSISTANT\n{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n' }}{% endif %}",
         THINK,
         "<think>\n{}</think>\n{answer}<|im_end|>",
         *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
@@ -100,7 +112,8 @@ CASES = {
         first="<|channel|>analysis<|message|>",
     ),
     "gemma4": Case(
-        ASK + "<|turn>model\n{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
+        ASK
+        + "<|turn>model\n{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
         ("<|channel>", "<channel|>", "<turn|>", "<|turn>"),
         "<|channel>thought\n{}<channel|>{answer}<turn|>",
         *("gemma4", "<channel|>", f"\n<channel|>{HEAD}", "", "<|channel>thought\n"),
@@ -124,10 +137,23 @@ CASES = {
         *("seed_oss", "</seed:think>", f"</seed:think>\n{HEAD}", "", "<seed:think>"),
     ),
     "command_a": Case(
-        ASK + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}<|CHATBOT_TOKEN|>",
-        ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|CHATBOT_TOKEN|>"),
+        ASK
+        + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}<|CHATBOT_TOKEN|>",
+        (
+            "<|START_THINKING|>",
+            "<|END_THINKING|>",
+            "<|START_RESPONSE|>",
+            "<|END_RESPONSE|>",
+            "<|CHATBOT_TOKEN|>",
+        ),
         "<|START_THINKING|>{}<|END_THINKING|><|START_RESPONSE|>{answer}<|END_RESPONSE|>",
-        *("cohere", "<|END_THINKING|>", f"<|END_THINKING|><|START_RESPONSE|>{HEAD}", "", "<|START_THINKING|>"),
+        *(
+            "cohere",
+            "<|END_THINKING|>",
+            f"<|END_THINKING|><|START_RESPONSE|>{HEAD}",
+            "",
+            "<|START_THINKING|>",
+        ),
     ),
     "north": Case(
         ASK + "{% if messages[1] %}<|START_TEXT|>{% endif %}<|START_THINKING|>",
@@ -157,7 +183,10 @@ def test_a_family_by_hand(model, grader):
     ids = tokenizer(response, add_special_tokens=False)["input_ids"]
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     opening = len(tokenizer(case.first, add_special_tokens=False)["input_ids"]) if case.first else 0
-    assert (reader.thought_length(ids), reader.reasoning_length(ids)) == (opening + 18, opening + 18)
+    assert (reader.thought_length(ids), reader.reasoning_length(ids)) == (
+        opening + 18,
+        opening + 18,
+    )
     ends = reader.step_ends(ids)
     assert ends == [opening + 5, opening + 17]
     assert reader.step_texts(ids, ends) == [case.first + STEPS[0], STEPS[1]]
@@ -170,7 +199,9 @@ def test_a_family_by_hand(model, grader):
 
 
 def check_grades(case, grader):
-    """The thought names 11, the answer 12; an answer without a box stands without the tokens around it."""
+    """The thought names 11, the answer 12; an answer without a box stands without the tokens around
+    it.
+    """
     response = case.response.format(THOUGHT, answer=r"\boxed{12}")
     assert grader.grade(response, "12", case.end).correct
     assert not grader.grade(response, "11", case.end).correct
@@ -185,7 +216,9 @@ def check_grades(case, grader):
         pytest.param(
             "gpt_oss",
             gpt_oss,
-            marks=pytest.mark.skipif("O200K_BASE" not in os.environ, reason="O200K_BASE names no o200k_base.tiktoken"),
+            marks=pytest.mark.skipif(
+                "O200K_BASE" not in os.environ, reason="O200K_BASE names no o200k_base.tiktoken"
+            ),
         ),
     ],
 )
@@ -196,10 +229,14 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
     config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
 
-    ids = tokenizer(case.response.format(THOUGHT, answer=r"\boxed{12}"), add_special_tokens=False)["input_ids"]
+    ids = tokenizer(case.response.format(THOUGHT, answer=r"\boxed{12}"), add_special_tokens=False)[
+        "input_ids"
+    ]
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     thought = ids[: reader.thought_length(ids)]
-    assert tokenizer.decode(thought) == case.first + THOUGHT and reader.reasoning_length(ids) == len(thought)
+    assert tokenizer.decode(thought) == case.first + THOUGHT and reader.reasoning_length(
+        ids
+    ) == len(thought)
     assert len(thought) < len(case.first + THOUGHT)
     assert reader.step_texts(ids, reader.step_ends(ids)) == [case.first + STEPS[0], STEPS[1]]
     assert reader.thought_length(thought) is None
@@ -241,10 +278,15 @@ def test_what_is_given_wins():
     config, (message,) = resolve_thought(SwapConfig(close_template="</think>x"), tokenizer)
     assert config.close_template == "</think>x"
     assert message.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
-    config, messages = resolve_thought(SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer)
+    config, messages = resolve_thought(
+        SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer
+    )
     assert (config.start_of_thought, config.close_template) == ("<t>", f"\n</t>\n\n{HEAD}")
     assert messages[0].startswith("thought: '<t>' to '</t>' (as given); ")
-    assert messages[1] == "warning: the chat template closes a thought with '</think>', not with '</t>'"
+    assert (
+        messages[1]
+        == "warning: the chat template closes a thought with '</think>', not with '</t>'"
+    )
     assert resolve_thought(config, tokenizer)[0] == config
 
 
@@ -258,7 +300,10 @@ def test_a_close_template_that_closes_nothing_is_reported():
 
 
 def test_an_end_that_the_tokenizer_does_not_know_is_refused():
-    with pytest.raises(ConfigError, match=r"--swap.end_of_thought is '◁end', which the model's tokenizer decodes as"):
+    with pytest.raises(
+        ConfigError,
+        match=r"--swap.end_of_thought is '◁end', which the model's tokenizer decodes as",
+    ):
         resolve_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())
 
 
@@ -281,7 +326,9 @@ def test_without_a_template_a_problem_begins_as_any_text(letters):
 
 def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
     letters.chat_template = "{{ bos_token }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
-    assert letters.decode(prompt_ids(letters, "ab")) == "^<ab>"  # one token at the beginning, not two
+    assert (
+        letters.decode(prompt_ids(letters, "ab")) == "^<ab>"
+    )  # one token at the beginning, not two
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "<ab>"
 
@@ -293,11 +340,15 @@ def test_the_embedded_policy_is_asked_as_in_its_training(tokenizer):
 
 @pytest.fixture
 def llama_folder(tmp_path):
-    """A Llama with a tokenizer of bytes, as DeepSeek-R1-Distill-Llama has, and the class that its settings name."""
+    """A Llama with a tokenizer of bytes, as DeepSeek-R1-Distill-Llama has, and the class that its
+    settings name.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE({character: number for number, character in enumerate(characters)}, []))
+    backend = Tokenizer(
+        models.BPE({character: number for number, character in enumerate(characters)}, [])
+    )
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
@@ -305,13 +356,17 @@ def llama_folder(tmp_path):
 
     def named(tokenizer_class):
         path = tmp_path / "tokenizer_config.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": tokenizer_class}))
+        path.write_text(
+            json.dumps({**json.loads(path.read_text()), "tokenizer_class": tokenizer_class})
+        )
         return tmp_path
 
     return named
 
 
-def test_a_tokenizer_that_loses_white_space_is_refused_with_a_remedy_that_works(llama_folder, capsys):
+def test_a_tokenizer_that_loses_white_space_is_refused_with_a_remedy_that_works(
+    llama_folder, capsys
+):
     folder = llama_folder("LlamaTokenizerFast")
     message = (
         f"the tokenizer of {folder} is loaded as LlamaTokenizer, which makes 'abc' of 'a b\\nc'; set "
@@ -321,7 +376,10 @@ def test_a_tokenizer_that_loses_white_space_is_refused_with_a_remedy_that_works(
         resolve_thought(SwapConfig(), AutoTokenizer.from_pretrained(folder))
     assert str(refused.value) == message
     # The command that does not look for the marks of thoughts.
-    assert run_command(sft.main, ["--model.model_name_or_path", str(folder), "--data.dataset", "any"]) == 2
+    assert (
+        run_command(sft.main, ["--model.model_name_or_path", str(folder), "--data.dataset", "any"])
+        == 2
+    )
     assert capsys.readouterr().err == f"error: {message}\n"
     check_white_space(AutoTokenizer.from_pretrained(llama_folder("PreTrainedTokenizerFast")))
 
@@ -336,7 +394,10 @@ def with_metaspace():
 @pytest.mark.parametrize(
     "load",
     [
-        *(lambda world=world: AutoTokenizer.from_pretrained(world) for world in sorted(POLICY.parent.iterdir())),
+        *(
+            lambda world=world: AutoTokenizer.from_pretrained(world)
+            for world in sorted(POLICY.parent.iterdir())
+        ),
         *(deepseek, qwen3_5, with_metaspace, tokenizer_of),
     ],
 )

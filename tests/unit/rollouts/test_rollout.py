@@ -16,18 +16,27 @@ from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
 from openrlhf_swap.rollouts import rollout as readers
-from openrlhf_swap.rollouts.rollout import ResponseReader, Rollout, StepReader, is_formatted, tokens_for_each
+from openrlhf_swap.rollouts.rollout import (
+    ResponseReader,
+    Rollout,
+    StepReader,
+    is_formatted,
+    tokens_for_each,
+)
 from openrlhf_swap.runs.metrics import turn_metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
 
 def test_steps_are_read_in_token_space(tokenizer):
-    response = "ones: 7+6+0=13\nhmm\nwait ones: 7+6+0=13\n</think>\n\n**Final Answer**\n\\boxed{13}<|end|>"
+    response = (
+        "ones: 7+6+0=13\nhmm\nwait ones: 7+6+0=13\n</think>\n\n**Final Answer**\n\\boxed{13}<|end|>"
+    )
     ids = tokenizer(response, add_special_tokens=False)["input_ids"]
     reader = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=25)
     ends = reader.step_ends(ids)
-    # "hmm\n" is a single token that ends in a newline: it starts the second step, which ends eleven tokens later.
+    # "hmm\n" is a single token that ends in a newline: it starts the second step, which ends eleven
+    # tokens later.
     assert reader.step_texts(ids, ends) == ["ones: 7+6+0=13\n", "hmm\nwait ones: 7+6+0=13\n"]
     newlines = ["\n" in tokenizer.decode([i]) for i in ids[: reader.reasoning_length(ids)]]
     assert ends == segment_steps(newlines, 8, 25)
@@ -44,7 +53,9 @@ def test_a_closing_tag_of_several_tokens_is_found():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("abc</think>\n0" + "xyz") if c}, merges=[]))
+    backend = Tokenizer(
+        models.BPE(vocab={c: i for i, c in enumerate("abc</think>\n0" + "xyz") if c}, merges=[])
+    )
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     backend.decoder = decoders.Fuse()
     letters = PreTrainedTokenizerFast(tokenizer_object=backend)
@@ -55,7 +66,8 @@ def test_a_closing_tag_of_several_tokens_is_found():
     assert reader.reasoning_length(letters("abc")["input_ids"]) == 3
 
 
-# The first end is the tokens `.</`, `thought` and `>\n`; the second is those that the end has on its own.
+# The first end is the tokens `.</`, `thought` and `>\n`; the second is those that the end has on
+# its own.
 TWO_ENDS = "2+2=4.</thought>\nThe answer is \\boxed{4}.\nWait, let me check.\n</thought> \\boxed{4}"
 
 
@@ -65,7 +77,10 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
     reader = ResponseReader(tokenizer, "</thought>")
     ids = reader.ids(TWO_ENDS)
     first = [tokenizer.decode([number]) for number in ids].index(".</")
-    assert (reader.text(ids[:first]), reader.text(ids[first : first + 3])) == ("2+2=4", ".</thought>\n")
+    assert (reader.text(ids[:first]), reader.text(ids[first : first + 3])) == (
+        "2+2=4",
+        ".</thought>\n",
+    )
     assert reader.thought_length(ids) == reader.reasoning_length(ids) == first
     # Two ends are one too many; each of them is enough, the first with its answer.
     second = len(ids) - len(reader.ids("</thought> \\boxed{4}"))
@@ -73,8 +88,22 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
     assert reader.thought_length(ids[first + 3 :]) == second - first - 3
 
 
-# The tokens of these texts in two vocabularies; both begin as the reasoning does, and end with an end token.
-WORDS = ("Tom", " has", " apples", "He", " buys", " more", " so", " +", " =", "The", " final", " answer")
+# The tokens of these texts in two vocabularies; both begin as the reasoning does, and end with an
+# end token.
+WORDS = (
+    "Tom",
+    " has",
+    " apples",
+    "He",
+    " buys",
+    " more",
+    " so",
+    " +",
+    " =",
+    "The",
+    " final",
+    " answer",
+)
 WORDS += (" is", " \\", "}.")
 SMOLLM2 = ((*WORDS, "box", "ed"), "<|im_end|>")
 R1 = ((*WORDS, "boxed", ".\n", ".\n\n"), "<\uff5cend▁of▁sentence\uff5c>")
@@ -84,8 +113,9 @@ SUM = "Tom has 7 apples.\nHe buys 5 more, so 7 + 5 = 12.\n\n"
 @pytest.mark.parametrize(
     ("vocabulary", "tokens", "ends"),
     [
-        # Tom| has| |7| apples|.|\n (7 tokens), He| buys| |5| more|,| so| |7| +| |5| =| |1|2|.|\n|\n (19). M = 4 and no
-        # newline within 8 tokens: cut after 4 that a newline follows, 8, 8, and what is left.
+        # Tom| has| |7| apples|.|\n (7 tokens), He| buys| |5| more|,| so| |7| +| |5| =| |1|2|.|\n|\n
+        # (19). M = 4 and no newline within 8 tokens: cut after 4 that a newline follows, 8, 8, and
+        # what is left.
         (SMOLLM2, 38, [6, 14, 22, 25]),
         # ".\n" and ".\n\n" are one token each: 6 and 17.
         (R1, 34, [5, 13, 21, 22]),
@@ -98,7 +128,12 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     ids = tokenizer(SUM + r"The final answer is \boxed{12}." + end)["input_ids"]
     assert (len(ids), reader.thought_length(ids)) == (tokens, None)
     assert reader.step_ends(ids) == ends
-    assert reader.step_texts(ids, ends) == ["Tom has 7 apples.\n", "He buys 5 more, so ", "7 + 5 = 12", ".\n\n"]
+    assert reader.step_texts(ids, ends) == [
+        "Tom has 7 apples.\n",
+        "He buys 5 more, so ",
+        "7 + 5 = 12",
+        ".\n\n",
+    ]
     # Nothing stated: all but the end token. Closed: what stands before the end, as ever.
     silent = tokenizer(SUM + end)["input_ids"]
     assert reader.reasoning_length(silent) == len(silent) - 1 == ends[-1] + 1
@@ -106,7 +141,17 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     assert reader.step_ends(closed) == ends
 
 
-PARTS = ["7+5=12\n", "so ", "\\boxed{12}", "**Final Answer**\n", ". ", "The answer is 12", "\n\n", "\\boxed{}", "<e>"]
+PARTS = [
+    "7+5=12\n",
+    "so ",
+    "\\boxed{12}",
+    "**Final Answer**\n",
+    ". ",
+    "The answer is 12",
+    "\n\n",
+    "\\boxed{}",
+    "<e>",
+]
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=8))
@@ -123,7 +168,10 @@ def test_no_answer_is_scored_after_its_statement_or_the_end(parts):
 PIECES = ("ones: ", "</think>", "\\boxed{", "12", "}", "\n", "é", "<|end|>", "hmm\n", "mm\n")
 
 
-@given(pieces=st.lists(st.sampled_from(PIECES), max_size=12), mark=st.sampled_from(("</think>", "mm\n")))
+@given(
+    pieces=st.lists(st.sampled_from(PIECES), max_size=12),
+    mark=st.sampled_from(("</think>", "mm\n")),
+)
 def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
     reader = StepReader(tokenizer, mark, *SwapConfig().segmentation)
     text = "".join(pieces)
@@ -136,7 +184,9 @@ def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
 
 
 def byte_tokenizer():
-    """One token a byte, so that most characters of most scripts are several tokens; and one of two characters."""
+    """One token a byte, so that most characters of most scripts are several tokens; and one of two
+    characters.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -153,21 +203,29 @@ def space_tokenizer():
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(models.WordLevel({"\u2581a": 0, "b": 1, "\u2581cd": 2, "\u2581": 3}, unk_token="b"))
+    backend = Tokenizer(
+        models.WordLevel({"\u2581a": 0, "b": 1, "\u2581cd": 2, "\u2581": 3}, unk_token="b")
+    )
     backend.decoder = decoders.Metaspace()
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
 def by_whole_prefixes(ids, characters, reader):
-    return next((n for n in range(len(ids) + 1) if len(reader.text(ids[:n])) >= characters), len(ids) + 1)
+    return next(
+        (n for n in range(len(ids) + 1) if len(reader.text(ids[:n])) >= characters), len(ids) + 1
+    )
 
 
 BYTES = ResponseReader(byte_tokenizer(), "!")
 SPACES = ResponseReader(space_tokenizer(), "b")
 TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=12).map(BYTES.ids)
 ANY_BYTES = st.lists(st.integers(0, 256), max_size=24)
-MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(lambda parts: [i for part in parts for i in part])
-CASES = st.tuples(st.just(BYTES), MIXED) | st.tuples(st.just(SPACES), st.lists(st.integers(0, 3), max_size=24))
+MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(
+    lambda parts: [i for part in parts for i in part]
+)
+CASES = st.tuples(st.just(BYTES), MIXED) | st.tuples(
+    st.just(SPACES), st.lists(st.integers(0, 3), max_size=24)
+)
 
 
 @given(case=CASES, chunk=st.integers(1, 9), places=st.lists(st.integers(0, 40), max_size=6))
@@ -175,7 +233,9 @@ def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places)
     reader, ids = case
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(readers, "CHUNK", chunk)
-        assert tokens_for_each(ids, places, reader) == [by_whole_prefixes(ids, place, reader) for place in places]
+        assert tokens_for_each(ids, places, reader) == [
+            by_whole_prefixes(ids, place, reader) for place in places
+        ]
 
 
 @pytest.mark.parametrize("places", [[5000], range(0, 10_000, 100)])
@@ -188,8 +248,11 @@ def test_places_in_a_long_text_take_no_decoding_of_long_prefixes(monkeypatch, pl
     assert sum(decoded) <= 2 * 10_000 + 14 * 64 * len(places)
 
 
-# Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing, the policy: 4 5.
-TURNS = Rollout("?", "4", [1, 2, 3, 4, 5], [7, 8, 9], 1.0, observations=[(2, [50, 51, 52]), (3, [])])
+# Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing,
+# the policy: 4 5.
+TURNS = Rollout(
+    "?", "4", [1, 2, 3, 4, 5], [7, 8, 9], 1.0, observations=[(2, [50, 51, 52]), (3, [])]
+)
 
 
 def test_where_tokens_stand():
@@ -203,7 +266,13 @@ def test_a_turn_is_scored_after_its_observation():
     assert rollout.prefix_ends == (2, 3, 7, 8, 9)  # the second step ends with 52
     assert rollout.split_prefix_ends == (2, 3, 4, 7, 8, 9)
     # The observation adds 2 nats: without it, the third and the fourth step are 2 lower.
-    assert rollout.without_observations([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]) == [-5.0, -4.0, -3.5, -3.0, -2.5]
+    assert rollout.without_observations([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]) == [
+        -5.0,
+        -4.0,
+        -3.5,
+        -3.0,
+        -2.5,
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
@@ -224,17 +293,26 @@ def test_no_step_crosses_a_turn(tokenizer):
     def ids(text):
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
-    turns = [ids("ones: 7+6+0="), ids("tens: 1+2+1=\nwait tens: 1+2+1=\ntens: 1+2+1="), ids("</think>\n\n\\boxed{1}")]
+    turns = [
+        ids("ones: 7+6+0="),
+        ids("tens: 1+2+1=\nwait tens: 1+2+1=\ntens: 1+2+1="),
+        ids("</think>\n\n\\boxed{1}"),
+    ]
     response, starts = [*chain.from_iterable(turns)], [len(turns[0]), len(turns[0] + turns[1])]
     reader = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=25)
     ends = reader.step_ends(response, starts)
     texts = ["ones: 7+6+0=", "tens: 1+2+1=\n", "wait tens: 1+2+1=\n", "tens: 1+2+1="]
     assert reader.step_texts(response, ends) == texts
     assert reader.step_ends(response[: starts[0]], []) == [starts[0] - 1]  # one turn, as always
-    three = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=3).step_ends(response, starts)
+    three = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=3).step_ends(
+        response, starts
+    )
     assert len(three) <= 3 and {starts[0] - 1, starts[1] - 1} <= {*three}
     # At most K, but one for each turn in any case.
-    assert StepReader(tokenizer, "</think>", 8, 1).step_ends(response, starts) == [starts[0] - 1, starts[1] - 1]
+    assert StepReader(tokenizer, "</think>", 8, 1).step_ends(response, starts) == [
+        starts[0] - 1,
+        starts[1] - 1,
+    ]
     turns_are_steps = SwapConfig(step_tokens=8, steps="turns").segmentation
     assert StepReader(tokenizer, "</think>", *turns_are_steps).step_ends(response, starts) == [
         starts[0] - 1,
@@ -244,11 +322,22 @@ def test_no_step_crosses_a_turn(tokenizer):
 
 def test_a_group_of_two_turns_worked_by_hand():
     """Both correct, 6 and 2 generated tokens: the observations' 100 tokens count nowhere."""
-    long = Rollout("?", "4", range(6), [7], 1.0, False, (1, 3), (-4.0, -1.0, -1.0), observations=[(2, [9] * 100)])
+    long = Rollout(
+        "?",
+        "4",
+        range(6),
+        [7],
+        1.0,
+        False,
+        (1, 3),
+        (-4.0, -1.0, -1.0),
+        observations=[(2, [9] * 100)],
+    )
     short = Rollout("?", "4", range(2), [7], 1.0, False, (0,), (-4.0, -2.0))
     traces = [long.trace(), short.trace()]
     assert [trace.length for trace in traces] == [6, 2]
-    # The target is 4, P = (6 - 4)/4 = .5; gains 3, 0 and 2; tau without end: each step of the long one pays .25.
+    # The target is 4, P = (6 - 4)/4 = .5; gains 3, 0 and 2; tau without end: each step of the long
+    # one pays .25.
     rewards = torch.tensor([2.75, -0.25, 2.0], dtype=torch.float64)
     normalised = (rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)
     first, second = swap_advantages(traces, SwapConfig(tau=float("inf"), process_weight=1.0))
@@ -274,12 +363,20 @@ def test_scores_of_turns_are_those_of_one_forward_for_each_prefix(tokenizer):
         return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     prompt = ids("<|user|>What is 47 + 36?<|assistant|><think>\n")
-    calls, seen = [ids("ones: 7+6+0="), ids("tens: 4+3+1="), ids("</think>\n\n")], [ids("13\n"), ids("08\n")]
+    calls, seen = (
+        [ids("ones: 7+6+0="), ids("tens: 4+3+1="), ids("</think>\n\n")],
+        [ids("13\n"), ids("08\n")],
+    )
     response, starts = [*chain.from_iterable(calls)], [len(calls[0]), len(calls[0] + calls[1])]
-    rollout = Rollout("?", "83", response, prompt, 1.0, observations=list(zip(starts, seen, strict=True)))
+    rollout = Rollout(
+        "?", "83", response, prompt, 1.0, observations=list(zip(starts, seen, strict=True))
+    )
     reader = StepReader(tokenizer, "</think>", *SwapConfig(steps="turns").segmentation)
     rollout = replace(rollout, step_ends=reader.step_ends(response, rollout.turn_starts))
-    branch, row = answer_branch(tokenizer, "</think>\n\n\\boxed{", "83"), torch.tensor([rollout.row_ids])
+    branch, row = (
+        answer_branch(tokenizer, "</think>\n\n\\boxed{", "83"),
+        torch.tensor([rollout.row_ids]),
+    )
     for places in (rollout.prefix_ends, rollout.split_prefix_ends):
         request = ScoreRequest(0, places, branch)
         (scores,) = score_shared_prefix(model, model.config, row, torch.ones_like(row), [request])

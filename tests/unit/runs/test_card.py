@@ -30,7 +30,11 @@ def run(tmp_path):
         policy = tmp_path / "policy"
         shutil.copytree(POLICY, policy, dirs_exist_ok=True)
         config, run = SwapConfig(objective=objective), RunConfig(output_dir=str(tmp_path))
-        written = {f"swap.{name}": getattr(part, name) for part in (config, run) for name in part.declared()}
+        written = {
+            f"swap.{name}": getattr(part, name)
+            for part in (config, run)
+            for name in part.declared()
+        }
         written |= {f"swap.{objective}.{name}": value for name, value in options} | FLAGS | flags
         about = {
             "flags": written,
@@ -40,11 +44,16 @@ def run(tmp_path):
             "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
         }
         (tmp_path / "swap_config.json").write_text(json.dumps(about))
-        rows = [{"swap/accuracy": a, "length/mean": m} for a, m in ((0.5, 100.0), (0.75, 60.0), (1.0, None))]
+        rows = [
+            {"swap/accuracy": a, "length/mean": m}
+            for a, m in ((0.5, 100.0), (0.75, 60.0), (1.0, None))
+        ]
         for n, row in enumerate(rows, start=1):
             row |= {"step": n, "rollout/num_samples": 700.0, "timing/step_total": 1300.0}
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in evaluations))
+        (tmp_path / "evaluations.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in evaluations)
+        )
         return policy, tmp_path
 
     return write
@@ -57,7 +66,10 @@ def card_of(policy):
 def test_a_card(run):
     policy, folder = run()
     write_card(policy, folder)
-    text, digest = card_of(policy), hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
+    text, digest = (
+        card_of(policy),
+        hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest(),
+    )
     assert f"`sha256:{digest}`" in text and "(Eq. unified_adv)" in text
     assert "3 steps, 2,100 responses" in text and "1:05:00 of training steps" in text
     assert re.search(r"accuracy of rollouts, % \| +50.0 \| +100.0 \| +100.0 \|\n", text)
@@ -65,7 +77,9 @@ def test_a_card(run):
     assert "\ntrain.seed: '7'\n" in text and "\nrollout.max_new_tokens: '12'\n" in text
     assert "| graded by | `math` |" in text
     assert (
-        "The training included none on held-out problems" in text and "2607.09786" in text and "from 69 to 49%" in text
+        "The training included none on held-out problems" in text
+        and "2607.09786" in text
+        and "from 69 to 49%" in text
     )
     assert str(folder) not in text  # folders of the machine
     assert "--swap.close_template 'a|b' --data.prompt_dataset=train.jsonl 'x'\n" in text
@@ -99,7 +113,10 @@ def test_an_adapter_is_loaded_by_peft(run):
 
 
 def test_evaluations_during_training(run):
-    rows = [{"step": 1, "eval_gsm8k_pass1": 0.25}, {"step": 3, "eval_gsm8k_pass1": 0.8125, "other": 1}]
+    rows = [
+        {"step": 1, "eval_gsm8k_pass1": 0.25},
+        {"step": 3, "eval_gsm8k_pass1": 0.8125, "other": 1},
+    ]
     policy, folder = run(rows, **{"eval.dataset": "/data/of/mine/test.jsonl"})
     write_card(policy, folder)
     assert "On `test.jsonl`, during training, after step 3" in card_of(policy)
@@ -107,7 +124,9 @@ def test_evaluations_during_training(run):
 
 
 def test_a_base_of_the_hub(run):
-    policy, folder = run(base="some/base")  # neither here nor in the Hub's cache, and the Hub cannot be reached
+    policy, folder = run(
+        base="some/base"
+    )  # neither here nor in the Hub's cache, and the Hub cannot be reached
     write_card(policy, folder)
     data = ModelCard.load(policy / "README.md").data
     assert data.base_model == "some/base"
@@ -146,14 +165,20 @@ def in_the_way(folder):
 
 @pytest.mark.parametrize(
     ("damage", "reason"),
-    [(broken, "Expecting property"), (without_the_policy, "holds no policy"), (in_the_way, "Is a directory")],
+    [
+        (broken, "Expecting property"),
+        (without_the_policy, "holds no policy"),
+        (in_the_way, "Is a directory"),
+    ],
 )
 def test_a_finished_run_never_fails_for_its_card(run, damage, reason, capsys):
     policy, folder = run()
     damage(folder)
     try_write_card(policy, folder)
     (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"[swap] warning: the model card {policy / 'README.md'} cannot be written: ")
+    assert line.startswith(
+        f"[swap] warning: the model card {policy / 'README.md'} cannot be written: "
+    )
     assert reason in line
 
 

@@ -35,7 +35,9 @@ def test_the_newest_complete_one_is_chosen_by_its_step(tmp_path):
     os.utime(tmp_path / "_actor" / "global_step10", (1, 1))  # the clock had jumped
     assert checkpoints.recover(tmp_path)[0] == checkpoints.newest(tmp_path) == "global_step10"
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step10"
-    with pytest.raises(CheckpointError, match="which holds checkpoint global_step10 of an earlier run"):
+    with pytest.raises(
+        CheckpointError, match="which holds checkpoint global_step10 of an earlier run"
+    ):
         checkpoints.refuse_to_overwrite(tmp_path)
 
 
@@ -45,7 +47,10 @@ def test_one_that_was_never_finished_is_deleted(tmp_path):
     assert checkpoints.newest(tmp_path) == "global_step2"
     tag, messages = checkpoints.recover(tmp_path)
     assert tag == "global_step2" and names(tmp_path) == {"global_step2", "latest"}
-    assert messages[0] == "checkpoint unfinished_global_step4 is deleted: it was not written completely"
+    assert (
+        messages[0]
+        == "checkpoint unfinished_global_step4 is deleted: it was not written completely"
+    )
 
 
 def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
@@ -61,7 +66,10 @@ def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
 def test_one_that_is_written_again_takes_the_place_of_the_first(tmp_path):
     for size in (100, 7):
         folder = write(tmp_path, "best_global_step2", size=size)
-    assert (folder / "states.pt").stat().st_size == 7 and names(tmp_path) == {"best_global_step2", "latest"}
+    assert (folder / "states.pt").stat().st_size == 7 and names(tmp_path) == {
+        "best_global_step2",
+        "latest",
+    }
 
 
 def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, monkeypatch):

@@ -22,7 +22,8 @@ def test_only_skipped_steps_in_a_row_end_a_run():
         skipped.observe(reason)
     assert skipped.total == 4
     with pytest.raises(
-        NonFiniteError, match=r"3 steps in a row were skipped, the last one because inf: .*--actor.adam.lr"
+        NonFiniteError,
+        match=r"3 steps in a row were skipped, the last one because inf: .*--actor.adam.lr",
     ):
         skipped.observe("inf")
 
@@ -33,7 +34,9 @@ def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
     guard.observe(None)
     guard.end()
     guard.observe("a loss was not finite")
-    with pytest.raises(NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"):
+    with pytest.raises(
+        NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"
+    ):
         guard.end()
 
 
@@ -52,7 +55,10 @@ def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
 
 
 def test_a_run_that_works_passes_the_self_test():
-    guards, scores = Guards(None, 2), {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
+    guards, scores = (
+        Guards(None, 2),
+        {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2},
+    )
     for step, process in enumerate((0.0, 0.1, 0.0, 0.0), start=2):
         metrics = {"swap/accuracy": 0.5, "length/mean": 9.0, "swap/adv_process_absmean": process}
         assert guards.observe(step, {**metrics, **(scores if process else {})}) == []
@@ -71,12 +77,18 @@ def test_a_run_that_works_passes_the_self_test():
     ],
 )
 def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_something):
-    metrics = {"swap/adv_process_absmean": 0.1, "swap/answer_logprob_first": first, "swap/answer_logprob_last": last}
+    metrics = {
+        "swap/adv_process_absmean": 0.1,
+        "swap/answer_logprob_first": first,
+        "swap/answer_logprob_last": last,
+    }
     history = [{"swap/accuracy": 0.0}, metrics]  # in the first step nothing was scored
     if means_something:
         check_process_term(history, 2)
         return
-    with pytest.raises(RunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"):
+    with pytest.raises(
+        RunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"
+    ):
         check_process_term(history, 2)
 
 
@@ -88,7 +100,11 @@ STEPS = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0}
     [
         (
             {"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2},
-            {"rollout/truncated_rate": 0.9, "swap/grader_no_answer": 0.6, "swap/thought_unclosed_frac": 1.0},
+            {
+                "rollout/truncated_rate": 0.9,
+                "swap/grader_no_answer": 0.6,
+                "swap/thought_unclosed_frac": 1.0,
+            },
             [
                 "90% of the responses were cut off at --rollout.max_new_tokens: raise it",
                 "60% of the responses state no answer",
@@ -119,7 +135,9 @@ def test_what_the_first_step_lacks_is_reported(good, bad, warnings):
 
 
 def test_a_grader_that_fails_on_every_response_ends_the_run():
-    with pytest.raises(RunError, match=r"failed on every response of the first step.*correct --swap.grader"):
+    with pytest.raises(
+        RunError, match=r"failed on every response of the first step.*correct --swap.grader"
+    ):
         first_step_warnings({"swap/grader_error": 1.0})
 
 
@@ -127,7 +145,11 @@ def test_a_run_with_uniform_weights_says_so_once():
     even = {"swap/weights_from_uniform": 0.01, "swap/local_gain_std": 0.034}
 
     def notes_of(steps):
-        return [note for number in range(len(steps)) for note in find_uniform_weights(steps[: number + 1], 1.0)]
+        return [
+            note
+            for number in range(len(steps))
+            for note in find_uniform_weights(steps[: number + 1], 1.0)
+        ]
 
     notes = notes_of([{}, *[even] * 9, {}])
     assert notes == [

@@ -24,7 +24,9 @@ def metrics_of(*groups):
     batch = StepBatch.from_traces(groups)
     signals = step_signals(batch, Coefficients())
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
-    return step_metrics(batch, signals, advantages=flat, outcome=flat, process=2 * flat, process_weight=0.3)
+    return step_metrics(
+        batch, signals, advantages=flat, outcome=flat, process=2 * flat, process_weight=0.3
+    )
 
 
 def test_metrics_by_hand():
@@ -62,10 +64,15 @@ def test_what_a_step_costs_by_hand():
         StepTrace(50, False, [], []),
         StepTrace(50, False, [], []),
     ]
-    # P of the first is .5, its weights exp(-1) and exp(.5) over their sum: .182426 and .817574; the rewards:
+    # P of the first is .5, its weights exp(-1) and exp(.5) over their sum: .182426 and .817574; the
+    # rewards:
     rewards = [1 - 0.5 * 0.182426, -0.5 * 0.817574, 2]
     price = statistics.fmean(rewards) / statistics.stdev(rewards)
-    quiet = [StepTrace(9, True, [-1.0, -0.99], [3]), StepTrace(9, True, [-1.0, -1.0], [3]), *group[2:]]
+    quiet = [
+        StepTrace(9, True, [-1.0, -0.99], [3]),
+        StepTrace(9, True, [-1.0, -1.0], [3]),
+        *group[2:],
+    ]
     metrics = metrics_of(group, quiet, [group[2]] * 4, [group[3]] * 4)
     noise_price = 0.005 / (statistics.stdev([0.01, 0]) + 1e-6)
     assert metrics["swap/step_price"] == pytest.approx((price + noise_price) / 2, rel=1e-5)
@@ -94,7 +101,10 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
         append_metrics(tmp_path, step, {"a": step})
     drop_metrics_after(tmp_path, 1)  # the last checkpoint was the first step's
     append_metrics(tmp_path, 2, {"a": 20})
-    assert list(read_rows(tmp_path / "metrics.jsonl")) == [{"step": 1, "a": 1.0}, {"step": 2, "a": 20.0}]
+    assert list(read_rows(tmp_path / "metrics.jsonl")) == [
+        {"step": 1, "a": 1.0},
+        {"step": 2, "a": 20.0},
+    ]
     drop_metrics_after(tmp_path, 0)
     assert not (tmp_path / "metrics.jsonl").exists()
     append_metrics(tmp_path, 1, {"a": 30})
@@ -114,7 +124,9 @@ def test_keys_are_not_written_down():
 # What OpenRLHF 0.11.2 logs in a step, without ours.
 STOCK = "policy_loss actor_lr actor_grad_norm ppo_clip_ratio ppo_kl kl logprobs_diff reward score return"
 STOCK += " group_reward_std response_length total_length truncated response_clip_ratio vllm_kl is_filter_ratio"
-STOCK += " rollout/reward_mean rollout/reward_std rollout/response_length_mean rollout/truncated_rate"
+STOCK += (
+    " rollout/reward_mean rollout/reward_std rollout/response_length_mean rollout/truncated_rate"
+)
 STOCK += " rollout/num_samples timing/make_experience timing/ppo_train timing/broadcast timing/generation"
 EVALUATION = "eval_a/b_pass1 eval_a/b_pass4 eval_my_set_response_length_mean eval_c_truncated_rate"
 EVALUATION += " eval_response_length_mean eval_truncated_rate eval_num_samples"
@@ -122,12 +134,20 @@ EVALUATION += " eval_response_length_mean eval_truncated_rate eval_num_samples"
 
 def test_the_page_is_read_whole():
     assert len(METRICS) == PAGE.count("\n| `") > 90
-    assert METRICS["swap/accuracy"] == "share of correct responses" and list(METRICS)[-1] == "eval_num_samples"
+    assert (
+        METRICS["swap/accuracy"] == "share of correct responses"
+        and list(METRICS)[-1] == "eval_num_samples"
+    )
 
 
 def test_every_metric_is_declared():
     group = [StepTrace(30, True, [-4.0, -3.0], [9]), StepTrace(10, False, [], [])]
-    status = {**dict.fromkeys(STOCK.split(), 1.0), **metrics_of(group), "timing/step_total": 2.0, "timing/score": 0.5}
+    status = {
+        **dict.fromkeys(STOCK.split(), 1.0),
+        **metrics_of(group),
+        "timing/step_total": 2.0,
+        "timing/score": 0.5,
+    }
     status |= reward_func(["no"], ["q"], ["1"])["extra_logs"]
     status |= dict.fromkeys(EVALUATION.split(), 1.0)
     assert [name for name in status if meaning(name) is None] == []
@@ -141,7 +161,14 @@ def test_every_objectives_metrics_are_declared(name):
 
 
 def test_a_step_in_a_line():
-    metrics = {"swap/accuracy": 0.79, "length/mean": 99.6, "rollout/reward_mean": -0.0001, "timing/step_total": 7.25}
+    metrics = {
+        "swap/accuracy": 0.79,
+        "length/mean": 99.6,
+        "rollout/reward_mean": -0.0001,
+        "timing/step_total": 7.25,
+    }
     line = "step 3/40: accuracy 79.0%, 100 tokens, target -, reward 0.000, 7.2 s"
     assert step_line(3, 40, metrics) == line
-    assert step_line(3, None, {**metrics, "length/target": 96.5}) == line.replace("/40", "").replace("t -", "t 96")
+    assert step_line(3, None, {**metrics, "length/target": 96.5}) == line.replace(
+        "/40", ""
+    ).replace("t -", "t 96")

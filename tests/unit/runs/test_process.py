@@ -1,4 +1,6 @@
-"""The process of a run: its console, in a process of its own, because it redirects both outputs; and its folders."""
+"""The process of a run: its console, in a process of its own, because it redirects both outputs;
+and its folders.
+"""
 
 import errno
 import fcntl
@@ -52,7 +54,9 @@ LINES = [FIRST, "[swap] step 1", "[swap] from a child", "[swap] last line"]
 
 def run(folder, *argv, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", PROGRAM, *argv], cwd=folder, env=environment, **options)
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *argv], cwd=folder, env=environment, **options
+    )
 
 
 def run_quietly(folder, *argv):
@@ -61,7 +65,9 @@ def run_quietly(folder, *argv):
 
 @pytest.fixture
 def another_thread():
-    """Like the one that follows the log: the kernel may give it a signal that is meant for the process."""
+    """Like the one that follows the log: the kernel may give it a signal that is meant for the
+    process.
+    """
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
@@ -70,8 +76,12 @@ def another_thread():
     thread.join()
 
 
-@pytest.mark.parametrize(("presses", "expected"), [(1, ["pressed", "the block went on"]), (2, ["pressed"])])
-def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(in_foreground, another_thread, presses, expected):
+@pytest.mark.parametrize(
+    ("presses", "expected"), [(1, ["pressed", "the block went on"]), (2, ["pressed"])]
+)
+def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(
+    in_foreground, another_thread, presses, expected
+):
     steps = []
     with pytest.raises(KeyboardInterrupt):
         with ctrl_c_after():
@@ -86,7 +96,9 @@ def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(in_foregrou
 
 
 def test_ctrl_c_stays_ignored_where_it_was(another_thread):
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in what a shell runs in the background
+    before = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # as in what a shell runs in the background
     try:
         with ctrl_c_after():
             for _ in range(2):
@@ -101,7 +113,10 @@ def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [*LINES, "a table"]
     log = (tmp_path / "out" / "train.log").read_text()
-    assert all(line in log for line in [*LINES, "a library's line", "its noise", "complaint of a library at the end"])
+    assert all(
+        line in log
+        for line in [*LINES, "a library's line", "its noise", "complaint of a library at the end"]
+    )
     run_quietly(tmp_path)  # a resumed run appends
     assert (tmp_path / "out" / "train.log").read_text() == 2 * log
 
@@ -138,7 +153,10 @@ def test_a_terminal_shows_a_moving_bar(tmp_path):
 
 
 def test_a_bars_line_that_ends_with_something_else_is_not_shown():
-    assert _own(b"\r[swap] bar: 100%|##| 2/2 [00:01<00:00]", "[swap]") == "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
+    assert (
+        _own(b"\r[swap] bar: 100%|##| 2/2 [00:01<00:00]", "[swap]")
+        == "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
+    )
     assert _own(b"\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", "[swap]") == ""
 
 
@@ -188,7 +206,10 @@ def test_a_second_run_is_refused_until_the_first_has_ended_or_was_killed(tmp_pat
 
 
 def test_folders_that_nothing_was_written_to_are_removed_again(tmp_path):
-    flags = {"--swap.output_dir": tmp_path / "new" / "run", "--ckpt.path": tmp_path / "new" / "run" / "checkpoints"}
+    flags = {
+        "--swap.output_dir": tmp_path / "new" / "run",
+        "--ckpt.path": tmp_path / "new" / "run" / "checkpoints",
+    }
     with locked(flags):
         assert (tmp_path / "new" / "run" / "run.lock").exists()
     assert list(tmp_path.iterdir()) == []
@@ -197,13 +218,17 @@ def test_folders_that_nothing_was_written_to_are_removed_again(tmp_path):
     assert (tmp_path / "new" / "run" / "train.log").exists()
     (tmp_path / "empty").mkdir()
     # One folder under two flags is locked once; the user's own stays.
-    with locked({"--swap.output_dir": tmp_path / "empty", "--ckpt.path": tmp_path / "empty" / "x" / ".."}):
+    with locked(
+        {"--swap.output_dir": tmp_path / "empty", "--ckpt.path": tmp_path / "empty" / "x" / ".."}
+    ):
         pass
     assert (tmp_path / "empty").exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EIO])
-def test_a_file_system_without_locks_is_told_and_used_and_another_error_is_one(tmp_path, monkeypatch, capsys, number):
+def test_a_file_system_without_locks_is_told_and_used_and_another_error_is_one(
+    tmp_path, monkeypatch, capsys, number
+):
     def flock(*_):
         raise OSError(number, os.strerror(number))
 
@@ -215,5 +240,7 @@ def test_a_file_system_without_locks_is_told_and_used_and_another_error_is_one(t
     with locked({"--output": tmp_path}):
         told = capsys.readouterr().out
     assert told == f"[swap] the file system of {tmp_path} has no locks; start no second run there\n"
-    with locked({"--output": tmp_path}):  # nor is there a mark that a killed run would leave to the next
+    with locked(
+        {"--output": tmp_path}
+    ):  # nor is there a mark that a killed run would leave to the next
         pass

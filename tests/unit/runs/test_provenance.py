@@ -16,7 +16,10 @@ def test_a_file_is_known_by_its_content(tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text("{}\n")
     expected = {"bytes": 3, "sha256": hashlib.sha256(b"{}\n").hexdigest()}
-    assert provenance.fingerprint(str(file)) == {"name": str(file), "files": {"rows.jsonl": expected}}
+    assert provenance.fingerprint(str(file)) == {
+        "name": str(file),
+        "files": {"rows.jsonl": expected},
+    }
 
 
 def test_a_large_file_is_known_by_its_size_and_its_ends(tmp_path, monkeypatch):
@@ -34,7 +37,10 @@ def test_a_models_weights_and_tokenizer_count():
 
 
 def test_a_hub_model_that_is_not_cached_has_only_its_name():
-    assert provenance.fingerprint("nobody/no-such-model") == {"name": "nobody/no-such-model", "files": {}}
+    assert provenance.fingerprint("nobody/no-such-model") == {
+        "name": "nobody/no-such-model",
+        "files": {},
+    }
 
 
 def test_the_commit_says_whether_something_was_changed(tmp_path):
@@ -43,7 +49,9 @@ def test_the_commit_says_whether_something_was_changed(tmp_path):
     (tmp_path / "file").write_text("1")
     for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(
+        [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    ).stdout.strip()
     assert provenance.commit(tmp_path) == head
     (tmp_path / "untracked").write_text("an output")
     assert provenance.commit(tmp_path) == head
@@ -61,7 +69,9 @@ def test_the_command_can_be_pasted():
 def refusal(now, recorded):
     """The error for a setting, or None."""
     try:
-        refuse_other_settings({"--flag": now}, {"--flag": recorded}, "the rows were made", "use another --output")
+        refuse_other_settings(
+            {"--flag": now}, {"--flag": recorded}, "the rows were made", "use another --output"
+        )
     except ConfigError as error:
         return str(error)
     return None
@@ -74,7 +84,12 @@ def test_a_model_is_its_weights_and_one_of_the_hub_its_name(tmp_path):
         (tmp_path / name / "config.json").write_text(about)
     model, moved, other = (identity(str(tmp_path / name)) for name in ("a", "moved", "other"))
     hub, another = identity("owner/model"), identity("owner/other")
-    assert refusal(model, moved) is refusal(hub, hub) is refusal(model, {"name": str(tmp_path / "a")}) is None
+    assert (
+        refusal(model, moved)
+        is refusal(hub, hub)
+        is refusal(model, {"name": str(tmp_path / "a")})
+        is None
+    )
     made = "but the rows were made with owner/other"
     assert refusal(hub, another) == f"--flag is owner/model, {made}; use another --output"
     assert refusal(model, other) == (
@@ -115,7 +130,9 @@ def test_settings_may_change_until_something_is_written(tmp_path, capsys):
     record_or_compare(output, {"--flag": 2})
     output.write_text('{"row": 0}\n')
     record_or_compare(output, {"--flag": 2})
-    with pytest.raises(ConfigError, match=f"^--flag is 1, but the rows in {output} were made with 2; use another"):
+    with pytest.raises(
+        ConfigError, match=f"^--flag is 1, but the rows in {output} were made with 2; use another"
+    ):
         record_or_compare(output, {"--flag": 1})
     assert capsys.readouterr().out == ""
     (tmp_path / "new" / "output.settings.json").unlink()

@@ -1,4 +1,5 @@
-"""Families of models, each as a small random one: every prefix scored together must equal a forward for each.
+"""Families of models, each as a small random one: every prefix scored together must equal a forward
+for each.
 
 And what the attention of the branches shows each of them, and launches, whatever their number.
 """
@@ -52,7 +53,13 @@ DELTA = {
     "linear_value_head_dim": 8,
 }
 MAMBA = {"mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
-ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+ROUTED = {
+    **EXPERTS,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 LATENT_DIMENSIONS = {
     "q_lora_rank": 16,
     "kv_lora_rank": 16,
@@ -105,7 +112,13 @@ FAMILIES = {
     "glm4_moe_lite": LATENT,
     "minicpm3": LATENT_DIMENSIONS,
     # recurrent layers
-    "qwen3_next": {**DELTA, **EXPERTS, "head_dim": 8, "num_experts": 4, "shared_expert_intermediate_size": 16},
+    "qwen3_next": {
+        **DELTA,
+        **EXPERTS,
+        "head_dim": 8,
+        "num_experts": 4,
+        "shared_expert_intermediate_size": 16,
+    },
     "qwen3_5_text": {**DELTA, "head_dim": 8},
     "olmo_hybrid": {**DELTA, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4},
@@ -113,7 +126,13 @@ FAMILIES = {
     "nemotron_h": {
         **ROUTED,
         "num_hidden_layers": 5,
-        "layers_block_type": ["linear_attention", "mlp", "linear_attention", "full_attention", "moe"],
+        "layers_block_type": [
+            "linear_attention",
+            "mlp",
+            "linear_attention",
+            "full_attention",
+            "moe",
+        ],
         "head_dim": 8,
         "ssm_state_size": 8,
         "mamba_num_heads": 4,
@@ -124,9 +143,12 @@ FAMILIES = {
     },
     "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
 }
-# Their code computes some part in float32 whatever the model's dtype: recurrences, softmax, routers of experts.
+# Their code computes some part in float32 whatever the model's dtype: recurrences, softmax, routers
+# of experts.
 PARTLY_FLOAT32 = {"qwen3_next": 1e-4, "qwen3_5_text": 1e-4, "olmo_hybrid": 1e-4}
-PARTLY_FLOAT32 |= dict.fromkeys(("falcon_h1", "bamba", "nemotron_h", "gpt_oss", "qwen3_moe", "mixtral"), 1e-5)
+PARTLY_FLOAT32 |= dict.fromkeys(
+    ("falcon_h1", "bamba", "nemotron_h", "gpt_oss", "qwen3_moe", "mixtral"), 1e-5
+)
 PARTLY_FLOAT32 |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite"), 1e-5)
 
 
@@ -149,11 +171,22 @@ def test_prefixes_together_equal_a_forward_for_each(family, left):
     case = ragged_case(5, rows=3, left=left, longest=80, words=WORDS)
     assert largest_difference(build(family), case) < 1e-4
     with masks_of(100):
-        assert largest_difference(build(family, torch.float64), case) < PARTLY_FLOAT32.get(family, 1e-9)
+        assert largest_difference(build(family, torch.float64), case) < PARTLY_FLOAT32.get(
+            family, 1e-9
+        )
 
 
 # These read on from one packed response into the next, whoever scores: packing them is refused.
-CARRIED_ON = ("gpt_oss", "qwen3_next", "qwen3_5_text", "olmo_hybrid", "falcon_h1", "bamba", "nemotron_h", "lfm2")
+CARRIED_ON = (
+    "gpt_oss",
+    "qwen3_next",
+    "qwen3_5_text",
+    "olmo_hybrid",
+    "falcon_h1",
+    "bamba",
+    "nemotron_h",
+    "lfm2",
+)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CARRIED_ON])
@@ -161,7 +194,9 @@ def test_packed_responses_are_scored_in_their_row(family):
     case = ragged_case(7, rows=4, left=True, longest=60, words=WORDS)
     assert largest_difference(build(family), case, packed=True) < 1e-4
     with masks_of(100):
-        assert largest_difference(build(family, torch.float64), case, packed=True) < PARTLY_FLOAT32.get(family, 1e-9)
+        assert largest_difference(
+            build(family, torch.float64), case, packed=True
+        ) < PARTLY_FLOAT32.get(family, 1e-9)
 
 
 @contextmanager
@@ -181,13 +216,21 @@ def test_what_float32_recurrences_leave_open_is_rounding(family):
     model = build(family, torch.float64)
     with float64_throughout():
         for left in (False, True):
-            assert largest_difference(model, ragged_case(5, rows=3, left=left, longest=80, words=WORDS)) < 1e-9
+            assert (
+                largest_difference(
+                    model, ragged_case(5, rows=3, left=left, longest=80, words=WORDS)
+                )
+                < 1e-9
+            )
 
 
 @given(st.integers(0, 2**31), st.integers(1, 4), st.booleans(), st.sampled_from(sorted(FAMILIES)))
 @settings(max_examples=25)
 def test_any_shape(seed, rows, left, family):
-    case, model = ragged_case(seed, rows, left, longest=40, words=WORDS), build(family, torch.float64)
+    case, model = (
+        ragged_case(seed, rows, left, longest=40, words=WORDS),
+        build(family, torch.float64),
+    )
     if family not in CARRIED_ON:
         assert largest_difference(model, case, packed=True) < PARTLY_FLOAT32.get(family, 1e-9)
     if family in FLOAT64_CAN_BE_HAD:
@@ -207,7 +250,9 @@ def test_a_forward_for_each_by_hand():
     assert score.item() == pytest.approx((logprobs[4, 2] + logprobs[5, 3]).item() / 2, abs=1e-12)
 
 
-@pytest.mark.parametrize("family", ["qwen2", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
+@pytest.mark.parametrize(
+    "family", ["qwen2", "gemma2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
+)
 def test_eager_attention_agrees(family):
     """It caps the scores where SDPA leaves the cap out."""
     config = config_of(family)
@@ -216,12 +261,16 @@ def test_eager_attention_agrees(family):
         config.attn_logit_softcapping = 0.5
     model = small_model(config, AutoModelForCausalLM.from_config)
     assert model.config._attn_implementation == "eager"
-    assert largest_difference(model, ragged_case(3, rows=4, left=False, longest=30, words=WORDS)) < 1e-4
+    assert (
+        largest_difference(model, ragged_case(3, rows=4, left=False, longest=30, words=WORDS))
+        < 1e-4
+    )
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
 @pytest.mark.parametrize(
-    "family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "lfm2"]
+    "family",
+    ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "lfm2"],
 )
 def test_rows_are_computed_as_without_branches(family, left):
     model = build(family, torch.float64)
@@ -238,7 +287,9 @@ def test_rows_are_computed_as_without_branches(family, left):
             assert (branched[row, present] - plain).abs().max() < exact
 
 
-@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"])
+@pytest.mark.parametrize(
+    "family", ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
+)
 def test_the_first_token_alone_can_be_a_prefix(family):
     """An idle rank takes part with it."""
     model, ids = build(family), torch.tensor([[5, 6, 7]])
@@ -248,7 +299,9 @@ def test_the_first_token_alone_can_be_a_prefix(family):
 
 
 def test_ranks_that_need_fewer_pieces_keep_in_step():
-    """Under ZeRO-3 every rank runs each recurrent layer equally often; the extra calls change nothing."""
+    """Under ZeRO-3 every rank runs each recurrent layer equally often; the extra calls change
+    nothing.
+    """
     model = build("qwen3_5_text")
     calls = []
     mixer = model.model.layers[0].linear_attn
@@ -257,18 +310,24 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40, words=WORDS)
     scores = score_shared_prefix(model, model.config, ids, mask, requests)
     alone = len(calls)
-    padded = score_shared_prefix(model, model.config, ids, mask, requests, agree=lambda count: count + 5)
+    padded = score_shared_prefix(
+        model, model.config, ids, mask, requests, agree=lambda count: count + 5
+    )
     del mixer.forward
     assert len(calls) == 2 * alone + 5
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
 
 
 def test_what_a_recurrence_rounds_in_float32():
-    """Against float64, no more than one forward for each prefix; single batches go either way, seed 11 most of all."""
+    """Against float64, no more than one forward for each prefix; single batches go either way, seed
+    11 most of all.
+    """
     model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
     ours, theirs = [], []
     for seed in range(12):
-        ids, mask, requests, references = ragged_case(seed, rows=3, left=False, longest=80, words=WORDS)
+        ids, mask, requests, references = ragged_case(
+            seed, rows=3, left=False, longest=80, words=WORDS
+        )
         with float64_throughout():
             truth = torch.cat([score_per_prefix(exact, *reference) for reference in references])
         together = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
@@ -291,13 +350,19 @@ def test_a_branch_goes_to_the_experts_of_a_full_forward(family):
     handles = [module.register_forward_pre_hook(remember) for module in experts]
     ids = torch.randint(0, WORDS, (1, 50), generator=torch.Generator().manual_seed(1))
     branch, ends = AnswerBranch((3, 4, 5, 6, 7), (False, False, True, True, True)), (9, 20, 33, 49)
-    score_shared_prefix(model, model.config, ids, torch.ones_like(ids), [ScoreRequest(0, ends, branch)])
-    together = [chosen.view(50 + len(ends) * 5, -1)[50:].view(len(ends), 5, -1) for chosen in routed]
+    score_shared_prefix(
+        model, model.config, ids, torch.ones_like(ids), [ScoreRequest(0, ends, branch)]
+    )
+    together = [
+        chosen.view(50 + len(ends) * 5, -1)[50:].view(len(ends), 5, -1) for chosen in routed
+    ]
     for number, end in enumerate(ends):
         routed.clear()
         score_per_prefix(model, ids[0], [end + 1], branch)
         for chosen, full in zip(together, routed, strict=True):
-            assert torch.equal(chosen[number].sort(-1).values, full.view(end + 6, -1)[end:-1].sort(-1).values)
+            assert torch.equal(
+                chosen[number].sort(-1).values, full.view(end + 6, -1)[end:-1].sort(-1).values
+            )
     for handle in handles:
         handle.remove()
     assert len(experts) >= 1
@@ -318,7 +383,9 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
     def of(self, *words):
-        return sum(count for name, count in self.counts.items() if any(word in name for word in words))
+        return sum(
+            count for name, count in self.counts.items() if any(word in name for word in words)
+        )
 
 
 def build_layers(family, layers=LAYERS):
@@ -352,7 +419,9 @@ def test_a_layer_attends_its_rows_and_all_branches_in_one_call_each(family, rows
 def test_no_layer_waits_for_the_device(family):
     """The host reads a tensor's value as often for three layers as for one."""
     waits = [
-        scored(build_layers(family, layers), 26).of("_local_scalar_dense", "item", "nonzero", "is_nonzero")
+        scored(build_layers(family, layers), 26).of(
+            "_local_scalar_dense", "item", "nonzero", "is_nonzero"
+        )
         for layers in (1, LAYERS)
     ]
     assert waits[0] == waits[1]
@@ -362,11 +431,22 @@ def test_no_layer_waits_for_the_device(family):
 def test_what_a_token_sees_by_hand(window):
     """Two responses in one row, from columns 0 and 20 on, with two branches and one."""
     branches = [Branch(0, 3, 0, 5), Branch(3, 6, 0, 12), Branch(6, 8, 20, 23)]
-    tokens = [(number, offset) for number, each in enumerate(branches) for offset in range(each.stop - each.start)]
+    tokens = [
+        (number, offset)
+        for number, each in enumerate(branches)
+        for offset in range(each.stop - each.start)
+    ]
     spans = [branches[number] for number, _ in tokens]
-    position = [each.end - each.first + offset for each, (_, offset) in zip(spans, tokens, strict=True)]
+    position = [
+        each.end - each.first + offset for each, (_, offset) in zip(spans, tokens, strict=True)
+    ]
     table = torch.tensor(
-        [position, [number for number, _ in tokens], [each.first for each in spans], [each.end for each in spans]]
+        [
+            position,
+            [number for number, _ in tokens],
+            [each.first for each in spans],
+            [each.end for each in spans],
+        ]
     )
     attention = BranchAttention(30, [branches], table)
     first = min(branch.sees_from(window) for branch in branches)
@@ -376,7 +456,11 @@ def test_what_a_token_sees_by_hand(window):
     seen = mask == 0
     for token, (number, offset) in enumerate(tokens):
         start, end = branches[number].first, branches[number].end
-        columns = {column for column in range(start, end) if window is None or end + offset - column < window}
+        columns = {
+            column
+            for column in range(start, end)
+            if window is None or end + offset - column < window
+        }
         own = {
             other
             for other, (its, before) in enumerate(tokens)
@@ -387,9 +471,13 @@ def test_what_a_token_sees_by_hand(window):
 
 
 def groups(spans, device, width=24):
-    """How many branches are attended in each call, of spans (first column, columns before which prefixes end)."""
+    """How many branches are attended in each call, of spans (first column, columns before which
+    prefixes end).
+    """
     ends = [(first, end) for first, several in spans for end in several]
-    branches = [Branch(width * n, width * (n + 1), first, end) for n, (first, end) in enumerate(ends)]
+    branches = [
+        Branch(width * n, width * (n + 1), first, end) for n, (first, end) in enumerate(ends)
+    ]
     made = group_branches(branches, torch.device(device))
     assert [branch for group in made for branch in group] == branches
     return made
@@ -403,7 +491,8 @@ def test_a_mask_stays_below_its_limit_for_long_responses(device, limit):
     for group in made:
         tokens, seen = 24 * len(group), max(each.end for each in group) - group[0].first
         assert tokens * (seen + tokens) <= limit or len(group) == 1
-    # By hand: 38 branches, 12 of the second response, see 17,430 columns: 912 x 18,342 < 2**24 < 936 x (17,880 + 936).
+    # By hand: 38 branches, 12 of the second response, see 17,430 columns: 912 x 18,342 < 2**24 <
+    # 936 x (17,880 + 936).
     assert len(made[0]) == (38 if device == "cuda" else 3)
 
 

@@ -23,7 +23,8 @@ def model():
 def test_both_backends_agree(model, tokenizer):
     config = SwapConfig(step_tokens=8)
     shared, slow = (
-        Scorer(model, tokenizer, config, scoring).score(*TRACE) for scoring in ("shared_prefix", "per_prefix")
+        Scorer(model, tokenizer, config, scoring).score(*TRACE)
+        for scoring in ("shared_prefix", "per_prefix")
     )
     assert len(shared["answer_logprobs"]) == len(shared["steps"]) + 1 == 3
     assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
@@ -37,7 +38,10 @@ def test_a_response_takes_one_forward(model, tokenizer):
     )
     scorer.score(*TRACE)
     hook.remove()
-    response, close = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (TRACE[2], CLOSE + TRACE[1]))
+    response, close = (
+        tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in (TRACE[2], CLOSE + TRACE[1])
+    )
     assert seen == [(1, len(prompt_ids(tokenizer, TRACE[0])) + len(response) + 3 * len(close))]
 
 
@@ -69,7 +73,9 @@ def test_an_answer_is_never_scored_after_the_end_of_the_text(model, tokenizer):
     scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
     problem, answer, _ = TRACE
     thought = "ones: 3+6+0=09\ntens: 2+5+0=07\n"
-    cut_off, stated = (scorer.score(problem, answer, thought + rest) for rest in ("", r"It is \boxed{579}.<|end|>"))
+    cut_off, stated = (
+        scorer.score(problem, answer, thought + rest) for rest in ("", r"It is \boxed{579}.<|end|>")
+    )
     assert "".join(stated["steps"]) == thought
     assert stated["step_ends"] == cut_off["step_ends"]
     assert stated["answer_logprobs"] == pytest.approx(cut_off["answer_logprobs"], abs=1e-9)
@@ -77,7 +83,8 @@ def test_an_answer_is_never_scored_after_the_end_of_the_text(model, tokenizer):
 
 def test_a_model_that_cannot_be_branched_is_scored_prefix_by_prefix(tokenizer):
     model = AutoModelForCausalLM.from_config(
-        BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2), attn_implementation="eager"
+        BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2),
+        attn_implementation="eager",
     ).eval()
     scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
     scores, said = scorer.score(*TRACE), "\n".join(scorer.messages)
@@ -98,19 +105,28 @@ def test_what_cannot_be_scored_is_refused(model, tokenizer):
 def test_a_trace_holds_what_is_scored_of_the_ids_and_leaves_the_model_in_training(model, tokenizer):
     config = SwapConfig(step_tokens=8)
     scores = Scorer(model, tokenizer, config).score(*TRACE)
-    prompt, response = prompt_ids(tokenizer, TRACE[0]), tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    prompt, response = (
+        prompt_ids(tokenizer, TRACE[0]),
+        tokenizer(TRACE[2], add_special_tokens=False)["input_ids"],
+    )
     model.train()
     trace = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=True)
     assert model.training
     model.eval()
-    assert (trace.length, trace.correct, list(trace.step_ends)) == (len(response), True, scores["step_ends"])
+    assert (trace.length, trace.correct, list(trace.step_ends)) == (
+        len(response),
+        True,
+        scores["step_ends"],
+    )
     assert trace.answer_logprobs == pytest.approx(scores["answer_logprobs"], abs=1e-6)
     wrong = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=False)
     assert (wrong.length, wrong.correct, list(wrong.step_ends)) == (len(response), False, [])
 
 
 def test_a_model_under_autocast_is_scored(tokenizer):
-    """As trainers run float32 weights in mixed precision: by a wrapper around the model's own forward."""
+    """As trainers run float32 weights in mixed precision: by a wrapper around the model's own
+    forward.
+    """
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32)
     config = SwapConfig(step_tokens=8)
     exact = Scorer(model, tokenizer, config).score(*TRACE)["answer_logprobs"]
@@ -123,7 +139,9 @@ def test_a_model_under_autocast_is_scored(tokenizer):
 def test_only_the_answers_tokens_are_scored(tokenizer):
     branch = answer_branch(tokenizer, CLOSE, r"$\boxed{579}$")
     text = tokenizer.decode(branch.ids)
-    scored = tokenizer.decode([i for i, used in zip(branch.ids, branch.scored, strict=True) if used])
+    scored = tokenizer.decode(
+        [i for i, used in zip(branch.ids, branch.scored, strict=True) if used]
+    )
     assert text == CLOSE + "579"
     assert scored == "579"
 

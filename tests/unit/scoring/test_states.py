@@ -8,7 +8,17 @@ from openrlhf_swap.scoring import states
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import StateRequest, read_states, recording_states
 
-FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom", "opt", "gpt_neox"]
+FAMILIES = [
+    "qwen2",
+    "gemma3_text",
+    "gpt_oss",
+    "deepseek_v3",
+    "qwen3_5_text",
+    "nemotron_h",
+    "bloom",
+    "opt",
+    "gpt_neox",
+]
 LENGTHS = (44, 31)
 
 
@@ -37,7 +47,9 @@ def expected_states(model, ids, mask, requests):
     for request in requests:
         present = mask[request.row].bool()
         with torch.no_grad():
-            hidden = model(ids[request.row][present][None], output_hidden_states=True, use_cache=False).hidden_states
+            hidden = model(
+                ids[request.row][present][None], output_hidden_states=True, use_cache=False
+            ).hidden_states
         places = present.cumsum(0)[list(request.positions)] - 1
         middle = hidden[model.config.get_text_config().num_hidden_layers // 2][0, places]
         found.append(torch.cat([normalised(middle), normalised(hidden[-1][0, places])], -1))
@@ -87,7 +99,11 @@ def test_only_the_first_forward_is_recorded_and_no_hook_stays():
 
 def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
     wide = LlamaConfig(
-        hidden_size=192, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=WORDS
+        hidden_size=192,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        vocab_size=WORDS,
     )
     model = AutoModelForCausalLM.from_config(wide).eval()
     ids, mask, requests = rows()
@@ -98,7 +114,10 @@ def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
     for ours, same, plain in zip(found, again, whole, strict=True):
         assert ours.shape == (len(plain), 2 * states.WIDTH) and torch.equal(ours, same)
         # A random projection keeps products up to about 1/sqrt(128) of the lengths.
-        products, shown = plain[:, :192] @ plain[:, :192].T / 192, ours[:, :128] @ ours[:, :128].T / 128
+        products, shown = (
+            plain[:, :192] @ plain[:, :192].T / 192,
+            ours[:, :128] @ ours[:, :128].T / 128,
+        )
         assert (products - shown).abs().max() < 0.35
 
 
@@ -110,7 +129,11 @@ def test_without_requests_nothing_is_recorded():
 
 def test_a_model_of_one_layer_has_only_a_last_state():
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4, vocab_size=WORDS
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        vocab_size=WORDS,
     )
     ids, mask, requests = rows()
     found = read_states(AutoModelForCausalLM.from_config(config).eval(), ids, mask, requests)

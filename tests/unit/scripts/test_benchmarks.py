@@ -17,7 +17,9 @@ from openrlhf_swap.flags.rules import check_flags
 def test_the_ratios_become_a_table():
     result = python("-m", "benchmarks", "advantages")
     _, _, row = result.stdout.splitlines()
-    assert re.fullmatch(r"\| advantages +\| [\d.]+ +\| advantages by a loop over steps, to ours \| \d+ +\|", row)
+    assert re.fullmatch(
+        r"\| advantages +\| [\d.]+ +\| advantages by a loop over steps, to ours \| \d+ +\|", row
+    )
     assert "largest difference" in result.stderr
 
 
@@ -32,14 +34,23 @@ def test_every_benchmark_is_known():
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("objective", ["swap", "grpo"])
 def test_our_side_beside_trl_is_what_the_scripts_train(on_gpu, objective):
-    own = argparse.Namespace(on_gpu=on_gpu, prompts=8, responses=4, tokens=2048, flags=["--train.seed", "3"])
+    own = argparse.Namespace(
+        on_gpu=on_gpu, prompts=8, responses=4, tokens=2048, flags=["--train.seed", "3"]
+    )
     words = beside_trl.flags_of(objective, POLICY, Path("prompts.jsonl"), "out", 3048, own)
     run = configure(words, on_cpu=not on_gpu)
     check_flags(run)
     args = run.args
     assert (run.method.objective, args.data.max_len, args.train.seed) == (objective, 3048, 3)
-    assert args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt == 32
-    assert args.train.dynamic_batch_enable == args.ds.packing_samples == args.train.colocate_all == on_gpu
+    assert (
+        args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt == 32
+    )
+    assert (
+        args.train.dynamic_batch_enable
+        == args.ds.packing_samples
+        == args.train.colocate_all
+        == on_gpu
+    )
 
 
 def test_what_the_loss_calls_is_a_part_of_the_update(monkeypatch):

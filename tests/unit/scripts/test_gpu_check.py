@@ -11,14 +11,25 @@ from support.paths import POLICY, ROOT
 from support.scripts import make_tool
 
 from benchmarks import gpu_check
-from benchmarks.gpu_check import Findings, Gpu, WrongError, check_memory, check_steps, training_flags
+from benchmarks.gpu_check import (
+    Findings,
+    Gpu,
+    WrongError,
+    check_memory,
+    check_steps,
+    training_flags,
+)
 from openrlhf_swap.command import run_command
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.sizing.models import GIB
 
 
 def step(number, kl=1e-4, **seconds):
-    return {"step": number, "vllm_kl": kl, **{f"timing/{name}": value for name, value in seconds.items()}}
+    return {
+        "step": number,
+        "vllm_kl": kl,
+        **{f"timing/{name}": value for name, value in seconds.items()},
+    }
 
 
 def readings(*sizes):
@@ -50,7 +61,11 @@ def test_a_lost_step_is_wrong_and_so_is_a_run_that_was_not_resumed(steps, resume
 
 @pytest.mark.parametrize(
     ("row", "shown"),
-    [(step(2, -0.02), "2.0e-02 in step 2"), ({"step": 2}, "inf in step 2"), (step(2, None), "inf in step 2")],
+    [
+        (step(2, -0.02), "2.0e-02 in step 2"),
+        ({"step": 2}, "inf in step 2"),
+        (step(2, None), "inf in step 2"),
+    ],
 )
 def test_other_weights_end_the_check(row, shown):
     findings = Findings()
@@ -105,7 +120,9 @@ def test_more_memory_than_planned_is_wrong(most, passes):
 
 
 def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):
-    """Half of a GPU of 8 GiB is vLLM's, or what an optimizer that stays leaves to it; 4 GiB are kept free."""
+    """Half of a GPU of 8 GiB is vLLM's, or what an optimizer that stays leaves to it; 4 GiB are
+    kept free.
+    """
     run = configure(training_flags(str(POLICY), tmp_path), on_cpu=False)
     (tmp_path / "run.yaml").write_text(json.dumps({"flags": run.dump()}))
     planned = gpu_check.planned_bytes(tmp_path, 8 * GIB)
@@ -147,10 +164,13 @@ def test_the_flags_are_read_as_they_were_meant(tmp_path):
 def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
     """Every flag of the script is there, and hardly another.
 
-    The temperature, which scales logits in vLLM and in the trainer, has its value, and so has how the GPU is shared.
+    The temperature, which scales logits in vLLM and in the trainer, has its value, and so has how
+    the GPU is shared.
     """
     file = ["--config", str(ROOT / "scripts" / "train_swap_1gpu.yaml")]
-    script, check = (configure(words, on_cpu=False) for words in (file, training_flags("model", tmp_path)))
+    script, check = (
+        configure(words, on_cpu=False) for words in (file, training_flags("model", tmp_path))
+    )
     theirs, ours = ({name: run.values[name] for name in run.named} for run in (script, check))
     assert set(theirs) - set(ours) == {"train.num_episodes"}
     alike = ("vllm.", "ds.", "train.colocate", "actor.num", "rollout.temperature")
@@ -163,10 +183,14 @@ def test_it_trains_as_the_script_for_one_gpu_does(tmp_path):
 def test_without_a_gpu_or_a_model_nothing_is_started(tmp_path, monkeypatch, capsys):
     words = ["--output", str(tmp_path / "run")]
     assert run_command(gpu_check.main, words) == 2
-    assert capsys.readouterr().err.startswith("error: torch is a CPU build; install the other one: PROFILE=gpu")
+    assert capsys.readouterr().err.startswith(
+        "error: torch is a CPU build; install the other one: PROFILE=gpu"
+    )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert run_command(gpu_check.main, [*words, "--model", str(tmp_path / "none")]) == 2
-    assert f"error: --model is {tmp_path / 'none'}, which cannot be read (" in capsys.readouterr().err
+    assert (
+        f"error: --model is {tmp_path / 'none'}, which cannot be read (" in capsys.readouterr().err
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -177,7 +201,9 @@ def training(tmp_path, monkeypatch, script):
 
 
 def test_a_training_is_ended_when_it_has_done_enough(tmp_path, monkeypatch):
-    training(tmp_path, monkeypatch, "echo '{\"step\": 1}' > metrics.jsonl; touch saved; exec sleep 600")
+    training(
+        tmp_path, monkeypatch, "echo '{\"step\": 1}' > metrics.jsonl; touch saved; exec sleep 600"
+    )
     (tmp_path / "run").mkdir()
     steps = gpu_check.watch(Findings(), [], tmp_path / "run", (tmp_path / "run" / "saved").exists)
     assert [row for _, row in steps] in ([], [{"step": 1}])
@@ -189,7 +215,10 @@ def test_the_report_of_a_failed_check_is_complete(tmp_path, monkeypatch, capfd):
     gpu = Gpu(torch.device("cpu"), lambda: 5, 10)
     assert gpu_check.check("policy", tmp_path / "run", gpu).print_table() == 1
     shown = capfd.readouterr()
-    assert "error: an engine died" in shown.err and "wrong: training: an error (status 2); see the error" in shown.out
+    assert (
+        "error: an engine died" in shown.err
+        and "wrong: training: an error (status 2); see the error" in shown.out
+    )
     report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
     assert set(report) == set(example()) and not report["passed"]
     assert report["machine"]["os"] and report["machine"]["python_version"].startswith("3.")
@@ -198,11 +227,18 @@ def test_the_report_of_a_failed_check_is_complete(tmp_path, monkeypatch, capfd):
 
 
 def example():
-    return json.loads((ROOT / "docs" / "use" / "gpu_check_example.json").read_text(encoding="utf-8"))
+    return json.loads(
+        (ROOT / "docs" / "use" / "gpu_check_example.json").read_text(encoding="utf-8")
+    )
 
 
 def test_the_example_is_a_complete_report():
     report = example()
     assert report["passed"] and report["memory"]["planned"]["update"]
     names = {line["name"] for line in report["findings"]}
-    assert {"vllm_kl", "GiB while vLLM sleeps", "GiB at most", "steps, resumed after a kill"} <= names
+    assert {
+        "vllm_kl",
+        "GiB while vLLM sleeps",
+        "GiB at most",
+        "steps, resumed after a kill",
+    } <= names

@@ -8,7 +8,9 @@ from support.paths import ROOT
 from support.scripts import COMMANDS, MULTINODE, bash
 
 FILES = (ROOT / "scripts").iterdir()
-SCRIPTS = sorted({path.name for path in FILES if path.suffix in (".sh", ".sbatch")} - {"common.sh"})  # it is sourced
+SCRIPTS = sorted(
+    {path.name for path in FILES if path.suffix in (".sh", ".sbatch")} - {"common.sh"}
+)  # it is sourced
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

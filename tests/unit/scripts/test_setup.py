@@ -40,10 +40,20 @@ def acted(tmp_path):
 
     def run(**variables):
         calls = tmp_path / "calls"
-        known = {"VENV": str(tmp_path / "venv"), "PYTHON": str(tmp_path / "python"), "UV": str(tmp_path / "uv")}
-        known |= {"PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}", "CALLS": str(calls), "PIP_FIND_LINKS": ""}
+        known = {
+            "VENV": str(tmp_path / "venv"),
+            "PYTHON": str(tmp_path / "python"),
+            "UV": str(tmp_path / "uv"),
+        }
+        known |= {
+            "PATH": f"{tmp_path / 'tools'}:{os.environ['PATH']}",
+            "CALLS": str(calls),
+            "PIP_FIND_LINKS": "",
+        }
         known |= {"INCLUDE": str(tmp_path / "include")}
-        result = bash("scripts/setup.sh", **{**known, "COMPLAINT": "", "FREE_GIB": "31", **variables})
+        result = bash(
+            "scripts/setup.sh", **{**known, "COMPLAINT": "", "FREE_GIB": "31", **variables}
+        )
         return result, calls.read_text().splitlines() if calls.exists() else []
 
     return run
@@ -55,7 +65,10 @@ def test_setup_is_idempotent(acted, tmp_path, profile):
     assert result.returncode == 0, result.stderr
     assert calls[-1 - (profile == "gpu")].endswith("--no-build-isolation -e .")
     again, after = acted(PROFILE=profile)
-    assert (again.returncode, again.stdout) == (0, f"[setup] {tmp_path / 'venv'} is up to date ({profile})\n")
+    assert (again.returncode, again.stdout) == (
+        0,
+        f"[setup] {tmp_path / 'venv'} is up to date ({profile})\n",
+    )
     assert after == calls  # nothing was installed
     (tmp_path / "venv" / ".installed").write_text(f"{profile} of other pins\n")
     result, after = acted(PROFILE=profile)
@@ -68,7 +81,10 @@ def test_setup_keeps_the_profiles_apart(acted, tmp_path):
     (venv / ".installed").write_text("gpu 0123\n")
     result, calls = acted(PROFILE="cpu")
     assert (result.returncode, calls) == (2, [])
-    assert result.stderr == f"error: {venv} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
+    assert (
+        result.stderr
+        == f"error: {venv} holds the gpu profile; for cpu remove it, or set VENV to another place\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,9 +115,12 @@ def test_gpus_need_no_compiler_of_cuda(acted):
 
 
 @pytest.mark.parametrize(
-    ("free", "flash_attn", "needed"), [("14", "0", 15), ("15", "0", None), ("29", "1", 30), ("30", "1", None)]
+    ("free", "flash_attn", "needed"),
+    [("14", "0", 15), ("15", "0", None), ("29", "1", 30), ("30", "1", None)],
 )
-def test_a_disk_too_small_is_named_before_anything_is_installed(acted, tmp_path, free, flash_attn, needed):
+def test_a_disk_too_small_is_named_before_anything_is_installed(
+    acted, tmp_path, free, flash_attn, needed
+):
     result, calls = acted(PROFILE="gpu", FREE_GIB=free, FLASH_ATTN=flash_attn)
     if needed is None:
         assert result.returncode == 0, result.stderr
@@ -116,22 +135,35 @@ def test_missing_headers_are_named_before_anything_is_installed(acted, tmp_path,
     (tmp_path / "include" / "Python.h").unlink()
     result, calls = acted(PROFILE=profile)
     assert (result.returncode, calls) == (2, []) and not (tmp_path / "venv").exists()
-    named = f"error: {tmp_path / 'include' / 'Python.h'} was not found, which training needs; install "
+    named = (
+        f"error: {tmp_path / 'include' / 'Python.h'} was not found, which training needs; install "
+    )
     assert result.stderr == f"{named}Python's headers (Debian: python3.11-dev)\n"
 
 
 def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
-    result, _ = acted(PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is installed")
+    result, _ = acted(
+        PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is installed"
+    )
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("error: the packages are not compatible with each other")
+    assert result.stderr.splitlines()[-1].startswith(
+        "error: the packages are not compatible with each other"
+    )
 
 
 def test_flash_attn_is_compiled_with_the_compiler_among_the_packages(acted, tmp_path):
     result, calls = acted(PROFILE="gpu", FLASH_ATTN="1", CUDA_HOME="/usr/local/cuda-13.1")
     assert result.returncode == 0, result.stderr
     (compiled,) = [call for call in calls if "requirements-flash-attn.txt" in call]
-    assert compiled.startswith(f"CUDA_HOME={tmp_path / 'venv' / 'cuda'} ") and "--no-build-isolation" in compiled
-    found = {path.name for folder in (".", "lib64") for path in (tmp_path / "venv" / "cuda" / folder).iterdir()}
+    assert (
+        compiled.startswith(f"CUDA_HOME={tmp_path / 'venv' / 'cuda'} ")
+        and "--no-build-isolation" in compiled
+    )
+    found = {
+        path.name
+        for folder in (".", "lib64")
+        for path in (tmp_path / "venv" / "cuda" / folder).iterdir()
+    }
     assert found == {"bin", "include", "nvvm", "lib64", "libcudart.so", "libcurand.so"}
 
 
@@ -140,13 +172,21 @@ def test_setup_names_the_python_it_needs(tmp_path):
         (tmp_path / tool).symlink_to(shutil.which(tool))
     result = run("/bin/bash", "scripts/setup.sh", PATH=str(tmp_path))
     assert result.returncode == 2
-    assert result.stderr.startswith("error: Python 3.11 was not found; install it, or name it: PYTHON=")
+    assert result.stderr.startswith(
+        "error: Python 3.11 was not found; install it, or name it: PYTHON="
+    )
 
 
 @pytest.mark.parametrize(("gpus", "folder"), [(0, ".venv"), (1, ".venv-cpu")])
-def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(tmp_path, gpus, folder):
-    script = 'source scripts/common.sh; unset VENV PROFILE; use_cpu_environment; echo "$PROFILE $VENV"'
-    assert bash("-c", script, PATH=make_smi(tmp_path, gpus)).stdout.strip() == f"cpu {ROOT / folder}"
+def test_quickstart_and_tests_run_without_gpus_beside_the_environment_for_them(
+    tmp_path, gpus, folder
+):
+    script = (
+        'source scripts/common.sh; unset VENV PROFILE; use_cpu_environment; echo "$PROFILE $VENV"'
+    )
+    assert (
+        bash("-c", script, PATH=make_smi(tmp_path, gpus)).stdout.strip() == f"cpu {ROOT / folder}"
+    )
 
 
 PYTHON = """
@@ -164,7 +204,8 @@ esac
 
 @pytest.fixture
 def installed(tmp_path):
-    """Makes an environment that setup.sh takes as up to date, with tools that find nothing and a Python that acts.
+    """Makes an environment that setup.sh takes as up to date, with tools that find nothing and a
+    Python that acts.
 
     The Python that setup.sh finds can make no environment, so nothing is ever installed.
     """
@@ -195,7 +236,9 @@ def test_the_tests_end_with_times_and_sums(installed, stack, status, sums):
     result = bash("scripts/test.sh", **installed(stack, status))
     assert result.returncode == (1 if status else 0), result.stderr
     *_, unit, stack, last = result.stdout.splitlines()
-    assert re.fullmatch(r"\[test\] unit part: \d+ s", unit) and re.fullmatch(r"\[test\] stack part: \d+ s", stack)
+    assert re.fullmatch(r"\[test\] unit part: \d+ s", unit) and re.fullmatch(
+        r"\[test\] stack part: \d+ s", stack
+    )
     assert last == sums
 
 

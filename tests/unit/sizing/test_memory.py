@@ -1,4 +1,6 @@
-"""The arithmetic of a plan against hand-worked numbers, and against what the real code computes and allocates."""
+"""The arithmetic of a plan against hand-worked numbers, and against what the real code computes and
+allocates.
+"""
 
 import importlib
 import math
@@ -15,7 +17,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, Qwen2Config
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoModelForCausalLM,
+    Qwen2Config,
+)
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.flags.configuration import configure
@@ -38,16 +45,18 @@ def test_the_update_of_the_1_5b_by_hand():
     assert loss == {
         "weights": 2 * 1_777_088_000,
         "optimizer": 12 * 222_136_000,  # 1,777,088,000 / 8
-        # bf16 gradients of earlier micro-batches: the partition and a 151,936 x 1,536 embedding that reaches out of it
+        # bf16 gradients of earlier micro-batches: the partition and a 151,936 x 1,536 embedding
+        # that reaches out of it
         "gradients": 2 * (222_136_000 + 233_373_696),
         "gradient buckets": 0,
-        # 28 layer inputs of 2 x 1,536 bytes, and the last norm's 4 + 2 + 2 bytes times 1,536, for each token
+        # 28 layer inputs of 2 x 1,536 bytes, and the last norm's 4 + 2 + 2 bytes times 1,536, for
+        # each token
         "kept activations": 14_000 * (28 * 3_072 + 12_288),
         "logits": (2 + 4) * 1024 * 151_936,
         "gradients of the head": 4 * 233_373_696 + 14_000 * 2 * 1_536,
     }
-    # A layer keeps 2 norms of 8 x 1,536 + 4, 2 x (2 x 1,536 + 2 x 256) + 4 x 12 of attention and 8 x 8,960 of MLP:
-    # 24,584 + 7,216 + 71,680 = 103,480; then gradients of 4 x 8,960 and 2 x 1,536.
+    # A layer keeps 2 norms of 8 x 1,536 + 4, 2 x (2 x 1,536 + 2 x 256) + 4 x 12 of attention and 8
+    # x 8,960 of MLP: 24,584 + 7,216 + 71,680 = 103,480; then gradients of 4 x 8,960 and 2 x 1,536.
     assert layer["layer at work"] == 14_000 * (103_480 + 35_840 + 3_072)
     assert layer["logits"] == 0
     assert layer["gradients"] == 2 * loss["gradients"]
@@ -57,7 +66,11 @@ def test_the_update_of_the_1_5b_by_hand():
 def test_all_logits_at_once_by_hand():
     logits = 14_000 * 151_936 * 4
     loss, layer = memory.update_moments(SMALL, replace(NODE, logits_chunk=0)).values()
-    assert (loss["logits"], loss["gradients of logits"], layer["logits"]) == (logits, 2 * logits, logits)
+    assert (loss["logits"], loss["gradients of logits"], layer["logits"]) == (
+        logits,
+        2 * logits,
+        logits,
+    )
     assert memory.adam_step(SMALL, replace(NODE, logits_chunk=0))["logits"] == logits
     assert "logits" not in memory.adam_step(SMALL, NODE)
 
@@ -71,7 +84,8 @@ def test_all_logits_at_once_by_hand():
     ],
 )
 def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradients, checkpoint):
-    # 8,000 parameters on 8 ranks, the largest weight 500: 16 bytes each without ZeRO, of which 14 are saved.
+    # 8,000 parameters on 8 ranks, the largest weight 500: 16 bytes each without ZeRO, of which 14
+    # are saved.
     model, settings = replace(SMALL, parameters=8_000, largest=500), replace(NODE, stage=stage)
     assert memory.weights(model, settings)["weights"] == weights
     assert memory.optimizer(model, settings)["optimizer"] == optimizer
@@ -91,11 +105,18 @@ def test_what_sleeps_and_what_is_offloaded_leaves_the_gpu():
     assert offloaded["gradients"] == 0
 
 
-@pytest.mark.parametrize(("stage", "buffer", "flat"), [(2, 2 * 500, 6 * 8_000), (3, None, 6 * 3_000)])
+@pytest.mark.parametrize(
+    ("stage", "buffer", "flat"), [(2, 2 * 500, 6 * 8_000), (3, None, 6 * 3_000)]
+)
 def test_one_rank_of_adam_by_hand(monkeypatch, stage, buffer, flat):
-    """As measured on an H100: flat gradients in bf16 and float32, under ZeRO-3 by groups; a buffer when offloaded."""
+    """As measured on an H100: flat gradients in bf16 and float32, under ZeRO-3 by groups; a buffer
+    when offloaded.
+    """
     monkeypatch.setattr(memory, "SUB_GROUP", 3_000)
-    model, settings = replace(SMALL, parameters=8_000, largest=500), replace(NODE, stage=stage, ranks=1)
+    model, settings = (
+        replace(SMALL, parameters=8_000, largest=500),
+        replace(NODE, stage=stage, ranks=1),
+    )
     assert memory.adam_step(model, settings)["flat gradients"] == flat
     offloaded = memory.adam_step(model, replace(settings, adam_offload=True))
     assert offloaded.get("offload buffer") == buffer
@@ -107,21 +128,23 @@ def test_one_rank_of_adam_by_hand(monkeypatch, stage, buffer, flat):
 
 def test_pinned_blocks_are_powers_of_two_by_hand():
     """Of an engine's weights on a GPU, and of a rank's optimizer; 8 of each on a node."""
-    # In each of 28 layers gate and up, 52.5 MiB, are allocated as 54 and pinned as 64, down with 26.25 as 32. The
-    # smaller ones, 6 + 4.5 MiB a layer, fill 15 segments of 20 MiB, pinned as 32. Embedding and head: 445.1 as 512.
+    # In each of 28 layers gate and up, 52.5 MiB, are allocated as 54 and pinned as 64, down with
+    # 26.25 as 32. The smaller ones, 6 + 4.5 MiB a layer, fill 15 segments of 20 MiB, pinned as 32.
+    # Embedding and head: 445.1 as 512.
     engine = (28 * (64 + 32) + 15 * 32 + 2 * 512) * MIB
     # Master copy and moments: 4 x 222,136,000 bytes are 847.4 MiB.
     assert memory.host_bytes(SMALL, NODE, 8) == {
         "weights of sleeping vLLM": 8 * engine,
         "sleeping optimizer": 8 * 3 * 1024 * MIB,
     }
-    # 4 x 1,777,088,000 bytes are 6.6 GiB: master copy and gradients take 8 each, the moments are not pinned; bf16
-    # weights take 4 for 3.3. Gradients of earlier micro-batches: 4.5 as 8, .75 as 1 twice, 4.5 as 8, 26.25 as 32 three
-    # times a layer; biases of 3,072 and twice 512 bytes as 4,096 and 512, two norms and the last of 3,072 as 4,096.
+    # 4 x 1,777,088,000 bytes are 6.6 GiB: master copy and gradients take 8 each, the moments are
+    # not pinned; bf16 weights take 4 for 3.3. Gradients of earlier micro-batches: 4.5 as 8, .75 as
+    # 1 twice, 4.5 as 8, 26.25 as 32 three times a layer; biases of 3,072 and twice 512 bytes as
+    # 4,096 and 512, two norms and the last of 3,072 as 4,096.
     earlier = 28 * (114 * MIB + 4096 + 2 * 512 + 2 * 4096) + 4096 + 2 * 512 * MIB
-    assert memory.host_bytes(SMALL, replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True), 1) == {
-        "optimizer": 20 * GIB + 8 * 1_777_088_000 + earlier
-    }
+    assert memory.host_bytes(
+        SMALL, replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True), 1
+    ) == {"optimizer": 20 * GIB + 8 * 1_777_088_000 + earlier}
 
 
 def test_a_moving_average_is_one_in_float32_however_many_gpus_a_node_has():
@@ -133,10 +156,15 @@ def test_a_moving_average_is_one_in_float32_however_many_gpus_a_node_has():
 
 
 def test_zero_3_pins_group_by_group():
-    # 9.6e9 parameters on 8 ranks: a group of 1e9, 4e9 bytes as 4 GiB, one of 2e8, 8e8 bytes as 1 GiB; gradients 2.4e9
-    # bytes as 4 GiB.
-    model, settings = replace(SMALL, parameters=9_600_000_000), replace(NODE, stage=3, vllm_sleeps=False)
-    assert memory.host_bytes(model, settings, 8) == {"sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB}
+    # 9.6e9 parameters on 8 ranks: a group of 1e9, 4e9 bytes as 4 GiB, one of 2e8, 8e8 bytes as 1
+    # GiB; gradients 2.4e9 bytes as 4 GiB.
+    model, settings = (
+        replace(SMALL, parameters=9_600_000_000),
+        replace(NODE, stage=3, vllm_sleeps=False),
+    )
+    assert memory.host_bytes(model, settings, 8) == {
+        "sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB
+    }
 
 
 def test_an_engine_on_two_gpus_pins_half_of_each_weight_on_both():
@@ -159,12 +187,14 @@ def stays(gib, *flags, size="1gpu", gpus=1):
 
 
 def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
-    # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1 GiB are left. The cache of
-    # 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281 responses of 6,200 tokens of 28,672 bytes: all 256.
+    # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1 GiB are
+    # left. The cache of 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281 responses of
+    # 6,200 tokens of 28,672 bytes: all 256.
     assert stays(79.1) == 0.65
     # Of 72 GiB 62% are left, for 240 responses; with the optimizer away 70% hold all 256.
     assert stays(72) is None
-    # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70 responses instead of 159.
+    # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70 responses
+    # instead of 159.
     assert stays(44) is None
     assert stays(44, "--swap.engine_sequences", "64") == 0.38
 
@@ -199,7 +229,9 @@ class SavesLikeFlashAttention(torch.autograd.Function):
 
 
 class SavesLikeFlashCrossEntropy(torch.autograd.Function):
-    """The same for flash-attention's cross-entropy kernel, which OpenRLHF takes the log-probabilities from."""
+    """The same for flash-attention's cross-entropy kernel, which OpenRLHF takes the
+    log-probabilities from.
+    """
 
     @staticmethod
     def forward(ctx, logits, labels):
@@ -212,15 +244,20 @@ class SavesLikeFlashCrossEntropy(torch.autograd.Function):
 
 
 def attend(module, query, key, value, mask, **_):
-    return SavesLikeFlashAttention.apply(*(part.transpose(1, 2) for part in (query, key, value))), None
+    return SavesLikeFlashAttention.apply(
+        *(part.transpose(1, 2) for part in (query, key, value))
+    ), None
 
 
 AttentionInterface.register("sizes_only", attend)
 AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
 
 
-def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train, stand_in=False, chunk=0):
-    """Bytes allocated at the peak of forward, loss and backward, besides weights and their gradients.
+def traced_peak(
+    monkeypatch, config, rows, tokens, checkpointing, temperature, train, stand_in=False, chunk=0
+):
+    """Bytes allocated at the peak of forward, loss and backward, besides weights and their
+    gradients.
 
     Without a chunk, the forward is OpenRLHF's own.
     """
@@ -231,36 +268,55 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
 
     if not stand_in:
         kernel = types.ModuleType("cross_entropy")
-        kernel.cross_entropy_loss = lambda logits, labels: (SavesLikeFlashCrossEntropy.apply(logits, labels),)
+        kernel.cross_entropy_loss = lambda logits, labels: (
+            SavesLikeFlashCrossEntropy.apply(logits, labels),
+        )
         monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", kernel)
     with FakeTensorMode():
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sizes_only")
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="sizes_only"
+        )
         if checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            model.gradient_checkpointing_enable(
+                gradient_checkpointing_kwargs={"use_reentrant": False}
+            )
         model.train(train)
         actor = ChunkedActor(model)
         if chunk:
             actor.head = Head(model.lm_head, LogitTransform(), chunk)
             # These tensors have no values: all tokens are actions.
-            monkeypatch.setattr(torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1))
+            monkeypatch.setattr(
+                torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1)
+            )
         actor.packing_samples, actor.temperature = False, temperature
         sequences = torch.zeros(rows, tokens, dtype=torch.int64)
-        present, actions = torch.ones_like(sequences), torch.ones(rows, tokens - 1, dtype=torch.int64)
+        present, actions = (
+            torch.ones_like(sequences),
+            torch.ones(rows, tokens - 1, dtype=torch.int64),
+        )
         old = torch.zeros(rows, tokens - 1)
         tracker = MemTracker()
         tracker.track_external(model)
         with tracker:
             if train:
                 model.config.use_cache = False
-                log_probs, output = actor(sequences, actions, attention_mask=present, return_output=True)
+                log_probs, output = actor(
+                    sequences, actions, attention_mask=present, return_output=True
+                )
                 info = {"dp_size": 1, "batch_num_tokens": 1.0}
                 PolicyLoss()(log_probs, old, old, action_mask=actions, **info)[0].backward()
-                assert output["logits"].dtype == torch.float32  # held to the end, in OpenRLHF's training step
+                assert (
+                    output["logits"].dtype == torch.float32
+                )  # held to the end, in OpenRLHF's training step
             else:
                 with torch.no_grad():
                     actor(sequences, actions, present, return_output=True, use_cache=False)
         (peak,) = tracker.get_tracker_snapshot("peak").values()
-        return sum(size for kind, size in peak.items() if getattr(kind, "value", "") in ("Activation", "Temp"))
+        return sum(
+            size
+            for kind, size in peak.items()
+            if getattr(kind, "value", "") in ("Activation", "Temp")
+        )
 
 
 def wide_model(tmp_path, vocabulary):
@@ -281,7 +337,12 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     config, model = wide_model(tmp_path, vocabulary)
     # So many rows that the gradients of the weights, which the peak has too, do not count.
     rows, tokens = 2000, 3000
-    shape = {"checkpointing": checkpointing, "temperature": temperature, "context": tokens, "update_rows": rows}
+    shape = {
+        "checkpointing": checkpointing,
+        "temperature": temperature,
+        "context": tokens,
+        "update_rows": rows,
+    }
     settings = replace(NODE, **shape, logits_chunk=0)
     parts = memory.update_moments(model, settings)[moment]
     names = ("kept activations", "logits", "gradients of logits", "layer at work")
@@ -304,8 +365,16 @@ def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, t
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_without_flash_attn_the_logits_take_as_much(monkeypatch, tmp_path, temperature):
     config, _ = wide_model(tmp_path, 151_936)
-    shape = {"rows": 10, "tokens": 3000, "checkpointing": True, "temperature": temperature, "train": True}
-    theirs, ours = (traced_peak(monkeypatch, config, **shape, stand_in=stand_in) for stand_in in (False, True))
+    shape = {
+        "rows": 10,
+        "tokens": 3000,
+        "checkpointing": True,
+        "temperature": temperature,
+        "train": True,
+    }
+    theirs, ours = (
+        traced_peak(monkeypatch, config, **shape, stand_in=stand_in) for stand_in in (False, True)
+    )
     assert ours == pytest.approx(theirs, rel=0.001)
 
 
@@ -321,9 +390,15 @@ def test_lora_trains_and_keeps_its_adapters_only():
     capacity = memory.engine_capacity(model, NODE, 80 * GIB, 6200)
     assert capacity["weights_bytes"] == 2 * SMALL.parameters  # vLLM gets merged weights
     few = {"vocabulary": 1000, "layers": 1}
-    scoring = [memory.scoring_pass(replace(m, **few), replace(NODE, branches=0))["logits"] for m in (SMALL, model)]
-    assert scoring[1] - scoring[0] == 14_000 * 2 * 8_960  # an adapter's scaled output, before it is added
-    # Forward, the same again for checkpointing, and a backward pass without gradients of frozen weights.
+    scoring = [
+        memory.scoring_pass(replace(m, **few), replace(NODE, branches=0))["logits"]
+        for m in (SMALL, model)
+    ]
+    assert (
+        scoring[1] - scoring[0] == 14_000 * 2 * 8_960
+    )  # an adapter's scaled output, before it is added
+    # Forward, the same again for checkpointing, and a backward pass without gradients of frozen
+    # weights.
     full, lora = (memory.step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]
 
@@ -340,7 +415,9 @@ def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
 def test_kept_cache_is_what_transformers_keeps(tmp_path, key_value_heads):
     heads = {"num_attention_heads": 4, "num_key_value_heads": key_value_heads}
-    config = Qwen2Config(hidden_size=64, num_hidden_layers=3, intermediate_size=96, vocab_size=50, **heads)
+    config = Qwen2Config(
+        hidden_size=64, num_hidden_layers=3, intermediate_size=96, vocab_size=50, **heads
+    )
     config.save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     cache = model(torch.zeros(2, 70, dtype=torch.int64), use_cache=True).past_key_values
@@ -358,10 +435,14 @@ def test_constants_are_those_of_the_installed_packages():
     assert zero.reduce_bucket_size == memory.BUCKET
     assert zero.max_live_parameters + zero.prefetch_bucket_size == memory.LIVE
     assert zero.sub_group_size == memory.SUB_GROUP
-    # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but 128 and 2,048.
+    # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but
+    # 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)
     assert UsageContext.ENGINE_CONTEXT not in sequences
-    assert (SchedulerConfig.DEFAULT_MAX_NUM_SEQS, SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS) == (128, 2048)
+    assert (
+        SchedulerConfig.DEFAULT_MAX_NUM_SEQS,
+        SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    ) == (128, 2048)
 
 
 # Operations, by hand and by the real forwards
@@ -375,35 +456,51 @@ def count_flops(function):
 
 
 def test_flops_are_those_of_the_real_forwards():
-    model = AutoModelForCausalLM.from_pretrained(POLICY, attn_implementation="eager", dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        POLICY, attn_implementation="eager", dtype=torch.float32
+    ).eval()
     sizes = read_model(str(POLICY), 512)
     prompt, response, steps = 40, 400, 8
     tokens = prompt + response
     ids = torch.zeros(1, tokens, dtype=torch.int64)
     present = torch.ones_like(ids)
     counted, _ = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
-    # Eager attention computes both triangles: 4 times layers, width and the square of the length instead of 2.
-    assert counted == pytest.approx(memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2, rel=0.01)
+    # Eager attention computes both triangles: 4 times layers, width and the square of the length
+    # instead of 2.
+    assert counted == pytest.approx(
+        memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2, rel=0.01
+    )
 
     branch = AnswerBranch(ids=(1,) * memory.BRANCH, scored=(False,) * 18 + (True,) * memory.ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
     plain, _ = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
     with masks_of(MAX_MASK):
-        scored, _ = count_flops(lambda: score_shared_prefix(model, model.config, ids, present, [request]))
+        scored, _ = count_flops(
+            lambda: score_shared_prefix(model, model.config, ids, present, [request])
+        )
     one_token = 2 * sizes.hidden * sizes.vocabulary
-    assert scored - plain + one_token == pytest.approx(memory.scoring_flops(sizes, prompt, response, steps), rel=0.01)
+    assert scored - plain + one_token == pytest.approx(
+        memory.scoring_flops(sizes, prompt, response, steps), rel=0.01
+    )
 
 
 def test_a_step_by_hand():
-    # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no attention. Of 100 tokens a
-    # forward takes 2 x 1,000 x 100, an update three and what checkpointing repeats: all but the output's 2 x 10 x 100,
-    # which chunks of logits repeat.
+    # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no
+    # attention. Of 100 tokens a forward takes 2 x 1,000 x 100, an update three and what
+    # checkpointing repeats: all but the output's 2 x 10 x 100, which chunks of logits repeat.
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
     flops = memory.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
-    assert flops == {"generate": forward, "log-probabilities": forward, "score": 0, "update": 4 * forward}
-    at_once = memory.step_flops(model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1)
+    assert flops == {
+        "generate": forward,
+        "log-probabilities": forward,
+        "score": 0,
+        "update": 4 * forward,
+    }
+    at_once = memory.step_flops(
+        model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1
+    )
     assert at_once["update"] == 4 * forward - 2_000
     twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
@@ -413,27 +510,45 @@ def test_a_step_by_hand():
 
 
 # A token's keys and values take 2 x 10 x 200 = 4,000 bytes.
-MODEL = Model(10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000, windows=(math.inf,) * 10, cached=200)
+MODEL = Model(
+    10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000, windows=(math.inf,) * 10, cached=200
+)
 PEAKS = (1e15, 1e12)
 
 
 def test_generation_by_hand():
-    """Weights and cache are read once for each token of all running responses: 600 tokens of context on average."""
-    # Two engines, 256 responses each, 128 at a time: 2,000 readings of 2e9 + 128 x 600 x 4,000 bytes, .6e12 a second.
+    """Weights and cache are read once for each token of all running responses: 600 tokens of
+    context on average.
+    """
+    # Two engines, 256 responses each, 128 at a time: 2,000 readings of 2e9 + 128 x 600 x 4,000
+    # bytes, .6e12 a second.
     two = replace(NODE, context=1700, prompt_limit=200, engine_responses=256)
     seconds = memory.generation_seconds(MODEL, two, 100, 1000, 128, PEAKS)
     assert seconds == pytest.approx(2000 * (2e9 + 128 * 2.4e6) / 0.6e12)
-    # Eight engines, 64 responses each, all at a time: 1,500 readings for the longest, 64,000 / 1,500 run on average.
-    seconds = memory.generation_seconds(MODEL, replace(two, engine_responses=64), 100, 1000, 64, PEAKS)
+    # Eight engines, 64 responses each, all at a time: 1,500 readings for the longest, 64,000 /
+    # 1,500 run on average.
+    seconds = memory.generation_seconds(
+        MODEL, replace(two, engine_responses=64), 100, 1000, 64, PEAKS
+    )
     assert seconds == pytest.approx(1500 * (2e9 + 64_000 / 1500 * 2.4e6) / 0.6e12)
     # Bound by arithmetic: 2 x 128 x 1e9 operations a reading. Two GPUs take half as long.
     for size in (1, 2):
-        seconds = memory.generation_seconds(MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12))
+        seconds = memory.generation_seconds(
+            MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12)
+        )
         assert seconds == pytest.approx(2000 * 256e9 / 0.3e12 / size)
 
 
 def test_a_step_in_turn_and_at_the_same_time():
     # 7.5e16 operations on 8 GPUs that reach .3e15 each take 31.25 s.
-    assert memory.step_seconds(NODE, 10, 7.5e16, PEAKS) == {"generate": 10, "train": 31.25, "step": 41.25}
+    assert memory.step_seconds(NODE, 10, 7.5e16, PEAKS) == {
+        "generate": 10,
+        "train": 31.25,
+        "step": 41.25,
+    }
     apart = replace(NODE, shared=False, ranks=4)
-    assert memory.step_seconds(apart, 10, 7.5e16, PEAKS) == {"generate": 10, "train": 62.5, "step": 62.5}
+    assert memory.step_seconds(apart, 10, 7.5e16, PEAKS) == {
+        "generate": 10,
+        "train": 62.5,
+        "step": 62.5,
+    }

@@ -16,7 +16,9 @@ def test_a_model_in_a_folder():
     # Its README's 0.8M; input and output share their weights, so all of them multiply.
     model = read_model(str(POLICY), 512)
     weights = AutoModelForCausalLM.from_pretrained(POLICY).state_dict()
-    assert model.parameters == sum(weight.numel() for name, weight in weights.items() if name != "lm_head.weight")
+    assert model.parameters == sum(
+        weight.numel() for name, weight in weights.items() if name != "lm_head.weight"
+    )
     assert (model.layers, model.query, model.key_value, model.looked_up) == (4, 128, 64, 0)
 
 
@@ -48,7 +50,10 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reaso
 
 def test_another_kind_of_decoder_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ConfigError, match="has no num_key_value_heads; the plan supports models like Qwen and Llama"):
+    with pytest.raises(
+        ConfigError,
+        match="has no num_key_value_heads; the plan supports models like Qwen and Llama",
+    ):
         read_model(str(tmp_path), 1)
 
 
@@ -85,7 +90,8 @@ def test_the_mixture_known_offline_is_the_published_one():
 
 @pytest.mark.parametrize(
     ("family", "billions", "active"),
-    # As their makers publish them. Their "active" leave out the embedding, which multiplies nothing.
+    # As their makers publish them. Their "active" leave out the embedding, which multiplies
+    # nothing.
     [("deepseek_v3", 671, 37), ("gpt_oss", 117, 5.1), ("mixtral", 46.7, 12.9)],
 )
 def test_published_mixtures_of_experts(family, billions, active, tmp_path):
@@ -97,7 +103,9 @@ def test_published_mixtures_of_experts(family, billions, active, tmp_path):
 
 @pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3", "qwen3_5_text", "gpt_oss"])
 def test_caches_are_those_of_transformers(family, tmp_path):
-    """Keys, latent vectors as they are, and states of recurrent layers; of fewer tokens than a window has."""
+    """Keys, latent vectors as they are, and states of recurrent layers; of fewer tokens than a
+    window has.
+    """
     small = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     small.save_pretrained(tmp_path)
     model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 6, dtype=torch.int64)
@@ -105,8 +113,17 @@ def test_caches_are_those_of_transformers(family, tmp_path):
     with torch.no_grad():
         small(ids, use_cache=True, past_key_values=cache)
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    assert kept_cache(model, 6) == 2 * sum(part.numel() for layer in layers for part in (layer.keys, layer.values))
+    assert kept_cache(model, 6) == 2 * sum(
+        part.numel() for layer in layers for part in (layer.keys, layer.values)
+    )
     names = ("conv_states", "recurrent_states")
-    states = [state for layer in cache.layers for name in names for state in getattr(layer, name, {}).values()]
+    states = [
+        state
+        for layer in cache.layers
+        for name in names
+        for state in getattr(layer, name, {}).values()
+    ]
     assert model.states == sum(state.numel() for state in states)
-    assert len(model.windows) == len(layers) and (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))
+    assert len(model.windows) == len(layers) and (min(model.windows) == 8) == (
+        family in ("gemma3_text", "gpt_oss")
+    )

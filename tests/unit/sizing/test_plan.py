@@ -46,13 +46,22 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
 
 
 def test_the_plan_reads_the_run_as_the_run_would(capsys):
-    flags = ["--train.micro_batch_size", "2", "--swap.objective", "grpo", "--data.max_samples", "256"]
+    flags = [
+        "--train.micro_batch_size",
+        "2",
+        "--swap.objective",
+        "grpo",
+        "--data.max_samples",
+        "256",
+    ]
     _, found = run(capsys, "--gpu", "h100", "--config", script("1.5b"), *flags)
     assert found["settings"]["update_rows"] == 2
     assert found["settings"]["temperature"] == 0.6
     assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
     assert found["run"]["steps"] == 4
-    _, defaults = run(capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700")
+    _, defaults = run(
+        capsys, "--gpu", "80", "--gpus", "4", "--model", R1 + "1.5B", "--response", "700"
+    )
     assert defaults["settings"]["ranks"] == 4
     assert defaults["step"]["responses"] == 128 * 16  # openrlhf_swap.train's own defaults
     assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
@@ -62,7 +71,12 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
     """Half of the eight GPUs each: a step takes as long as the slower of them."""
     flags = ["--gpu", "h100", "--response", "12000", "--config", script("1.5b")]
     status, apart = run(capsys, *flags, "--config", str(ROOT / "scripts" / "async.yaml"))
-    assert (status, apart["gpus"], apart["settings"]["ranks"], apart["settings"]["engines"]) == (0, 8, 4, 4)
+    assert (status, apart["gpus"], apart["settings"]["ranks"], apart["settings"]["engines"]) == (
+        0,
+        8,
+        4,
+        4,
+    )
     _, together = run(capsys, *flags)
     assert apart["seconds"]["train"] == pytest.approx(2 * together["seconds"]["train"])
     assert apart["seconds"]["step"] == max(apart["seconds"]["train"], apart["seconds"]["generate"])
@@ -77,7 +91,10 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
     ("flags", "remedy"),
     [
         ("1.5B --gpu h100 --train.micro_batch_size 32", "--train.micro_batch_size 16"),
-        ("1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0", "--swap.logits_chunk 1024"),
+        (
+            "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0",
+            "--swap.logits_chunk 1024",
+        ),
         ("1.5B --gpu h100 --rollout.micro_batch_size 128", "--rollout.micro_batch_size 64"),
         ("1.5B --gpu 50 --vllm.gpu_memory_utilization 0.95", "--vllm.gpu_memory_utilization 0.85"),
         ("14B --gpu 70", "--ds.zero_stage 3"),
@@ -116,11 +133,27 @@ SHAPES = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_remedy_fits_when_it_is_tried_and_nothing_in_it_is_too_much(capsys, shape):
-    """On a grid of models, GPUs and main memory: with all of its flags a run fits, without any one it does not."""
+    """On a grid of models, GPUs and main memory: with all of its flags a run fits, without any one
+    it does not.
+    """
     tried = 0
     for size, gpu, node in product(("1.5B", "7B"), ("24", "48"), (None, "120")):
-        base = ["--gpu", gpu, "--model", R1 + size, "--rows", "256", "--actor.num_gpus_per_node", "4"]
-        base += ["--vllm.num_engines", "4", *SHAPES[shape].split(), *(["--node-memory", node] if node else [])]
+        base = [
+            "--gpu",
+            gpu,
+            "--model",
+            R1 + size,
+            "--rows",
+            "256",
+            "--actor.num_gpus_per_node",
+            "4",
+        ]
+        base += [
+            "--vllm.num_engines",
+            "4",
+            *SHAPES[shape].split(),
+            *(["--node-memory", node] if node else []),
+        ]
         _, found = run(capsys, *base)
         if found["fits"] or found["remedy"].startswith("more or larger GPUs"):
             continue
@@ -128,9 +161,17 @@ def test_every_remedy_fits_when_it_is_tried_and_nothing_in_it_is_too_much(capsys
         added = found["remedy"].split()
         status, changed = run(capsys, *base, *added)
         assert (status, changed["warnings"]) == (0, []), (base, found["remedy"])
-        starts = [place for place, word in enumerate(added) if word.startswith("--") and word not in TOGETHER]
+        starts = [
+            place
+            for place, word in enumerate(added)
+            if word.startswith("--") and word not in TOGETHER
+        ]
         for start, end in pairwise([*starts, len(added)]):
-            assert run(capsys, *base, *added[:start], *added[end:])[0] == 1, (base, found["remedy"], added[start])
+            assert run(capsys, *base, *added[:start], *added[end:])[0] == 1, (
+                base,
+                found["remedy"],
+                added[start],
+            )
     assert tried >= 3
 
 
@@ -152,10 +193,22 @@ def test_nothing_fits_a_small_gpu(capsys):
 
 def test_small_contexts_and_few_prompts(capsys):
     """Nobody gave the mean length of a prompt, and prompts that fill no batch train nothing."""
-    flags = ["--gpu", "80", "--gpus", "1", "--model", R1 + "1.5B", "--data.max_len", "150", "--rollout.max_new_tokens"]
+    flags = [
+        "--gpu",
+        "80",
+        "--gpus",
+        "1",
+        "--model",
+        R1 + "1.5B",
+        "--data.max_len",
+        "150",
+        "--rollout.max_new_tokens",
+    ]
     _, found = run(capsys, *flags, "100", "--rows", "100")
     (warning,) = found["warnings"]
-    assert warning.startswith("100 prompts do not fill a batch (--rollout.batch_size 128), so no step is trained")
+    assert warning.startswith(
+        "100 prompts do not fill a batch (--rollout.batch_size 128), so no step is trained"
+    )
     assert (found["remedy"], found["step"]["mean_response"]) == (None, 50)
     said = complaint(capsys, *flags, "100", "--prompt", "101")
     assert "with responses of 50 tokens more than --data.max_len 150" in said
@@ -165,11 +218,14 @@ def test_short_names_and_the_memory_of_a_node(capsys):
     flags = ["--gpu", "80", "--gpus", "8", "--rows", "256", "--response", "5000"]
     _, found = run(capsys, *flags, "--model", "R1-1.5B")
     assert found["model"] == R1 + "1.5B"
-    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each. The optimizer stays on the GPUs.
+    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each. The optimizer stays
+    # on the GPUs.
     assert sum(found["host_bytes"].values()) == 8 * 4192 * 2**20
     status, found = run(capsys, *flags, "--model", "r1-1.5b", "--node-memory", "32")
     assert (status, found["run"]["hours"]) == (1, None)
-    assert found["warnings"] == ["a node needs 32.8 GiB of main memory in addition to the processes, but has 32.0"]
+    assert found["warnings"] == [
+        "a node needs 32.8 GiB of main memory in addition to the processes, but has 32.0"
+    ]
     # Halves of each weight are pinned in smaller blocks.
     assert found["remedy"] == "--vllm.tensor_parallel_size 2 --vllm.num_engines 4"
     status, found = run(capsys, *flags, "--model", "qwen2.5-0.5b", "--node-memory", "32")
@@ -177,8 +233,26 @@ def test_short_names_and_the_memory_of_a_node(capsys):
 
 
 def test_prompts_of_a_file_are_counted(capsys, prompts_file):
-    flags = ["--gpu", "80", "--gpus", "2", "--model", R1 + "1.5B", "--data.prompt_dataset", str(prompts_file)]
-    _, found = run(capsys, *flags, "--rollout.batch_size", "16", "--train.batch_size", "256", "--ckpt.save_steps", "2")
+    flags = [
+        "--gpu",
+        "80",
+        "--gpus",
+        "2",
+        "--model",
+        R1 + "1.5B",
+        "--data.prompt_dataset",
+        str(prompts_file),
+    ]
+    _, found = run(
+        capsys,
+        *flags,
+        "--rollout.batch_size",
+        "16",
+        "--train.batch_size",
+        "256",
+        "--ckpt.save_steps",
+        "2",
+    )
     # 64 prompts: 4 steps, 2 checkpoints of 14 bytes a parameter, and the trained model.
     assert (found["run"]["rows"], found["run"]["steps"], found["run"]["saves"]) == (64, 4, 2)
     assert found["run"]["disk_bytes"] == (2 * 14 + 2) * 1_777_088_000
@@ -193,8 +267,8 @@ def test_the_text_says_what_the_numbers_say(capsys):
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     assert "Nothing was measured." in lines[2]
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
-    # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x 29,248 bytes, is more
-    # than logits of 1,024. The branches meet all of them in two calls.
+    # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
+    # 29,248 bytes, is more than logits of 1,024. The branches meet all of them in two calls.
     assert table["logits"] == ["-", "1.8", "-", "-"]
     assert table["branches"] == ["-", "0.0", "-", "-"]
     assert table["weights"] == ["3.3"] * 4
@@ -208,10 +282,19 @@ def test_the_text_says_what_the_numbers_say(capsys):
 
 
 def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
-    # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a token takes
-    # 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000, or 212 of 6,200, of the 256 that each of 8
-    # engines gets.
-    flags = ["--gpu", "80", "--gpus", "8", "--model", R1 + "1.5B", "--vllm.gpu_memory_utilization", "0.5"]
+    # 0.5 x 80 GiB less 3,554,176,000 bytes of weights and 1.5 GiB leaves 37,784,884,224 bytes; a
+    # token takes 2 x 2 x 28 x 256 = 28,672: 1,317,832 tokens, 94 responses of 14,000, or 212 of
+    # 6,200, of the 256 that each of 8 engines gets.
+    flags = [
+        "--gpu",
+        "80",
+        "--gpus",
+        "8",
+        "--model",
+        R1 + "1.5B",
+        "--vllm.gpu_memory_utilization",
+        "0.5",
+    ]
     engine = run(capsys, *flags)[1]["vllm"]
     assert engine["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
     assert (engine["cache_tokens"], engine["full_sequences"]) == (1_317_832, 94)

@@ -23,7 +23,9 @@ def test_the_driver_gives_what_the_loop_gives(monkeypatch, capsys):
 
 
 def test_every_plain_method_has_a_row(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["objectives", "--responses", "32", "--tokens", "40", "--rounds", "1"])
+    monkeypatch.setattr(
+        sys, "argv", ["objectives", "--responses", "32", "--tokens", "40", "--rounds", "1"]
+    )
     objectives.main()
     shown = re.findall(r"^(\w+) +[\d.]+  [\d.]+ of grpo$", capsys.readouterr().out, re.MULTILINE)
     assert {"grpo", "kimi", "hapo", "hbpo", "l1_max", "thinkless"} <= set(shown)

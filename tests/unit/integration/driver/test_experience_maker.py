@@ -19,7 +19,9 @@ def returns(tokenizer):
     stock, swap = makers()
     args = SimpleNamespace(algo=SimpleNamespace(advantage=SimpleNamespace(estimator="group_norm")))
     parts = (None, None, None, None, FixedKLController(0.0), SimpleNamespace(args=args), tokenizer)
-    return stock(*parts).get_cumulative_returns, swap(*parts, config=make_config()).get_cumulative_returns
+    return stock(*parts).get_cumulative_returns, swap(
+        *parts, config=make_config()
+    ).get_cumulative_returns
 
 
 @given(data=st.data(), rows=st.integers(1, 4), actions=st.integers(1, 12))
@@ -37,7 +39,9 @@ def test_returns_are_the_stock_ones_bit_by_bit(returns, data, rows, actions):
 
 # A penalty on every token: a sum that is rounded in another way would differ in its last bits.
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 3), actions=st.integers(1, 300))
-def test_returns_with_a_penalty_on_every_token_are_the_stock_ones_without_the_stock_loop(returns, seed, rows, actions):
+def test_returns_with_a_penalty_on_every_token_are_the_stock_ones_without_the_stock_loop(
+    returns, seed, rows, actions
+):
     stock, ours = returns
     drawn = torch.Generator().manual_seed(seed)
     rewards = torch.randn(rows, actions, generator=drawn)

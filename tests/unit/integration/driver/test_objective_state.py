@@ -22,16 +22,25 @@ OBJECTIVES = {
 
 
 def one_step(objective, step):
-    """Rewards of a step as a training asks for them: of two problems, ever shorter and less often right."""
+    """Rewards of a step as a training asks for them: of two problems, ever shorter and less often
+    right.
+    """
     objective.resume(step)
     if objective.monitor() is not None:
-        objective.observe_monitor(batch([rollout(RIGHT, 50, number > step) for number in range(STEPS)]))
+        objective.observe_monitor(
+            batch([rollout(RIGHT, 50, number > step) for number in range(STEPS)])
+        )
     groups = []
     for number, prompt in enumerate(("p", "q")):
         (request,) = objective.sampling(prompt, 3, 900)
         lengths = (500 - 60 * step, 700 - 80 * step + 7 * number, 90 + step)
         rights = (True, True, step + number < 3)
-        groups.append([rollout(RIGHT, n, right, request.prompt) for n, right in zip(lengths, rights, strict=True)])
+        groups.append(
+            [
+                rollout(RIGHT, n, right, request.prompt)
+                for n, right in zip(lengths, rights, strict=True)
+            ]
+        )
     return objective.rewards(batch(*groups))
 
 
@@ -63,10 +72,17 @@ def make(group, tmp_path, monkeypatch, arguments):
     monkeypatch.setattr(trainer.ray, "get", lambda refs: refs)
 
     def make(objective, **changes):
-        saving = {"ckpt.path": str(tmp_path), "ckpt.save_steps": 1, "ckpt.load_enable": True, **changes}
+        saving = {
+            "ckpt.path": str(tmp_path),
+            "ckpt.save_steps": 1,
+            "ckpt.load_enable": True,
+            **changes,
+        }
         with monkeypatch.context() as patch:
             patch.setattr(trainer, "build", lambda _: objective)
-            return make_training_actor(strategy_of(arguments, tmp_path, swap=objective.config, **saving), group)
+            return make_training_actor(
+                strategy_of(arguments, tmp_path, swap=objective.config, **saving), group
+            )
 
     return make
 
@@ -96,8 +112,12 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, group, make):
 
 def test_after_a_skipped_step_the_logs_are_written_and_no_checkpoint(group, make, capsys):
     logged, made = [], make(build(MARKS), **{"ckpt.save_steps": 2, "logger.logging_steps": 1})
-    made.tensorboard_logger = SimpleNamespace(log_train=lambda step, logs: logged.append((step, logs["loss"])))
-    for step, reason in enumerate((None, "it was not finite", "it was not finite", "again", None, None), 1):
+    made.tensorboard_logger = SimpleNamespace(
+        log_train=lambda step, logs: logged.append((step, logs["loss"]))
+    )
+    for step, reason in enumerate(
+        (None, "it was not finite", "it was not finite", "again", None, None), 1
+    ):
         made._skipped.observe(reason)
         made.save_logs_and_checkpoints(step, {"loss": step / 2}, {})
     assert group.saved == ["global_step6"]  # not 2 and 4
@@ -107,23 +127,34 @@ def test_after_a_skipped_step_the_logs_are_written_and_no_checkpoint(group, make
 
 def test_an_adapted_kl_coefficient_outlives_a_kill_and_a_fixed_one_is_the_flags(make):
     killed, fresh, fixed = (
-        make(build(MARKS), **{"algo.kl.init_coef": 0.01, "algo.kl.target": target}) for target in (0.05, 0.05, None)
+        make(build(MARKS), **{"algo.kl.init_coef": 0.01, "algo.kl.target": target})
+        for target in (0.05, 0.05, None)
     )
-    killed.kl_ctl.update(0.1, 1000)  # twice the target: by a fifth for each horizon of 10,000 responses
+    killed.kl_ctl.update(
+        0.1, 1000
+    )  # twice the target: by a fifth for each horizon of 10,000 responses
     killed.save_logs_and_checkpoints(1, {}, {"global_step": 1})
     for resumed in (fresh, fixed):
         resumed.init_checkpoint_states()
-    assert fresh.kl_ctl.value == fresh.experience_maker.kl_ctl.value == pytest.approx(0.01 * (1 + 0.2 * 1000 / 10000))
+    assert (
+        fresh.kl_ctl.value
+        == fresh.experience_maker.kl_ctl.value
+        == pytest.approx(0.01 * (1 + 0.2 * 1000 / 10000))
+    )
     assert fixed.kl_ctl.value == 0.01
 
 
 def test_what_a_critic_has_learned_outlives_a_kill_and_a_batch_of_the_other_half(make):
-    """In an asynchronous run a batch brings the state of the sampling objective, which has learned nothing."""
+    """In an asynchronous run a batch brings the state of the sampling objective, which has learned
+    nothing.
+    """
     config = MARKS.replaced(objective="length_critic")
     generator = torch.Generator().manual_seed(0)
 
     def response(length):
-        return replace(rollout("", length), step_ends=(1, 3), states=torch.randn(3, 6, generator=generator))
+        return replace(
+            rollout("", length), step_ends=(1, 3), states=torch.randn(3, 6, generator=generator)
+        )
 
     def a_batch():
         groups = torch.randint(5, 40, (3, 4), generator=generator).tolist()

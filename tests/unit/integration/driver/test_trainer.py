@@ -1,4 +1,6 @@
-"""The trainers: stuck engines, the best checkpoint, what W&B gets, and batches on their way between two actors."""
+"""The trainers: stuck engines, the best checkpoint, what W&B gets, and batches on their way between
+two actors.
+"""
 
 import json
 import math
@@ -28,7 +30,9 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.metrics import EVALUATIONS, append_metrics
 
-BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed by peer", RuntimeError())
+BROKEN = ray.exceptions.RayTaskError(
+    "broadcast_to_vllm", "Connection closed by peer", RuntimeError()
+)
 
 
 def broken():
@@ -52,14 +56,18 @@ def broadcast(monkeypatch, arguments, tmp_path, prompts_file):
         group = SimpleNamespace(async_run_method=lambda method_name: "weights")
         health = [remote(lambda has_ended=has_ended: has_ended) for has_ended in ended]
         takes_mark = remote(lambda **settings: None)
-        engines = [SimpleNamespace(check_health=check, configure_reward=takes_mark) for check in health]
+        engines = [
+            SimpleNamespace(check_health=check, configure_reward=takes_mark) for check in health
+        ]
         strategy = strategy_of(arguments, tmp_path, prompts_file, run={"generation_timeout": limit})
         make_trainer(strategy, group, engines).broadcast_to_vllm()
 
     return run
 
 
-@pytest.mark.parametrize(("ended", "error"), [(True, EngineDeadError), (False, ray.exceptions.RayTaskError)])
+@pytest.mark.parametrize(
+    ("ended", "error"), [(True, EngineDeadError), (False, ray.exceptions.RayTaskError)]
+)
 def test_an_engine_that_ended_is_the_error_and_otherwise_the_connection(broadcast, ended, error):
     with pytest.raises(error):
         broadcast(False, ended)
@@ -73,7 +81,9 @@ def test_weights_that_arrive_are_no_error(broadcast):
 
 def test_an_engine_that_is_stuck_is_not_waited_for_for_ever(broadcast):
     done = threading.Event()
-    with pytest.raises(RunError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "):
+    with pytest.raises(
+        RunError, match=r"did not take new weights within --swap\.generation_timeout 0\.2 "
+    ):
         broadcast(False, weights=done.wait, limit=0.2)
     done.set()
 
@@ -89,7 +99,9 @@ def keeper(monkeypatch, arguments, tmp_path, prompts_file):
         saved = []
         monkeypatch.setattr(ray, "get", lambda asked: asked)
         group = SimpleNamespace(async_run_method=lambda **asked: saved.append(asked) or [])
-        strategy = strategy_of(arguments, tmp_path, prompts_file, **{"ckpt.best_metric_key": key, **changes})
+        strategy = strategy_of(
+            arguments, tmp_path, prompts_file, **{"ckpt.best_metric_key": key, **changes}
+        )
         return make_trainer(strategy, group), saved
 
     return make
@@ -135,7 +147,11 @@ def test_a_metric_that_no_evaluation_measures_is_an_error_and_none_saves_no_best
 )
 def test_after_a_resume_the_flag_wins_over_the_checkpoint(keeper, key, metric, best_before):
     maker, saved = keeper(key)
-    states = {"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2, "global_step": 2}
+    states = {
+        "best_eval_metric_key": "eval_c_pass1",
+        "best_eval_metric_value": 0.2,
+        "global_step": 2,
+    }
     maker.restore_best_checkpoint_state(states)
     assert maker.best_eval_metric_value == best_before
     maker.save_best_checkpoint(LOGS, 4)
@@ -146,14 +162,18 @@ def test_after_a_resume_the_flag_wins_over_the_checkpoint(keeper, key, metric, b
 def test_an_evaluation_that_was_interrupted_is_made_up_for(
     keeper, monkeypatch, tmp_path, prompts_file, step, evaluated
 ):
-    """Of the step of the checkpoint, if its line is missing; before that the engines get the checkpoint's weights."""
+    """Of the step of the checkpoint, if its line is missing; before that the engines get the
+    checkpoint's weights.
+    """
     asked = []
     changes = {"eval.dataset": str(prompts_file), "eval.steps": 4, "eval.temperature": 0.5}
     maker, saved = keeper("", **changes, **{"eval.n_samples_per_prompt": 3})
     append_metrics(tmp_path, 8, {"eval_response_length_mean": 9}, EVALUATIONS)
     monkeypatch.setattr(maker, "broadcast_to_vllm", lambda: asked.append("weights"))
     monkeypatch.setattr(
-        trainer._StockTrainer, "evaluate", lambda self, step, **sampling: asked.append((step, sampling)) or LOGS
+        trainer._StockTrainer,
+        "evaluate",
+        lambda self, step, **sampling: asked.append((step, sampling)) or LOGS,
     )
     maker.generate_kwargs = {"temperature": 1.0, "n_samples_per_prompt": 8, "max_len": 400}
     maker.restore_best_checkpoint_state({"global_step": step})
@@ -170,7 +190,9 @@ def args(tmp_path):
     record = {"flags": {"actor.adam.lr": 1e-6}, "run_id": "0123456789abcdef"}
     (tmp_path / CONFIGURATION).write_text(json.dumps(record))
     wandb = SimpleNamespace(key="secret", org=None, project="p", group=None, run_name="a_run")
-    return SimpleNamespace(logger=SimpleNamespace(wandb=wandb), swap_run=RunConfig(output_dir=str(tmp_path)))
+    return SimpleNamespace(
+        logger=SimpleNamespace(wandb=wandb), swap_run=RunConfig(output_dir=str(tmp_path))
+    )
 
 
 @pytest.fixture
@@ -197,7 +219,12 @@ def test_wandb_resumes_a_run_by_its_id(args, tmp_path, offline):
         log.close()
     runs = list((tmp_path / "wandb").glob("offline-run-*"))
     assert runs and all("-0123456789abcdef" in folder.name for folder in runs)
-    assert not any(b"secret" in file.read_bytes() for folder in runs for file in folder.rglob("*") if file.is_file())
+    assert not any(
+        b"secret" in file.read_bytes()
+        for folder in runs
+        for file in folder.rglob("*")
+        if file.is_file()
+    )
 
 
 def test_wandb_stores_a_step_without_the_steps_before_it(args, tmp_path, offline):
@@ -219,16 +246,22 @@ def test_a_batch_keeps_what_it_was_drawn_under_on_its_way():
 @pytest.fixture
 def objective():
     """Stages of two steps."""
-    return build(SwapConfig(objective="thinkprune", options={"limits": "300,200,100", "stage_steps": "2"}))
+    return build(
+        SwapConfig(objective="thinkprune", options={"limits": "300,200,100", "stage_steps": "2"})
+    )
 
 
 def make_generator(monkeypatch, objective, updates):
-    """Draws a batch a call by the real way, from an engine that answers with the limit that it was given."""
+    """Draws a batch a call by the real way, from an engine that answers with the limit that it was
+    given.
+    """
     monkeypatch.setattr(trainer, "weight_updates", lambda _: updates.pop(0))
     stock = sampling.SamplesGenerator
     drawn = lambda self, **_: ([objective.sampling("p", 1, 320)[0].max_new_tokens], None, 1, False)  # noqa: E731
     monkeypatch.setattr(stock, "generate_samples", drawn)
-    strategy = SimpleNamespace(args=SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False)))
+    strategy = SimpleNamespace(
+        args=SimpleNamespace(train=SimpleNamespace(full_determinism_enable=False))
+    )
     return trainer._BatchGenerator(stock(strategy, None, None, None, []), objective, None)
 
 
@@ -240,7 +273,8 @@ def test_stages_follow_the_batches_drawn_and_the_trainer_takes_the_state_of_its_
     assert [list(batch) for batch in batches] == [[300], [300], [200], [200]]
     assert [batch.objective_state["stage"] for batch in batches] == [0, 0, 1, 1]
 
-    # The trainer is three updates on when it gets the first batch of the second stage, and five at the last one.
+    # The trainer is three updates on when it gets the first batch of the second stage, and five at
+    # the last one.
     seen, its_own = [], build(objective.config)
     monkeypatch.setattr(trainer, "build", lambda _: its_own)
     actor = make_training_actor(strategy_of(arguments, tmp_path))
@@ -261,7 +295,9 @@ def test_a_generator_goes_on_after_the_last_batch_of_a_checkpoint(
     drawing = iter(killed.prompts_dataloader)
     seen = [next(drawing) for _ in range(3)]
     position = killed.prompts_dataloader.state_dict()
-    resumed.load_state_dict({"data_loader_state_dict": position, "global_step": 4, "objective_state": {"stage": 1}})
+    resumed.load_state_dict(
+        {"data_loader_state_dict": position, "global_step": 4, "objective_state": {"stage": 1}}
+    )
     assert (objective.step, objective.limit) == (4, 200)
     following = list(resumed.prompts_dataloader)
     assert following == list(drawing) and len(seen) + len(following) == 64
@@ -269,16 +305,22 @@ def test_a_generator_goes_on_after_the_last_batch_of_a_checkpoint(
     assert generator.generate_samples()[0] == [100]
 
 
-def test_the_best_checkpoint_bears_the_step_of_the_weights_that_it_holds(monkeypatch, arguments, tmp_path, capsys):
+def test_the_best_checkpoint_bears_the_step_of_the_weights_that_it_holds(
+    monkeypatch, arguments, tmp_path, capsys
+):
     saved = []
     monkeypatch.setattr(ray, "get", lambda asked: asked)
     group = SimpleNamespace(async_run_method=lambda **asked: saved.append(asked) or [])
     actor = make_training_actor(strategy_of(arguments, tmp_path), group)
-    # Two updates were made while the weights of step 4 were evaluated, and three in the worse evaluation of step 8.
+    # Two updates were made while the weights of step 4 were evaluated, and three in the worse
+    # evaluation of step 8.
     for evaluated, held, score in ((4, 6, 0.5), (8, 11, 0.4)):
         actor.save_best_checkpoint({"eval_default_pass1": score}, evaluated, {"global_step": held})
     (checkpoint,) = saved
-    assert (checkpoint["tag"], checkpoint["client_states"]["global_step"]) == ("best_global_step6", 6)
+    assert (checkpoint["tag"], checkpoint["client_states"]["global_step"]) == (
+        "best_global_step6",
+        6,
+    )
     told = "[swap] best checkpoint: the weights after step 6; its score was measured after step 4\n"
     assert [line for line in capsys.readouterr().out.splitlines(True) if "best" in line] == [told]
     assert [row["step"] for row in read_rows(tmp_path / EVALUATIONS)] == [4, 8]

@@ -1,4 +1,6 @@
-"""Second generations by the real generator, rollout actor and grader; a few lines stand for vLLM and Ray."""
+"""Second generations by the real generator, rollout actor and grader; a few lines stand for vLLM
+and Ray.
+"""
 
 import asyncio
 import zlib
@@ -20,12 +22,17 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
-PROMPTS = {"<|user|>What is 121 + 113?<|assistant|><think>\n": "234", "<|user|>What is 5?<|assistant|><think>\n": "5"}
+PROMPTS = {
+    "<|user|>What is 121 + 113?<|assistant|><think>\n": "234",
+    "<|user|>What is 5?<|assistant|><think>\n": "5",
+}
 GROUP = 3
 
 
 class Actor(SwapRolloutActor):
-    """The rollout actor on an engine that thinks `THOUGHT`, and after a closed thought answers 234, or 7 at times."""
+    """The rollout actor on an engine that thinks `THOUGHT`, and after a closed thought answers 234,
+    or 7 at times.
+    """
 
     def __init__(self, tokenizer):
         from openrlhf.utils.agent import SingleTurnAgentExecutor
@@ -38,9 +45,15 @@ class Actor(SwapRolloutActor):
         text = self.tokenizer.decode(ids)
         self.asked.append((text, params.max_tokens, params.seed))
         answer = "7}" if params.seed and params.seed % 2 else "234}"
-        said = answer + "<|end|>" if text.endswith("{") else ("" if "</think>" in text else THOUGHT) + CLOSE + answer
+        said = (
+            answer + "<|end|>"
+            if text.endswith("{")
+            else ("" if "</think>" in text else THOUGHT) + CLOSE + answer
+        )
         new = self.tokenizer(said, add_special_tokens=False)["input_ids"][: params.max_tokens]
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=new, finish_reason="stop", logprobs=None)])
+        return SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=new, finish_reason="stop", logprobs=None)]
+        )
 
 
 class Ref:
@@ -71,15 +84,21 @@ def drawn(tokenizer, monkeypatch):
         if seed is not None:
             actor.seed_samples(seed)
         engine = SimpleNamespace(
-            continue_rollouts=SimpleNamespace(remote=lambda *args: Ref(actor.continue_rollouts(*args)))
+            continue_rollouts=SimpleNamespace(
+                remote=lambda *args: Ref(actor.continue_rollouts(*args))
+            )
         )
-        reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+        reader = StepReader(
+            tokenizer, objective.config.end_of_thought, *objective.config.segmentation
+        )
         args = SimpleNamespace(
             rollout=SimpleNamespace(n_samples_per_prompt=GROUP, batch_size=2),
             data=SimpleNamespace(max_len=max_len),
             swap_run=SimpleNamespace(generation_timeout=9.0),
         )
-        stock = sampling.SamplesGenerator(SimpleNamespace(args=args), None, None, tokenizer, [engine])
+        stock = sampling.SamplesGenerator(
+            SimpleNamespace(args=args), None, None, tokenizer, [engine]
+        )
         generator = sampling.SwapSamplesGenerator(stock, objective, reader)
 
         def first(prompts, labels, n_samples_per_prompt=GROUP, **kwargs):
@@ -104,11 +123,20 @@ def drawn(tokenizer, monkeypatch):
 
 def texts(samples, tokenizer):
     """What each is trained on."""
-    return [tokenizer.decode(sample.sequences[0, 1:][sample.action_mask[0].bool()]) for sample in samples]
+    return [
+        tokenizer.decode(sample.sequences[0, 1:][sample.action_mask[0].bool()])
+        for sample in samples
+    ]
 
 
 def vsrm(**more):
-    options = {"words": "wait,tens", "first_characters": "5", "apart_characters": "5", "answers": "4", **more}
+    options = {
+        "words": "wait,tens",
+        "first_characters": "5",
+        "apart_characters": "5",
+        "answers": "4",
+        **more,
+    }
     return build(make_config(objective="vsrm", options=options))
 
 
@@ -129,9 +157,16 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
         seeds = [seed for asked, _, seed in actor.asked if asked == f"{prompt}{text}</think>"]
         assert accuracy == sum(seed % 2 == 0 for seed in set(seeds)) / 4
         assert len(set(seeds)) == 4
-    assert [accuracy for _, accuracy in other.probes] == [0, 0, 0]  # the other problem's answer is 5
+    assert [accuracy for _, accuracy in other.probes] == [
+        0,
+        0,
+        0,
+    ]  # the other problem's answer is 5
     # "</think>" is there; "\n\n", the heading, the box, three digits or one, and "}".
-    tokens = [len(tokenizer(CLOSE[8:] + end, add_special_tokens=False)["input_ids"]) for end in ("7}", "234}")]
+    tokens = [
+        len(tokenizer(CLOSE[8:] + end, add_special_tokens=False)["input_ids"])
+        for end in ("7}", "234}")
+    ]
     total = samples[0].info["swap/continued_tokens"].item()
     assert 12 * tokens[0] <= total <= 12 * tokens[1] and total == int(total)
     assert samples[0].info["timing/continuations"] >= 0
@@ -164,7 +199,9 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn, tokenizer):
     asked = [sorted(drawn(vsrm(), seed="1")[1].asked) for _ in range(2)]
     assert asked[0] == asked[1]
     seeds = {seed for text, _, seed in asked[0] if text.endswith("</think>")}
-    assert len(seeds) == 2 * 3 * 4  # problems, cuts, answers; the responses of a problem are alike here
+    assert (
+        len(seeds) == 2 * 3 * 4
+    )  # problems, cuts, answers; the responses of a problem are alike here
     actor = Actor(tokenizer)
     actor.seed_samples("1")
     ids = tokenizer("a{", add_special_tokens=False)["input_ids"]
@@ -180,21 +217,33 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn, tokenizer):
 def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
     prompt = len(tokenizer(next(iter(PROMPTS)), add_special_tokens=False)["input_ids"])
     bridge = len(tokenizer(CLOSE, add_special_tokens=False)["input_ids"])
-    objective = build(make_config(objective="jet", options={"shares": "50,99", "phrase": CLOSE, "answer_tokens": "6"}))
+    objective = build(
+        make_config(
+            objective="jet", options={"shares": "50,99", "phrase": CLOSE, "answer_tokens": "6"}
+        )
+    )
     limit = prompt + len(tokenizer(THOUGHT, add_special_tokens=False)["input_ids"]) + bridge + 5
     samples, actor, _ = drawn(objective, max_len=limit, new_tokens=limit - prompt)
-    # The whole response has 4 tokens behind its box, and jet's end token. At 99% of it, one token has room behind
-    # another box; the end token behind that is beyond the context, and is dropped.
+    # The whole response has 4 tokens behind its box, and jet's end token. At 99% of it, one token
+    # has room behind another box; the end token behind that is beyond the context, and is dropped.
     lengths = [int(sample.action_mask.sum()) for sample in samples[:3]]
     assert lengths[::2] == [limit - prompt, limit - prompt]
-    boxes = [tokens for text, tokens, _ in actor.asked if text.startswith(next(iter(PROMPTS))) and text.endswith("{")]
+    boxes = [
+        tokens
+        for text, tokens, _ in actor.asked
+        if text.startswith(next(iter(PROMPTS))) and text.endswith("{")
+    ]
     assert boxes == [6, 1]
-    with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet adds to"):
+    with pytest.raises(
+        ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what jet adds to"
+    ):
         drawn(objective, max_len=prompt + bridge, new_tokens=bridge)
 
 
 def test_a_prompt_that_the_objective_lengthens_is_not_cut(drawn, tokenizer):
-    longest = max(len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) for prompt in PROMPTS)
+    longest = max(
+        len(tokenizer(prompt, add_special_tokens=False)["input_ids"]) for prompt in PROMPTS
+    )
     objective = build(make_config(objective="autothink"))
     _, actor, _ = drawn(objective, max_len=longest + 99, new_tokens=99)
     for prompt in PROMPTS:
@@ -211,17 +260,22 @@ def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(drawn):
     samples, actor, _ = drawn(objective, evaluating=True)
     assert {text for text, *_ in actor.asked} == {prompt + "...\n" for prompt in PROMPTS}
     # OpenRLHF looks the data source up by the prompt of its own.
-    assert [sample.prompts[0] for sample in samples] == [prompt for prompt in PROMPTS for _ in range(GROUP)]
+    assert [sample.prompts[0] for sample in samples] == [
+        prompt for prompt in PROMPTS for _ in range(GROUP)
+    ]
     assert [sample.rewards.item() for sample in samples] == [1] * GROUP + [0] * GROUP
 
 
 @pytest.mark.parametrize(("verdict", "counted"), [(False, 0.0), (True, 1.0), (None, 0.9)])
-def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(drawn, monkeypatch, verdict, counted):
+def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(
+    drawn, monkeypatch, verdict, counted
+):
     generate = Actor.generate_responses
 
     async def partly(self, *args, **kwargs):
         return [
-            replace(rollout, reward=0.9, graded_correct=verdict) for rollout in await generate(self, *args, **kwargs)
+            replace(rollout, reward=0.9, graded_correct=verdict)
+            for rollout in await generate(self, *args, **kwargs)
         ]
 
     monkeypatch.setattr(Actor, "generate_responses", partly)
@@ -232,7 +286,10 @@ def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(drawn, monk
 def test_the_engines_keep_beginnings_only_where_something_is_continued():
     names = ("vsrm", "jet", "vsrm_scores", "swap")
     runs = {name: configure(["--swap.objective", name], on_cpu=False) for name in names}
-    assert [name for name, run in runs.items() if run.args.vllm.enable_prefix_caching] == ["vsrm", "jet"]
+    assert [name for name, run in runs.items() if run.args.vllm.enable_prefix_caching] == [
+        "vsrm",
+        "jet",
+    ]
 
 
 class Short(Objective):
@@ -245,7 +302,9 @@ class Short(Objective):
 
 
 def test_a_group_of_another_size_is_refused(drawn):
-    with pytest.raises(ConfigError, match=r"a group with 6 responses, but --rollout\.n_samples_per_prompt is 3"):
+    with pytest.raises(
+        ConfigError, match=r"a group with 6 responses, but --rollout\.n_samples_per_prompt is 3"
+    ):
         drawn(Short(make_config(objective="test_continuations:Short")))
 
 

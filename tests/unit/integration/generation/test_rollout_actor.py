@@ -1,4 +1,6 @@
-"""What the rollout actor tells the reward function, how agents fail, and what it does when its engine ends."""
+"""What the rollout actor tells the reward function, how agents fail, and what it does when its
+engine ends.
+"""
 
 import asyncio
 import json
@@ -83,7 +85,9 @@ def test_a_reward_function_that_fails_says_why(told):
     for reason, function in functions.items():
         result = told(function)(["pr"], ["p"], ["l"])
         with pytest.raises(DataError) as error:
-            read_response({**RESPONSE, "reward": result["rewards"], "extra_logs": result["extra_logs"]})
+            read_response(
+                {**RESPONSE, "reward": result["rewards"], "extra_logs": result["extra_logs"]}
+            )
         assert str(error.value) == (
             f"the reward function of --reward.remote_url gave no reward for a response: {reason}"
         )
@@ -95,7 +99,9 @@ class RewardServer(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         scores = [float(len(query)) for query in asked["query"]]
-        body = json.dumps({"rewards": scores, "scores": scores, "extra_logs": {"dummy_scores": scores}}).encode()
+        body = json.dumps(
+            {"rewards": scores, "scores": scores, "extra_logs": {"dummy_scores": scores}}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -115,7 +121,10 @@ def test_openrlhfs_reward_server_can_be_used(monkeypatch, seed):
     async def answered(self, prompt, label, *_, num_samples, **__):
         """OpenRLHF's, after the engine: it asks the server about the response "four"."""
         (given,) = await self.executor._fetch_rewards_via_http(["four"], [prompt], [label])
-        reward = {"reward": given["rewards"], **{name: given[name] for name in ("scores", "extra_logs")}}
+        reward = {
+            "reward": given["rewards"],
+            **{name: given[name] for name in ("scores", "extra_logs")},
+        }
         return [{**RESPONSE, "prompt": prompt, "label": label, **reward}] * num_samples
 
     monkeypatch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
@@ -149,7 +158,9 @@ def sampled(tokenizer, executor, *texts, seed="1"):
         def __init__(self):
             self.llm, self.executor, self._seed = Sampler(tokenizer, *texts), executor, seed
 
-    generated = Actor().generate_responses("What is 47 + 36?", "83", SamplingParams(max_tokens=40), 99, tokenizer)
+    generated = Actor().generate_responses(
+        "What is 47 + 36?", "83", SamplingParams(max_tokens=40), 99, tokenizer
+    )
     (rollout,) = asyncio.run(generated)
     return rollout
 
@@ -168,7 +179,9 @@ def agent(step):
 
 
 def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
-    """All that follows, scores and advantages included, is computed from the rollout and OpenRLHF's row of it."""
+    """All that follows, scores and advantages included, is computed from the rollout and OpenRLHF's
+    row of it.
+    """
 
     def grade(queries, prompts, labels):
         score = float(queries[0].endswith(labels[0] + "}"))
@@ -181,7 +194,9 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
     plain.reward_func = grade
     plain.reward_endpoints = ["grade.py"]
     for text in ("ones: 7+6+0=13\n</think>\n\n\\boxed{83}", "\\boxed{84}"):
-        expected, rollout = (sampled(tokenizer, executor, text) for executor in (plain, agent(step)))
+        expected, rollout = (
+            sampled(tokenizer, executor, text) for executor in (plain, agent(step))
+        )
         assert rollout == expected and rollout.record == expected.record
         assert (rollout.observations, rollout.turns) == ([], [rollout.response_ids])
         for context in (99, len(rollout.row_ids) - 1):  # which cuts it
@@ -200,14 +215,26 @@ FAILED, GAVE = "the agent of --train.agent_func_path failed with ", "--train.age
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (LookupError("no weather"), FAILED + "LookupError: no weather; the traceback is in train.log"),
+        (
+            LookupError("no weather"),
+            FAILED + "LookupError: no weather; the traceback is in train.log",
+        ),
         (ValueError("two\nlines"), FAILED + "ValueError: two; the traceback"),
         (None, FAILED + "TypeError: 'NoneType' object is not subscriptable"),
         ({"done": True}, FAILED + "KeyError: 'rewards'"),
-        ({**RESULT, "rewards": 1.0}, FAILED + "AttributeError: 'float' object has no attribute 'item'"),
+        (
+            {**RESULT, "rewards": 1.0},
+            FAILED + "AttributeError: 'float' object has no attribute 'item'",
+        ),
         ({**RESULT, "rewards": torch.ones(2)}, FAILED + "RuntimeError: a Tensor with 2 elements"),
-        ({**RESULT, "environment_feedback": 3}, FAILED + "ValueError: text input must be of type `str`"),
-        ({**RESULT, "rewards": torch.tensor(math.nan)}, GAVE + "nan as the reward of a response; it has to be one"),
+        (
+            {**RESULT, "environment_feedback": 3},
+            FAILED + "ValueError: text input must be of type `str`",
+        ),
+        (
+            {**RESULT, "rewards": torch.tensor(math.nan)},
+            GAVE + "nan as the reward of a response; it has to be one",
+        ),
         ({**RESULT, "scores": "good"}, GAVE + "'good' as the score of a response"),
         ({**RESULT, "extra_logs": {"calls": "two"}}, GAVE + "'two' as calls of a response"),
         ({**RESULT, "extra_logs": {"calls": [1, 2]}}, GAVE + "[1, 2] as calls of a response"),
@@ -225,7 +252,9 @@ def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, re
 
 
 def test_python_sees_each_response_once_when_it_is_finished():
-    """vLLM's front end makes an output of all tokens so far at each step of a request that does not say so."""
+    """vLLM's front end makes an output of all tokens so far at each step of a request that does not
+    say so.
+    """
     sampled = []
 
     class Actor(SwapRolloutActor):
@@ -238,7 +267,11 @@ def test_python_sees_each_response_once_when_it_is_finished():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rollout_actor._StockRolloutActor, "generate_responses", answered)
-        asyncio.run(Actor().generate_responses("2 + 2?", "4", given := SamplingParams(), 9, None, num_samples=2))
+        asyncio.run(
+            Actor().generate_responses(
+                "2 + 2?", "4", given := SamplingParams(), 9, None, num_samples=2
+            )
+        )
     assert [one.output_kind for one in sampled] == [RequestOutputKind.FINAL_ONLY] * 2
     assert given.output_kind == RequestOutputKind.CUMULATIVE
 
@@ -246,9 +279,16 @@ def test_python_sees_each_response_once_when_it_is_finished():
         outputs = 0
         processor = OutputProcessor(tokenizer=None, log_stats=False)
         sampling.detokenize = False
-        given = {"request_id": "0", "external_req_id": "0", "prompt_token_ids": [1], "sampling_params": sampling}
+        given = {
+            "request_id": "0",
+            "external_req_id": "0",
+            "prompt_token_ids": [1],
+            "sampling_params": sampling,
+        }
         none = ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
-        processor.add_request(EngineCoreRequest(**given, **dict.fromkeys(none), arrival_time=0.0), None)
+        processor.add_request(
+            EngineCoreRequest(**given, **dict.fromkeys(none), arrival_time=0.0), None
+        )
         for token in range(9):
             reason = FinishReason.LENGTH if token == 8 else None
             step = EngineCoreOutput(request_id="0", new_token_ids=[token], finish_reason=reason)

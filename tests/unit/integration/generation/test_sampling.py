@@ -1,4 +1,6 @@
-"""A response from the engine to the sample that is trained on, and what becomes of groups that the filter drops."""
+"""A response from the engine to the sample that is trained on, and what becomes of groups that the
+filter drops.
+"""
 
 import math
 import pickle
@@ -39,7 +41,12 @@ RESPONSE = {
 
 def test_a_response_is_read():
     rollout = read_response(RESPONSE)
-    assert (rollout.prompt, rollout.answer, rollout.response_ids, rollout.start) == ("2 + 2?", "4", [1, 2, 3, 4], 3)
+    assert (rollout.prompt, rollout.answer, rollout.response_ids, rollout.start) == (
+        "2 + 2?",
+        "4",
+        [1, 2, 3, 4],
+        3,
+    )
     assert (rollout.reward, rollout.truncated, rollout.correct) == (1.0, True, True)
     assert not read_response({**RESPONSE, "extra_logs": {GRADED_CORRECT: 0.0}}).correct
     continued = read_response(RESPONSE, start=1)
@@ -47,7 +54,12 @@ def test_a_response_is_read():
 
 
 def test_a_sample_is_what_openrlhf_makes_of_the_response():
-    response = {**RESPONSE, "reward": 1.0, "extra_logs": {"mine": 2.0}, "rollout_log_probs": [0.0] * 7}
+    response = {
+        **RESPONSE,
+        "reward": 1.0,
+        "extra_logs": {"mine": 2.0},
+        "rollout_log_probs": [0.0] * 7,
+    }
     stock = SamplesGenerator._process_response_into_experience(None, response, max_len=5)
     ours = vars(make_sample(read_response(response), 5))
     for name, value in vars(stock).items():
@@ -60,7 +72,9 @@ def test_a_response_without_a_reward_is_an_error():
         read_response({**RESPONSE, "reward": None})
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, [1.0, 0.0], [], {"score": 1}, "good"])
+@pytest.mark.parametrize(
+    "reward", [math.nan, math.inf, -math.inf, [1.0, 0.0], [], {"score": 1}, "good"]
+)
 def test_a_reward_that_is_not_a_finite_number_is_an_error(reward):
     message = f"--reward.remote_url gave {reward!r} as the reward of a response; it has to be one finite number"
     with pytest.raises(DataError, match=re.escape(message)):
@@ -80,23 +94,37 @@ def test_what_an_environment_wrote_is_no_action():
     assert (rollout.prompt_ids, rollout.response_ids) == ([7, 8, 9], [1, 2, 3, 4])
     assert rollout.observations == [(2, [50, 51])]
     sample = make_sample(rollout, 20)
-    assert sample.sequences.tolist() == [[7, 8, 9, 1, 2, 50, 51, 3, 4]]  # what follows the last action is left out
+    assert sample.sequences.tolist() == [
+        [7, 8, 9, 1, 2, 50, 51, 3, 4]
+    ]  # what follows the last action is left out
     assert sample.action_mask.tolist() == [[0, 0, 1, 1, 0, 0, 1, 1]]
-    torch.testing.assert_close(sample.rollout_log_probs, torch.tensor([[0, 0, -0.1, -0.2, 0, 0, -0.3, -0.4]]))
+    torch.testing.assert_close(
+        sample.rollout_log_probs, torch.tensor([[0, 0, -0.1, -0.2, 0, 0, -0.3, -0.4]])
+    )
     with pytest.raises(DataError, match="generated nothing for a prompt"):
         read_response({**TURNS, "action_ranges": []})
 
 
 @pytest.mark.parametrize(
-    ("response", "context"), [*((RESPONSE, size) for size in (3, 5, 7, 9)), *((TURNS, size) for size in range(4, 11))]
+    ("response", "context"),
+    [*((RESPONSE, size) for size in (3, 5, 7, 9)), *((TURNS, size) for size in range(4, 11))],
 )
-def test_a_response_of_one_turn_or_several_ends_with_the_context_as_openrlhf_has_it(response, context):
-    stock = SamplesGenerator._process_response_into_experience(None, {**response, "reward": 1.0}, max_len=context)
+def test_a_response_of_one_turn_or_several_ends_with_the_context_as_openrlhf_has_it(
+    response, context
+):
+    stock = SamplesGenerator._process_response_into_experience(
+        None, {**response, "reward": 1.0}, max_len=context
+    )
     sample = make_sample(read_response(response), context)
     ours, theirs = sample.action_mask, stock.action_mask
     assert torch.equal(ours, theirs[:, : ours.shape[1]]) and not theirs[:, ours.shape[1] :].any()
-    assert sample.rollout.response_ids == sample.sequences[0, 1:][sample.action_mask[0].bool()].tolist()
-    assert (sample.rollout.positions - 1).tolist() == sample.action_mask[0].nonzero().flatten().tolist()
+    assert (
+        sample.rollout.response_ids
+        == sample.sequences[0, 1:][sample.action_mask[0].bool()].tolist()
+    )
+    assert (sample.rollout.positions - 1).tolist() == sample.action_mask[
+        0
+    ].nonzero().flatten().tolist()
 
 
 def test_the_index_of_a_micro_batch_finds_the_rollouts():
@@ -104,8 +132,15 @@ def test_the_index_of_a_micro_batch_finds_the_rollouts():
     samples = []
     for number in range(6):
         ids = [rng.randrange(50) for _ in range(rng.randint(4, 9))]
-        response = {**RESPONSE, "observation_tokens": ids, "action_ranges": [(2, len(ids))], "prompt": str(number)}
-        samples.append(pickle.loads(pickle.dumps(make_sample(read_response(response), 20))))  # as Ray carries it
+        response = {
+            **RESPONSE,
+            "observation_tokens": ids,
+            "action_ranges": [(2, len(ids))],
+            "prompt": str(number),
+        }
+        samples.append(
+            pickle.loads(pickle.dumps(make_sample(read_response(response), 20)))
+        )  # as Ray carries it
         samples[-1].index = [number]
     merged = Experience.concat_experiences([samples[4], samples[1], samples[3]], pad_token_id=0)
     assert merged.index == [4, 1, 3]
@@ -120,7 +155,12 @@ def test_the_index_of_a_micro_batch_finds_the_rollouts():
 def experience(prompt, score, text="", truncated=False):
     """A sample of a response with one character a token."""
     ids = [ord("?"), *READER.ids(text or "4")]
-    response = {**RESPONSE, "prompt": prompt, "observation_tokens": ids, "action_ranges": [(1, len(ids))]}
+    response = {
+        **RESPONSE,
+        "prompt": prompt,
+        "observation_tokens": ids,
+        "action_ranges": [(1, len(ids))],
+    }
     return sample_of({**response, "reward": score, "scores": score, "truncated": truncated})
 
 
@@ -135,16 +175,22 @@ class Generator(SwapSamplesGenerator):
 def make_generator(objective, rows=(), low=0.0, high=1.0):
     args = SimpleNamespace(
         algo=SimpleNamespace(dynamic_filtering_enable=True, dynamic_filtering_range=(low, high)),
-        rollout=SimpleNamespace(n_samples_per_prompt=2, batch_size=2, vllm_generate_batch_size=None),
+        rollout=SimpleNamespace(
+            n_samples_per_prompt=2, batch_size=2, vllm_generate_batch_size=None
+        ),
         train=SimpleNamespace(full_determinism_enable=False),
         vllm=SimpleNamespace(enable_sleep=False),
     )
-    return Generator(SamplesGenerator(SimpleNamespace(args=args), rows, None, None, []), objective, READER)
+    return Generator(
+        SamplesGenerator(SimpleNamespace(args=args), rows, None, None, []), objective, READER
+    )
 
 
 @pytest.fixture
 def steps():
-    """What an episode of prompts becomes, in batches of two: its steps, what was asked together, steps of training."""
+    """What an episode of prompts becomes, in batches of two: its steps, what was asked together,
+    steps of training.
+    """
 
     def run(*prompts, low=0.0, high=1.0):
         rows = [("", [prompt], ["label"], [None]) for prompt in prompts]
@@ -153,7 +199,9 @@ def steps():
         generator.asked, made, exhausted = [], [], False
         while not exhausted:
             samples, rate, consumed, exhausted = generator.generate_samples()
-            made.append(([prompt for sample in samples for prompt in sample.prompts], rate, consumed))
+            made.append(
+                ([prompt for sample in samples for prompt in sample.prompts], rate, consumed)
+            )
         return made, generator.asked, objective.step
 
     return run
@@ -168,7 +216,10 @@ def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(steps, capsys):
         ([], 0.0, 2),  # a group that is too few for a batch
     ]
     assert done == 2
-    assert "the last 1 prompts of this episode do not fill a batch and are left out" in capsys.readouterr().out
+    assert (
+        "the last 1 prompts of this episode do not fill a batch and are left out"
+        in capsys.readouterr().out
+    )
 
 
 def test_the_range_is_a_setting_whose_ends_are_excluded(steps):
@@ -177,14 +228,17 @@ def test_the_range_is_a_setting_whose_ends_are_excluded(steps):
 
 
 def test_an_episode_without_a_batch_ends_in_an_error(steps):
-    with pytest.raises(DataError, match="fewer than 2 prompts had a mean score between 0 and 1: take problems that"):
+    with pytest.raises(
+        DataError, match="fewer than 2 prompts had a mean score between 0 and 1: take problems that"
+    ):
         steps("0", "1", ".5", "1", "1")
 
 
 @pytest.mark.parametrize(
     ("name", "group", "passes"),
     [
-        # Both correct, one cut off, or with a thought that never closes: dler trains on 1 and 0, grpo on 1 and 1.
+        # Both correct, one cut off, or with a thought that never closes: dler trains on 1 and 0,
+        # grpo on 1 and 1.
         ("dler", [("a#4", 1, False), ("b#4", 1, True)], True),
         ("grpo", [("a#4", 1, False), ("b#4", 1, True)], False),
         ("dler", [("a#4", 1, False), ("b4", 1, False)], True),
@@ -220,7 +274,9 @@ def test_a_metric_that_some_responses_lack_is_named(monkeypatch):
 
     monkeypatch.setattr(generator, "_generate_groups", groups)
     rows = [("", ["p", "p"], ["4", "4"], [None, None])]
-    with pytest.raises(DataError, match=r"^the extra_logs of 1 of 3 responses lack 'calls': return the same names"):
+    with pytest.raises(
+        DataError, match=r"^the extra_logs of 1 of 3 responses lack 'calls': return the same names"
+    ):
         generator._generate_vllm(iter(rows), 2, False)
     generator._evaluating = True
     assert len(generator._generate_vllm(iter(rows), 2, False)[0]) == 3
@@ -261,4 +317,7 @@ def test_a_text_is_tokenised_once_for_all_samples_of_a_prompt(tokenizer):
     assert asked == ["1 + 1"]
     known = TextsOnce(counting, "1 + 1", [5, 6])
     assert known(text="1 + 1", **options)["input_ids"].tolist() == [[5, 6]] and asked == ["1 + 1"]
-    assert known(text="2", **options)["input_ids"].tolist() == tokenizer("2", **options)["input_ids"].tolist()
+    assert (
+        known(text="2", **options)["input_ids"].tolist()
+        == tokenizer("2", **options)["input_ids"].tolist()
+    )

@@ -1,4 +1,6 @@
-"""Checkpoints of several ranks, of which this process is one: the others are what the collectives say."""
+"""Checkpoints of several ranks, of which this process is one: the others are what the collectives
+say.
+"""
 
 import re
 from contextlib import nullcontext
@@ -33,7 +35,9 @@ def first_rank(path, load=False):
         swap=SimpleNamespace(objective="swap"),
         ds=SimpleNamespace(zero_stage=2),
     )
-    return module.PolicyCheckpoints(SimpleNamespace(args=args, is_rank_0=lambda: True, get_rank=lambda: 0))
+    return module.PolicyCheckpoints(
+        SimpleNamespace(args=args, is_rank_0=lambda: True, get_rank=lambda: 0)
+    )
 
 
 def save(path, tag="global_step2"):
@@ -74,7 +78,11 @@ def test_a_checkpoint_is_not_finished_without_the_files_of_other_nodes(tmp_path,
     [
         ("global_step2", ["global_step2", None, None], "rank(s) 2, 3 did not find global_step2"),
         (None, ["global_step2"] * 3, "rank(s) 0 did not find global_step2"),
-        ("global_step2", ["global_step2", "global_step1", "global_step1"], "rank(s) 2, 3 did not find global_step2"),
+        (
+            "global_step2",
+            ["global_step2", "global_step1", "global_step1"],
+            "rank(s) 2, 3 did not find global_step2",
+        ),
         ("global_step2", ["global_step2"] * 3, None),
         (None, [None] * 3, None),  # a start from the beginning
     ],
@@ -84,7 +92,9 @@ def test_all_ranks_resume_or_none(tmp_path, ranks, own, others, missing):
         (tmp_path / "_actor").mkdir()
         (tmp_path / "_actor" / "latest").write_text(own)
     ranks.tags = others
-    fails = pytest.raises(CheckpointError, match=rf"is not shared by all nodes.*{re.escape(missing or '')}")
+    fails = pytest.raises(
+        CheckpointError, match=rf"is not shared by all nodes.*{re.escape(missing or '')}"
+    )
     with fails if missing else nullcontext(), first_rank(tmp_path, load=True).explained_loading():
         pass
 

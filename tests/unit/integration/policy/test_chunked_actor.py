@@ -1,4 +1,6 @@
-"""Log-probabilities in chunks inside OpenRLHF's Actor, against its own, around small random models of families."""
+"""Log-probabilities in chunks inside OpenRLHF's Actor, against its own, around small random models
+of families.
+"""
 
 import pytest
 import torch
@@ -40,10 +42,16 @@ def update(model, chunk, entropy=False, **options):
     ids, actions, mask, weights = batch()
     model.zero_grad()
     actor = actor_of(model, chunk, **options).train()
-    log_probs, output = actor(ids, actions, mask, return_output=True, return_entropy=entropy, use_cache=False)
+    log_probs, output = actor(
+        ids, actions, mask, return_output=True, return_entropy=entropy, use_cache=False
+    )
     values = [log_probs] + ([output.entropy * actions] if entropy else [])
     sum((value * weights).sum() for value in values).backward()
-    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
+    gradients = {
+        name: weight.grad.clone()
+        for name, weight in model.named_parameters()
+        if weight.grad is not None
+    }
     return [value.detach() for value in values], gradients
 
 
@@ -58,7 +66,9 @@ def assert_same_update(model, **options):
 
 
 def with_adapters(model):
-    config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
+    config = LoraConfig(
+        r=4, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
+    )
     return get_peft_model(model, config)
 
 
@@ -77,7 +87,8 @@ def test_families(name):
 
 
 def test_a_family_whose_float32_is_too_coarse():
-    # There OpenRLHF's own gradients of Qwen3.5 are off by 2e-5: the bound held on some CPUs and not on others.
+    # There OpenRLHF's own gradients of Qwen3.5 are off by 2e-5: the bound held on some CPUs and not
+    # on others.
     assert_same_update(family("qwen3_5_text").double())
 
 
@@ -106,7 +117,9 @@ def test_entropy(monkeypatch):
 
 def test_the_tails_of_families():
     def transform(name, **changes):
-        return find_logit_transform(CONFIG_MAPPING[name](**changes), AutoModelForCausalLM.from_config)
+        return find_logit_transform(
+            CONFIG_MAPPING[name](**changes), AutoModelForCausalLM.from_config
+        )
 
     assert transform("qwen2") == LogitTransform()
     assert transform("gemma2") == LogitTransform(cap=30.0)

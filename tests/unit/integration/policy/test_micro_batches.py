@@ -11,17 +11,90 @@ from openrlhf_swap.flags.configuration import configure
 
 # Tokens of 64 responses of DeepSeek-R1-Distill-Qwen-1.5B and 7B to problems of AIME24 and AMC.
 TRACES = [
-    *(12161, 7057, 3424, 15624, 6608, 4767, 15514, 14872, 15648, 15139, 9079, 15154, 8127, 15407, 5378),
-    *(9069, 3403, 8007, 4029, 15248, 15742, 15128, 14817, 15389, 15661, 2413, 1694, 15583, 1345, 3561),
-    *(5763, 14633, 3292, 6521, 4766, 1389, 7752, 15287, 4698, 15388, 2063, 2701, 15441, 15453, 15256),
-    *(11879, 15429, 9077, 6833, 8014, 7344, 1882, 15222, 1458, 2866, 2846, 15078, 14727, 1570, 1067, 4195),
+    *(
+        12161,
+        7057,
+        3424,
+        15624,
+        6608,
+        4767,
+        15514,
+        14872,
+        15648,
+        15139,
+        9079,
+        15154,
+        8127,
+        15407,
+        5378,
+    ),
+    *(
+        9069,
+        3403,
+        8007,
+        4029,
+        15248,
+        15742,
+        15128,
+        14817,
+        15389,
+        15661,
+        2413,
+        1694,
+        15583,
+        1345,
+        3561,
+    ),
+    *(
+        5763,
+        14633,
+        3292,
+        6521,
+        4766,
+        1389,
+        7752,
+        15287,
+        4698,
+        15388,
+        2063,
+        2701,
+        15441,
+        15453,
+        15256,
+    ),
+    *(
+        11879,
+        15429,
+        9077,
+        6833,
+        8014,
+        7344,
+        1882,
+        15222,
+        1458,
+        2866,
+        2846,
+        15078,
+        14727,
+        1570,
+        1067,
+        4195,
+    ),
     *(3244, 15082, 15380),
 ]
 LENGTHS = [min(12_000, tokens) for tokens in TRACES]  # the recipe's limit
-# And of a trial on short ones: what a model with random weights says before one of 100 end tokens comes up.
+# And of a trial on short ones: what a model with random weights says before one of 100 end tokens
+# comes up.
 SHORT = [500 + 20 * number for number in range(64)]
 PROMPT = 100
-STEP = ["--rollout.batch_size", "8", "--rollout.n_samples_per_prompt", "8", "--train.batch_size", "64"]
+STEP = [
+    "--rollout.batch_size",
+    "8",
+    "--rollout.n_samples_per_prompt",
+    "8",
+    "--train.batch_size",
+    "64",
+]
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
 
 
@@ -43,7 +116,12 @@ def samples_of(lengths):
         ids = torch.ones(1, total, dtype=torch.int64)
         info = {"total_length": torch.tensor([total])}
         yield Experience(
-            **{"sequences": ids, "attention_mask": ids, "action_mask": actions, "total_length": torch.tensor([total])},
+            **{
+                "sequences": ids,
+                "attention_mask": ids,
+                "action_mask": actions,
+                "total_length": torch.tensor([total]),
+            },
             **{"index": [0], "info": info},
         )
 
@@ -67,8 +145,14 @@ def passes(lengths, *flags):
         buffer.setup_dynamic_batch(
             SimpleNamespace(args=args, ds_device_mesh=mesh, all_reduce=lambda counts, op: counts)
         )
-    loader = torch.utils.data.DataLoader(buffer, batch_size=buffer.sample_batch_size, collate_fn=buffer.collate_fn)
-    return args, [batch.attention_mask for batch in scored], [batch.attention_mask for batch in loader]
+    loader = torch.utils.data.DataLoader(
+        buffer, batch_size=buffer.sample_batch_size, collate_fn=buffer.collate_fn
+    )
+    return (
+        args,
+        [batch.attention_mask for batch in scored],
+        [batch.attention_mask for batch in loader],
+    )
 
 
 def counted(lengths, *flags):
@@ -78,12 +162,20 @@ def counted(lengths, *flags):
     args, *both = passes(lengths, *flags)
     found = []
     for masks in both:
-        inputs = [unpad_and_slice_tensor(mask, mask, None)[0] if args.ds.packing_samples else mask for mask in masks]
+        inputs = [
+            unpad_and_slice_tensor(mask, mask, None)[0] if args.ds.packing_samples else mask
+            for mask in masks
+        ]
         tokens, given = sum(int(mask.sum()) for mask in masks), sum(part.numel() for part in inputs)
         assert tokens == sum(lengths) + PROMPT * len(lengths)
         if args.ds.packing_samples:
-            # OpenRLHF counts micro-batches that are filled one after the other, and then balances them.
-            assert max(part.numel() for part in inputs) <= 1.02 * args.train.max_tokens_per_gpu == 1.02 * 14_000
+            # OpenRLHF counts micro-batches that are filled one after the other, and then balances
+            # them.
+            assert (
+                max(part.numel() for part in inputs)
+                <= 1.02 * args.train.max_tokens_per_gpu
+                == 1.02 * 14_000
+            )
         found.append((len(masks), round(100 * (1 - tokens / given))))
     return found
 

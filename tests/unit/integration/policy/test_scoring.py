@@ -1,4 +1,6 @@
-"""Scores beside OpenRLHF's log-probabilities, with its own Actor around small random models of several families."""
+"""Scores beside OpenRLHF's log-probabilities, with its own Actor around small random models of
+several families.
+"""
 
 from types import SimpleNamespace
 
@@ -16,7 +18,11 @@ from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import StateRequest, read_states
 
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
-NEW_KINDS = ["gemma3_text", "deepseek_v3", "qwen3_5_text"]  # windows, latent attention, recurrent layers
+NEW_KINDS = [
+    "gemma3_text",
+    "deepseek_v3",
+    "qwen3_5_text",
+]  # windows, latent attention, recurrent layers
 TEMPERATURE = 0.6
 
 
@@ -25,7 +31,9 @@ def make_scorer(model, scoring="shared_prefix", packing=False, chunk=7, stage=2)
     actor.temperature, actor.packing_samples = TEMPERATURE, packing
     actor.hold_logits_of(chunk)
     said = []
-    args = SimpleNamespace(ds=SimpleNamespace(zero_stage=stage), swap_run=RunConfig(scoring=scoring))
+    args = SimpleNamespace(
+        ds=SimpleNamespace(zero_stage=stage), swap_run=RunConfig(scoring=scoring)
+    )
     return actor, PolicyScorer(actor, SimpleNamespace(args=args, print=said.append)), said
 
 
@@ -35,14 +43,18 @@ def micro_batch():
     ids = torch.randint(0, WORDS, (2, 50), generator=generator)
     mask = torch.ones_like(ids)
     mask[0, 44:] = 0
-    request = ScoreRequest(0, (9, 20, 30, 43), AnswerBranch((3, 4, 5, 6), (False, True, True, True)))
+    request = ScoreRequest(
+        0, (9, 20, 30, 43), AnswerBranch((3, 4, 5, 6), (False, True, True, True))
+    )
     return ids, mask[:, 1:], mask, request
 
 
 def test_ranks_that_could_not_keep_in_step_are_refused(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     model = small_model(CONFIG_MAPPING["bloom"](), AutoModelForCausalLM.from_config)
-    with pytest.raises(ConfigError, match=r"--ds.zero_stage is 3 with several actors: .*BloomForCausalLM .*; use 2"):
+    with pytest.raises(
+        ConfigError, match=r"--ds.zero_stage is 3 with several actors: .*BloomForCausalLM .*; use 2"
+    ):
         make_scorer(model, stage=3)
 
 
@@ -56,7 +68,10 @@ def test_one_pass_gives_log_probabilities_and_scores(family):
         expected = actor.eval()(ids, action_mask, mask)
         reference = score_per_prefix(model, ids[0, :44], [10, 21, 31, 44], request.branch)
     scored = scorer.forward(ids, action_mask, mask, [request])
-    assert scored.action_log_probs.sub(expected).abs().max() < 1e-3 and scored.action_log_probs.dtype == torch.float32
+    assert (
+        scored.action_log_probs.sub(expected).abs().max() < 1e-3
+        and scored.action_log_probs.dtype == torch.float32
+    )
     (answer_logprobs,) = scored.answer_logprobs
     assert answer_logprobs.sub(reference).abs().max() < 1e-4
     assert (family == "bloom") == bool(said)
@@ -79,14 +94,19 @@ def test_packed_samples_and_adapters_take_one_forward(family):
     model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     model.config.use_cache = False  # as OpenRLHF leaves it
     torch.manual_seed(0)
-    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)).eval()
+    adapted = get_peft_model(
+        model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    ).eval()
     ids, action_mask, mask, request = micro_batch()
     requests = [request, ScoreRequest(1, (12, 25, 49), request.branch)]
     with torch.no_grad():
         expected = make_scorer(adapted)[0].eval()(ids, action_mask, mask)
         references = [
             score_per_prefix(
-                adapted, ids[each.row, : int(mask[each.row].sum())], [end + 1 for end in each.prefix_ends], each.branch
+                adapted,
+                ids[each.row, : int(mask[each.row].sum())],
+                [end + 1 for end in each.prefix_ends],
+                each.branch,
             )
             for each in requests
         ]
@@ -98,7 +118,8 @@ def test_packed_samples_and_adapters_take_one_forward(family):
         model.set_attn_implementation(attention)
         scorer, seen = make_scorer(adapted, packing=packing)[1], []
         hook = model.model.register_forward_pre_hook(
-            lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()), with_kwargs=True
+            lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()),
+            with_kwargs=True,
         )
         scored = scorer.forward(ids, action_mask, mask, requests, state_requests)
         hook.remove()
@@ -121,4 +142,6 @@ def test_states_alone_come_with_the_plain_log_probabilities(family):
         expected = actor.eval()(ids, action_mask, mask)
     scored = scorer.forward(ids, action_mask, mask, None, wanted)
     assert torch.equal(scored.action_log_probs, expected) and scored.answer_logprobs == []
-    torch.testing.assert_close(scored.states, read_states(model, ids, mask, wanted), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        scored.states, read_states(model, ids, mask, wanted), rtol=1e-3, atol=1e-4
+    )

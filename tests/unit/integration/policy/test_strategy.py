@@ -1,4 +1,6 @@
-"""What OpenRLHF's DeepSpeed strategy does differently here. Tensors on "meta" stand for those on a GPU."""
+"""What OpenRLHF's DeepSpeed strategy does differently here. Tensors on "meta" stand for those on a
+GPU.
+"""
 
 import copy
 from types import SimpleNamespace
@@ -18,7 +20,9 @@ def make_optimizer(device, offload_states):
 
 
 def test_moments_of_a_resumed_optimizer_get_new_places_in_main_memory():
-    """torch loads the old ones onto the GPU, and DeepSpeed would move the moments there: they would never leave."""
+    """torch loads the old ones onto the GPU, and DeepSpeed would move the moments there: they would
+    never leave.
+    """
     slept = make_optimizer("cpu", lambda adam: offload_adam_states(adam, "cpu"))
     (weight,) = slept.optimizer.param_groups[0]["params"]
     weight.grad = torch.ones(8)
@@ -28,10 +32,14 @@ def test_moments_of_a_resumed_optimizer_get_new_places_in_main_memory():
     state = slept.optimizer.state[weight]
     kept = {name: state[name].data_ptr() for name in places}
     slept.offload_states()
-    assert {name: state[name].data_ptr() for name in places} == kept  # those in main memory are used again
+    assert {
+        name: state[name].data_ptr() for name in places
+    } == kept  # those in main memory are used again
 
     found = []
-    resumed = make_optimizer("meta", lambda adam: found.extend(dict(state) for state in adam.state.values()))
+    resumed = make_optimizer(
+        "meta", lambda adam: found.extend(dict(state) for state in adam.state.values())
+    )
     resumed.optimizer.load_state_dict(copy.deepcopy(slept.optimizer.state_dict()))
     (state,) = resumed.optimizer.state.values()
     assert all(state[name].is_meta for name in places)

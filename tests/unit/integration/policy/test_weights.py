@@ -33,7 +33,9 @@ def test_weights_travel_with_their_adapters_under_the_plain_names():
     base = named(plain)
     torch.manual_seed(0)
     # Not the usual start, at which an adapter adds nothing.
-    adapted = get_peft_model(plain, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    adapted = get_peft_model(
+        plain, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False)
+    )
     assert without_adapters(adapted) is plain and without_adapters(plain) is plain
     expected = named(copy.deepcopy(adapted).merge_and_unload())
     before = named(adapted)
@@ -64,13 +66,17 @@ class Sender:
 
     def send_weights(self):
         self.sent = [
-            weakref.ref(weight.untyped_storage()) for weight in self.weights if weight.data_ptr() not in self.own
+            weakref.ref(weight.untyped_storage())
+            for weight in self.weights
+            if weight.data_ptr() not in self.own
         ]
 
 
 @pytest.mark.parametrize(("rank", "merged"), [(4, 28), (0, 0)])
 def test_no_merged_weight_is_left_in_the_cache_after_they_are_sent(monkeypatch, rank, merged):
-    """What is still in use when the cache is emptied for the last time stays there while vLLM wakes."""
+    """What is still in use when the cache is emptied for the last time stays there while vLLM
+    wakes.
+    """
     model = AutoModelForCausalLM.from_pretrained(POLICY)
     if rank:
         model = get_peft_model(model, LoraConfig(r=rank, target_modules="all-linear"))
@@ -80,7 +86,9 @@ def test_no_merged_weight_is_left_in_the_cache_after_they_are_sent(monkeypatch, 
     trainer._sender = Sender(list(model.parameters()))
     monkeypatch.setattr(actors, "torch_dist_barrier_and_cuda_sync", lambda: None)
     monkeypatch.setattr(
-        torch.cuda, "empty_cache", lambda: in_use.append(sum(made() is not None for made in trainer._sender.sent))
+        torch.cuda,
+        "empty_cache",
+        lambda: in_use.append(sum(made() is not None for made in trainer._sender.sent)),
     )
     trainer.broadcast_to_vllm()
     assert len(trainer._sender.sent) == merged and in_use[-1] == 0
@@ -106,7 +114,12 @@ def make_average(weight=1.0):
 def strategy():
     """OpenRLHF's as far as it averages, with two micro-batches an update."""
     made = SwapStrategy.__new__(SwapStrategy)
-    made.time_steps, made.accumulated_gradient, made.use_dynamic_batch, made.stage = defaultdict(int), 2, False, 2
+    made.time_steps, made.accumulated_gradient, made.use_dynamic_batch, made.stage = (
+        defaultdict(int),
+        2,
+        False,
+        2,
+    )
     return made
 
 
@@ -116,7 +129,9 @@ def train(strategy, average, updates):
 
 
 def test_the_smallest_change_of_a_weight_reaches_the_average(strategy):
-    """In bfloat16 the average would stay at 1: what an update adds is less than 1% of the distance to the next one."""
+    """In bfloat16 the average would stay at 1: what an update adds is less than 1% of the distance
+    to the next one.
+    """
     average = make_average()
     train(strategy, average, 300)
     expected = 1 + STEP * (1 - BETA**300)
@@ -143,7 +158,9 @@ def test_it_is_exported_as_the_policy_is_and_stays_exact(strategy):
     exact = average.weight.clone()
     with pytest.raises(OSError, match="full"), rounded_average(average):
         assert average.weight.dtype == torch.bfloat16
-        assert torch.equal(average.state_dict()["weight"], make_model(1 + STEP).weight)  # 1 + 0.75 STEP, rounded
+        assert torch.equal(
+            average.state_dict()["weight"], make_model(1 + STEP).weight
+        )  # 1 + 0.75 STEP, rounded
         raise OSError("full")
     assert average.weight.dtype == torch.float32 and torch.equal(average.weight, exact)
 

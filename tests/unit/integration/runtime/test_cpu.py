@@ -15,7 +15,10 @@ CACHE = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 
 def test_freed_memory_goes_back_to_the_system():
     """glibc keeps what lies below memory in use, although all of it is free."""
-    process, size = psutil.Process(), 64 * 2**10  # below what it takes from the system piece by piece
+    process, size = (
+        psutil.Process(),
+        64 * 2**10,
+    )  # below what it takes from the system piece by piece
     blocks = [bytearray(size) for _ in range(4000)]
     kept = blocks[::100]
     held = process.memory_info().rss
@@ -39,11 +42,15 @@ print(resident() - before)
 """
 
 
-@pytest.mark.skipif(not has_fast_products(), reason="the products are computed in float32, by another library")
+@pytest.mark.skipif(
+    not has_fast_products(), reason="the products are computed in float32, by another library"
+)
 def test_few_programs_of_onednn_are_kept(monkeypatch):
     def kept():
         return int(
-            subprocess.run([sys.executable, "-c", PRODUCTS_OF_MANY_SIZES], capture_output=True, check=True).stdout
+            subprocess.run(
+                [sys.executable, "-c", PRODUCTS_OF_MANY_SIZES], capture_output=True, check=True
+            ).stdout
         )
 
     monkeypatch.delenv(CACHE, raising=False)

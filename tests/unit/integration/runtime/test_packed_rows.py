@@ -1,4 +1,6 @@
-"""Packed rows beside padded ones: the same log-probabilities, losses and gradients, whatever attends them."""
+"""Packed rows beside padded ones: the same log-probabilities, losses and gradients, whatever
+attends them.
+"""
 
 from itertools import pairwise
 
@@ -10,9 +12,22 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.small_model import small_model
 
-# Of one head width or two, with windows, grouped heads, one key head, normed queries, a latent vector, experts.
+# Of one head width or two, with windows, grouped heads, one key head, normed queries, a latent
+# vector, experts.
 FAMILIES = [
-    *("qwen2", "qwen3", "llama", "mistral", "gemma3_text", "granite", "olmo2", "phi3", "cohere2", "smollm3", "glm4"),
+    *(
+        "qwen2",
+        "qwen3",
+        "llama",
+        "mistral",
+        "gemma3_text",
+        "granite",
+        "olmo2",
+        "phi3",
+        "cohere2",
+        "smollm3",
+        "glm4",
+    ),
     *("deepseek_v3", "qwen3_moe"),
 ]
 
@@ -22,7 +37,9 @@ def model_of(family, **changes):
     return small_model(config, AutoModelForCausalLM.from_config)
 
 
-def kernels(query, key, value, starts_q, starts_k, longest_q, longest_k, *, scale, window_size, enable_gqa):
+def kernels(
+    query, key, value, starts_q, starts_k, longest_q, longest_k, *, scale, window_size, enable_gqa
+):
     """What torch documents of `varlen_attn`, query by query; its CUDA kernels want the rest."""
     assert starts_q is starts_k and starts_q.dtype == torch.int32 and enable_gqa
     assert query.shape[-1] == key.shape[-1] == value.shape[-1] and query.shape[-1] % 8 == 0
@@ -35,7 +52,10 @@ def kernels(query, key, value, starts_q, starts_k, longest_q, longest_k, *, scal
     for start, stop in spans:
         for place in range(start, stop):
             seen = slice(start if before < 0 else max(start, place - before), place + 1)
-            keys, values = (part[seen].repeat_interleave(len(query[0]) // len(part[0]), 1) for part in (key, value))
+            keys, values = (
+                part[seen].repeat_interleave(len(query[0]) // len(part[0]), 1)
+                for part in (key, value)
+            )
             weights = torch.einsum("hd,khd->hk", query[place], keys).mul(scale).softmax(-1)
             outputs.append(torch.einsum("hk,khd->hd", weights, values))
     return torch.stack(outputs)
@@ -94,7 +114,11 @@ def test_layers_get_the_bounds_in_the_place_of_a_mask(lengths):
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
     model(torch.ones_like(positions), position_ids=positions, use_cache=False)
     (bounds,) = got
-    assert bounds.places == bounds.on_device.tolist() == [sum(lengths[:n]) for n in range(len(lengths) + 1)]
+    assert (
+        bounds.places
+        == bounds.on_device.tolist()
+        == [sum(lengths[:n]) for n in range(len(lengths) + 1)]
+    )
     assert (bounds.longest, bounds.on_device.dtype) == (max(lengths), torch.int32)
 
 
@@ -126,24 +150,35 @@ def absent(*_, **__):
 
 
 @pytest.mark.parametrize(
-    ("function", "reason"), [(exact, None), (unpacked, "they are off by"), (absent, "FlashAttention only supports")]
+    ("function", "reason"),
+    [(exact, None), (unpacked, "they are off by"), (absent, "FlashAttention only supports")],
 )
 def test_kernels_are_tried_before_they_are_used(function, reason, monkeypatch, recwarn):
     monkeypatch.setattr(attention, "varlen_attn", function)
     attention.kernels_work.cache_clear()
     assert attention.kernels_work(torch.device("cpu")) == (reason is None)
     messages = [str(warning.message) for warning in recwarn]
-    assert len(messages) == (reason is not None) and all("\n" not in message for message in messages)
-    assert all(f"one by one: torch's kernels for them fail ({reason}" in message for message in messages)
+    assert len(messages) == (reason is not None) and all(
+        "\n" not in message for message in messages
+    )
+    assert all(
+        f"one by one: torch's kernels for them fail ({reason}" in message for message in messages
+    )
     attention.kernels_work.cache_clear()
 
 
 def test_heads_and_numbers_that_the_kernels_do_not_take(monkeypatch):
     def takes(width, dtype, on_gpu=True):
         head = torch.ones(1, dtype=dtype).expand(1, 1, 1, width)
-        query = type("Query", (), {"shape": head.shape, "dtype": dtype, "is_cuda": on_gpu, "device": "gpu"})
+        query = type(
+            "Query", (), {"shape": head.shape, "dtype": dtype, "is_cuda": on_gpu, "device": "gpu"}
+        )
         return attention.takes_kernels(query, head)
 
     monkeypatch.setattr(attention, "kernels_work", lambda _: True)
     assert takes(256, torch.bfloat16) and takes(80, torch.float16)
-    assert not takes(264, torch.bfloat16) and not takes(64, torch.float32) and not takes(64, torch.bfloat16, False)
+    assert (
+        not takes(264, torch.bfloat16)
+        and not takes(64, torch.float32)
+        and not takes(64, torch.bfloat16, False)
+    )

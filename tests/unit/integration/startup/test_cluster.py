@@ -17,7 +17,9 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens on the port for discarding
 
 
 def node(gpus, state="ALIVE"):
-    return SimpleNamespace(state=state, resources_total={"CPU": 4.0, **({"GPU": gpus} if gpus else {})})
+    return SimpleNamespace(
+        state=state, resources_total={"CPU": 4.0, **({"GPU": gpus} if gpus else {})}
+    )
 
 
 @pytest.fixture
@@ -39,7 +41,9 @@ def test_it_waits_for_nodes_that_live_and_have_the_gpus(answers, capsys):
     answers += [few, few, [node(8), node(8)], "not asked for"]
     assert run() == 0
     assert answers == ["not asked for"]
-    assert capsys.readouterr().out == "[ray] 1 of 2 nodes with 8 GPUs are there\n"  # once, not at every poll
+    assert (
+        capsys.readouterr().out == "[ray] 1 of 2 nodes with 8 GPUs are there\n"
+    )  # once, not at every poll
 
 
 def test_nodes_without_gpus_count_where_none_are_asked_for(answers):
@@ -50,7 +54,9 @@ def test_nodes_without_gpus_count_where_none_are_asked_for(answers):
 def test_nodes_that_do_not_come_are_one_line(answers, capsys):
     answers += [[node(8)]] * 10
     assert run(wait=-1) == 2
-    expected = "error: 1 of 2 nodes with 8 GPUs are there after -1 s; see NUM_NODES, NUM_GPUS and WAIT\n"
+    expected = (
+        "error: 1 of 2 nodes with 8 GPUs are there after -1 s; see NUM_NODES, NUM_GPUS and WAIT\n"
+    )
     assert capsys.readouterr().err == expected
 
 
@@ -71,7 +77,9 @@ def test_a_cluster_that_does_not_answer_is_one_line(capsys, monkeypatch):
         (2, 4, 1, False, 1),  # more processes than cores
     ],
 )
-def test_processes_at_work_at_the_same_time_share_the_cores(cores, actors, engines, asynchronous, expected):
+def test_processes_at_work_at_the_same_time_share_the_cores(
+    cores, actors, engines, asynchronous, expected
+):
     args = SimpleNamespace(
         actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=actors),
         vllm=SimpleNamespace(num_engines=engines, tensor_parallel_size=1),
@@ -83,7 +91,10 @@ def test_processes_at_work_at_the_same_time_share_the_cores(cores, actors, engin
 def test_ctrl_c_while_ray_starts_ends_the_run_when_it_is_there(monkeypatch, in_foreground):
     ready, steps = threading.Event(), []
     monkeypatch.setattr(cluster, "start_ray", lambda places, on_cpu: ready.wait())
-    with pytest.raises(KeyboardInterrupt), cluster.starting_ray(configure([], on_cpu=False)) as wait_for_ray:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        cluster.starting_ray(configure([], on_cpu=False)) as wait_for_ray,
+    ):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.05)
         steps.append("imports go on")

@@ -21,7 +21,9 @@ from openrlhf_swap.integration.startup import preflight
 
 def run_of(folder, *flags):
     file = str(ROOT / "scripts" / "train_swap_1gpu.yaml")
-    return configure(["--config", file, "--actor.model_name_or_path", str(folder), *flags], on_cpu=False)
+    return configure(
+        ["--config", file, "--actor.model_name_or_path", str(folder), *flags], on_cpu=False
+    )
 
 
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
@@ -53,7 +55,9 @@ def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason,
     assert not (padded.ds.packing_samples or padded.train.dynamic_batch_enable)
     (line,) = capsys.readouterr().out.splitlines()
     rows = "(--rollout.micro_batch_size 1, --train.micro_batch_size 4)"
-    assert line.startswith(f"[swap] responses are padded instead of packed {rows}: {tmp_path} {reason}")
+    assert line.startswith(
+        f"[swap] responses are padded instead of packed {rows}: {tmp_path} {reason}"
+    )
     assert preflight.settle_packing(unpacked := run_of(tmp_path, *PADDED)) is unpacked
 
 
@@ -65,7 +69,9 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
     tokenizer.save_pretrained(tmp_path)
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
     assert is_vlm_model(str(tmp_path))
-    with pytest.raises(ConfigError, match=r"a multimodal model .* give a checkpoint of its language model alone"):
+    with pytest.raises(
+        ConfigError, match=r"a multimodal model .* give a checkpoint of its language model alone"
+    ):
         preflight.check_model(str(tmp_path), 100)
 
 
@@ -77,7 +83,9 @@ def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
         for asked in ("sdpa", attention.FLASH):
             attention.implementation.cache_clear()
             assert attention.implementation(asked, str(tmp_path)) == "eager"
-            assert f"eager, because the code of {tmp_path} has no {asked}" in attention.summary(asked, str(tmp_path))
+            assert f"eager, because the code of {tmp_path} has no {asked}" in attention.summary(
+                asked, str(tmp_path)
+            )
     attention.implementation.cache_clear()
 
 
@@ -96,7 +104,10 @@ def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes,
     if taken:
         preflight.check_heads(run_of(tmp_path))
     else:
-        with pytest.raises(ConfigError, match="have 16 dimensions, which vLLM does not take on a CPU: use a model wi"):
+        with pytest.raises(
+            ConfigError,
+            match="have 16 dimensions, which vLLM does not take on a CPU: use a model wi",
+        ):
             preflight.check_heads(run_of(tmp_path))
 
 
@@ -106,7 +117,10 @@ def test_weights_that_are_cut_short_are_refused(tmp_path):
     preflight.check_weights("--actor.model_name_or_path", str(tmp_path))
     for size in (weights.stat().st_size - 1, 100, 4, 0):
         os.truncate(weights, size)
-        with pytest.raises(ConfigError, match=r"--actor.model_name_or_path is .*, whose model.safetensors is broken"):
+        with pytest.raises(
+            ConfigError,
+            match=r"--actor.model_name_or_path is .*, whose model.safetensors is broken",
+        ):
             preflight.check_weights("--actor.model_name_or_path", str(tmp_path))
 
 
@@ -127,7 +141,11 @@ def test_main_memory_that_does_not_hold_what_is_pinned_is_one_line():
 
 def test_the_memory_that_a_run_pins_is_the_plans(arguments):
     args = copy.deepcopy(arguments)
-    args.actor.model_name_or_path, args.actor.num_gpus_per_node, args.vllm.num_engines = R1 + "1.5B", 8, 8
+    args.actor.model_name_or_path, args.actor.num_gpus_per_node, args.vllm.num_engines = (
+        R1 + "1.5B",
+        8,
+        8,
+    )
     args.train.colocate_all = args.vllm.enable_sleep = args.ds.enable_sleep = True
     args.data.max_len = 14_000
     run = SimpleNamespace(args=args, method=SwapConfig(), run=RunConfig())
@@ -139,28 +157,56 @@ def test_the_memory_that_a_run_pins_is_the_plans(arguments):
 
 
 @pytest.mark.parametrize(("colocate_all", "needed"), [(True, 2), (False, 4)])
-def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch, colocate_all, needed):
-    flags = ["--actor.model_name_or_path", str(POLICY), "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
+def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
+    monkeypatch, colocate_all, needed
+):
+    flags = [
+        "--actor.model_name_or_path",
+        str(POLICY),
+        "--actor.num_gpus_per_node",
+        "2",
+        "--vllm.num_engines",
+        "2",
+    ]
     run = configure([*flags, *["--train.colocate_all"] * colocate_all], on_cpu=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: needed - 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(ConfigError, match=f"^the run takes {needed} GPUs .* but {needed - 1} are here"):
+    with pytest.raises(
+        ConfigError, match=f"^the run takes {needed} GPUs .* but {needed - 1} are here"
+    ):
         preflight.check_gpus(run)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert preflight.check_gpus(run) is run
 
 
 SHARED = ["--actor.model_name_or_path", R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep"]
-SHARED += ["--vllm.gpu_memory_utilization", "0.7", "--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
+SHARED += [
+    "--vllm.gpu_memory_utilization",
+    "0.7",
+    "--data.max_len",
+    "14000",
+    "--rollout.max_new_tokens",
+    "12000",
+]
 LEAVES = "the optimizer leaves the GPU while vLLM generates:"
 
 
 @pytest.mark.parametrize(
     ("flags", "gpu", "sleeps", "says"),
     [
-        (["--ds.enable_sleep"], 80, False, "the optimizer stays on the GPU, which holds it beside vLLM with"),
+        (
+            ["--ds.enable_sleep"],
+            80,
+            False,
+            "the optimizer stays on the GPU, which holds it beside vLLM with",
+        ),
         (["--ds.enable_sleep"], 24, True, LEAVES + " both do not fit into 24.0"),
-        (["--ds.enable_sleep", "--actor.model_name_or_path", "no/model"], 80, True, LEAVES + " --actor.model_name"),
+        (
+            ["--ds.enable_sleep", "--actor.model_name_or_path", "no/model"],
+            80,
+            True,
+            LEAVES + " --actor.model_name",
+        ),
         ([], 24, False, ""),
     ],
 )

@@ -106,7 +106,13 @@ SETTINGS = {
 @pytest.mark.parametrize("flags", SETTINGS)
 def test_contradictory_settings(capsys, tmp_path, prompts_file, flags):
     out = tmp_path / "out"
-    given = ["--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out), *flags.split()]
+    given = [
+        "--data.prompt_dataset",
+        str(prompts_file),
+        "--swap.output_dir",
+        str(out),
+        *flags.split(),
+    ]
     status, line = run_main(capsys, *given)
     assert status == 2
     assert line.startswith("error: " + SETTINGS[flags])
@@ -117,7 +123,9 @@ def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prom
     model = tmp_path / "model"
     shutil.copytree(POLICY, model)
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+    (model / "config.json").write_text(
+        json.dumps({**config, "auto_map": {"AutoModelForCausalLM": "evil.Model"}})
+    )
     changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
     status, error = run_main(capsys, **changes)
     assert status == 2
@@ -126,7 +134,9 @@ def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prom
 
 def test_no_usable_row_is_an_error(capsys, tmp_path):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": ""}])
-    status, line = run_main(capsys, "--data.prompt_dataset", path, "--swap.output_dir", str(tmp_path / "out"))
+    status, line = run_main(
+        capsys, "--data.prompt_dataset", path, "--swap.output_dir", str(tmp_path / "out")
+    )
     assert status == 2
     assert "of which no row can be used: 1 with an empty answer" in line
 
@@ -134,7 +144,10 @@ def test_no_usable_row_is_an_error(capsys, tmp_path):
 def test_another_openrlhf_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.12.0")
     assert run_command(train.main, ["--swap.verbose"]) == 2
-    assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in capsys.readouterr().err
+    assert (
+        "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2"
+        in capsys.readouterr().err
+    )
 
 
 def test_help_explains_both_parsers():
@@ -148,7 +161,9 @@ def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
     flags = ["--ckpt.path", str(tmp_path / "checkpoints")]
     status, error = run_main(capsys, "--data.prompt_dataset", str(prompts_file), *flags)
     assert status == 2
-    assert error.startswith(f"error: --ckpt.path is {tmp_path / 'checkpoints'}, which holds checkpoint global_step2")
+    assert error.startswith(
+        f"error: --ckpt.path is {tmp_path / 'checkpoints'}, which holds checkpoint global_step2"
+    )
     assert "give --ckpt.load_enable to resume from it, or another --ckpt.path" in error
     assert checkpoints.newest(tmp_path / "checkpoints") == "global_step2"
 
@@ -156,39 +171,67 @@ def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
 def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file, monkeypatch):
     started = []
     monkeypatch.setattr(train, "_train", lambda *words: started.append(words))
-    output = ["--swap.verbose", "--swap.output_dir", str(tmp_path / "out"), "--data.prompt_dataset", str(prompts_file)]
+    output = [
+        "--swap.verbose",
+        "--swap.output_dir",
+        str(tmp_path / "out"),
+        "--data.prompt_dataset",
+        str(prompts_file),
+    ]
     (tmp_path / "out").mkdir()
 
     def start(*flags):
-        status = run_command(train.main, [*(word for pair in GOOD.items() for word in pair), *output, *flags])
+        status = run_command(
+            train.main, [*(word for pair in GOOD.items() for word in pair), *output, *flags]
+        )
         return status, len(started), "is finished" in capsys.readouterr().out
 
     assert start() == (0, 1, False)
     assert start("--ckpt.load_enable") == (0, 1, True)
     assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, False)
     assert start("--ckpt.load_enable", "--train.num_episodes", "2") == (0, 2, True)
-    assert start("--ckpt.load_enable") == (0, 3, False)  # another command trains again: it ended elsewhere
+    assert start("--ckpt.load_enable") == (
+        0,
+        3,
+        False,
+    )  # another command trains again: it ended elsewhere
     assert start() == (0, 4, False)
 
 
-def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(capsys, tmp_path, prompts_file):
+def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(
+    capsys, tmp_path, prompts_file
+):
     """The remedy takes the warning away, and OpenRLHF gets rendered prompts."""
     model = tmp_path / "model"
     shutil.copytree(POLICY, model)
     settings = json.loads((model / "tokenizer_config.json").read_text())
-    settings["chat_template"] = "{{ messages[0].content }}<think>{{ '\n' if enable_thinking else '\n</think>\n' }}"
+    settings["chat_template"] = (
+        "{{ messages[0].content }}<think>{{ '\n' if enable_thinking else '\n</think>\n' }}"
+    )
     (model / "tokenizer_config.json").write_text(json.dumps(settings))
     (model / "chat_template.jinja").unlink(missing_ok=True)
-    flags = {**GOOD, "--actor.model_name_or_path": str(model), "--data.prompt_dataset": str(prompts_file)}
-    flags |= {"--swap.output_dir": str(tmp_path / "out"), "--ckpt.path": str(tmp_path / "out" / "checkpoints")}
+    flags = {
+        **GOOD,
+        "--actor.model_name_or_path": str(model),
+        "--data.prompt_dataset": str(prompts_file),
+    }
+    flags |= {
+        "--swap.output_dir": str(tmp_path / "out"),
+        "--ckpt.path": str(tmp_path / "out" / "checkpoints"),
+    }
     words = [*(word for pair in flags.items() for word in pair), "--data.apply_chat_template"]
     closed = resolve_run(configure(words, on_cpu=True)).args.data
     said = capsys.readouterr().out
     remedy = """--data.chat_template_kwargs '{"enable_thinking": true}'"""
-    assert "warning: the chat template closes the thought, but swap scores its steps" in said and remedy in said
+    assert (
+        "warning: the chat template closes the thought, but swap scores its steps" in said
+        and remedy in said
+    )
     assert closed.apply_chat_template
     words += ["--data.chat_template_kwargs", '{"enable_thinking": true}']
     opened = resolve_run(configure(words, on_cpu=True)).args.data
     assert "closes the thought" not in capsys.readouterr().out
     assert (opened.apply_chat_template, opened.chat_template_kwargs) == (False, None)
-    assert all(row["problem"].endswith("<think>\n") for row in read_rows(Path(opened.prompt_dataset)))
+    assert all(
+        row["problem"].endswith("<think>\n") for row in read_rows(Path(opened.prompt_dataset))
+    )

@@ -22,7 +22,9 @@ from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_tem
 
 def data_arguments(path, **changes):
     argv = [word for flag, value in GOOD.items() for word in (flag, value)]
-    args = configure([*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"], on_cpu=True).args
+    args = configure(
+        [*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"], on_cpu=True
+    ).args
     vars(args.data).update(changes)
     return args
 
@@ -53,20 +55,34 @@ def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
     assert read(kept) == [rows[0], rows[4]]
     report = capsys.readouterr().out
     assert "2 of 5 rows usable" in report
-    for reason in ("1 with a prompt of more than 80 tokens", "1 with an empty answer", "1 with an empty problem"):
+    for reason in (
+        "1 with a prompt of more than 80 tokens",
+        "1 with an empty answer",
+        "1 with an empty problem",
+    ):
         assert reason in report
 
 
 def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tokenizer):
     row = json.dumps({"problem": "What is 100 + 100?", "answer": "200"}).encode()
-    bad = [b'{"problem": "caf\xe9"}', b"\0" * 64, b'{"problem": "\\ud800", "answer": "1"}', b'{"problem"']
+    bad = [
+        b'{"problem": "caf\xe9"}',
+        b"\0" * 64,
+        b'{"problem": "\\ud800", "answer": "1"}',
+        b'{"problem"',
+    ]
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
     kept = usable(str(path), tokenizer, tmp_path / "out")
     assert read(kept) == [json.loads(row)] * 2
     report = capsys.readouterr().out
-    assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9 at position 17" in report
-    assert "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
+    assert (
+        f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9 at position 17"
+        in report
+    )
+    assert (
+        "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
+    )
     assert "2 of 2 rows usable" in report
     path.write_bytes(b"\n".join(bad))
     with pytest.raises(DataError, match="which cannot be read: row 1: not UTF-8"):
@@ -84,12 +100,18 @@ def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path,
     assert "1 with an empty problem, or one that is neither text nor a chat" in report
     assert "1 with a chat that ends with the assistant's turn" in report
     for keys in ("role, content", "role, text"):
-        assert f"1 with a chat whose messages are no texts with role and content (they have {keys})" in report
+        assert (
+            f"1 with a chat whose messages are no texts with role and content (they have {keys})"
+            in report
+        )
 
 
 LAYOUTS = {
     "content parts": [
-        {"role": "user", "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": "1?"}]}
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": "1?"}],
+        }
     ],
     "ShareGPT": [{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is 1."}],
 }
@@ -99,13 +121,17 @@ LAYOUTS = {
 def test_other_layouts_of_chats_are_read(tmp_path, tokenizer, layout):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS[layout], "answer": "1"}] * 2)
     kept = usable(path, tokenizer, tmp_path / "out")
-    assert [row["problem"] for row in read(kept)] == [[{"role": "user", "content": "What is\n1?"}]] * 2
+    assert [row["problem"] for row in read(kept)] == [
+        [{"role": "user", "content": "What is\n1?"}]
+    ] * 2
 
 
 def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS["ShareGPT"], "answer": "1"}] * 2)
     args = data_arguments(path, apply_chat_template=False)
-    with pytest.raises(DataError, match=r"2 with a chat as its prompt, which needs --data\.apply_chat_template"):
+    with pytest.raises(
+        DataError, match=r"2 with a chat as its prompt, which needs --data\.apply_chat_template"
+    ):
         write(args, tokenizer, tmp_path / "out")
 
 
@@ -118,14 +144,22 @@ def test_integers_of_any_size_become_their_text(tmp_path, tokenizer):
 
 @pytest.mark.parametrize("grader", ["regex:x", "support.verifiers:nearness", "math"])
 def test_answers_are_cleaned_whatever_the_grader(tmp_path, tokenizer, grader):
-    rows = [{"problem": "What is 100 + 100?", "answer": answer} for answer in (200.0, '["0200"]', "so\n#### 200")]
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": answer}
+        for answer in (200.0, '["0200"]', "so\n#### 200")
+    ]
     path = rows_file(tmp_path / "rows.jsonl", rows)
     kept = write(data_arguments(path), tokenizer, tmp_path / "out", grader=grader)
     assert [Reference.parse(row["answer"]).answer for row in read(kept)] == ["200"] * 3
 
 
-def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(tmp_path, tokenizer, capsys):
-    rows = [{"problem": f"What is {n}?", "answer": answer} for n, answer in enumerate(("1", "None", "It is 2"))]
+def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(
+    tmp_path, tokenizer, capsys
+):
+    rows = [
+        {"problem": f"What is {n}?", "answer": answer}
+        for n, answer in enumerate(("1", "None", "It is 2"))
+    ]
     args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows), batch_size=1)
 
     def answers(grader, keeps):
@@ -136,11 +170,17 @@ def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_
     assert "warning" not in capsys.readouterr().out
     assert answers("support.verifiers:nearness", False) == ["1", "None", "It is 2"]
     warning = "1 with a placeholder as its answer, such as 'proof' or 'N/A', 1 with a sentence as its answer; steps "
-    assert f"[swap] warning: rows kept for support.verifiers:nearness: {warning}" in capsys.readouterr().out
+    assert (
+        f"[swap] warning: rows kept for support.verifiers:nearness: {warning}"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
-    rows = [{"problem": f"What is 100 + {n}?", "answer": answer} for n, answer in enumerate(("1", " ", "3"))]
+    rows = [
+        {"problem": f"What is 100 + {n}?", "answer": answer}
+        for n, answer in enumerate(("1", " ", "3"))
+    ]
     path = rows_file(tmp_path / "rows.jsonl", rows)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     first = read(usable(path, tokenizer, tmp_path / "out"))
@@ -149,11 +189,17 @@ def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rows[1]["answer"] = "2"  # another row is checked
-    assert len(read(usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "new"))) == 3
+    assert (
+        len(read(usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "new")))
+        == 3
+    )
 
 
 def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, tokenizer):
-    rows = [{"problem": f"What is 100 + {n}?", "answer": answer} for n, answer in enumerate(("", None, "#### 102"))]
+    rows = [
+        {"problem": f"What is 100 + {n}?", "answer": answer}
+        for n, answer in enumerate(("", None, "#### 102"))
+    ]
     path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
     args = data_arguments("unused")
     args.eval.dataset = path
@@ -188,7 +234,9 @@ What is 7?,7,2020-01-06
 @pytest.fixture
 def all_kept(monkeypatch):
     """Every row is usable: nothing is graded, so no process starts."""
-    monkeypatch.setattr(startup_prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered))
+    monkeypatch.setattr(
+        startup_prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered)
+    )
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
@@ -233,7 +281,9 @@ def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilit
     assert load_prompts(args) == list(theirs)[:6]
 
 
-def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(all_kept, tmp_path, tokenizer):
+def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(
+    all_kept, tmp_path, tokenizer
+):
     path = rows_file(tmp_path / "a.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
     for folder, character in (("lr=1e-6,theta=0.3", ","), ("swap@1", "@"), ("a[1]", "[")):
         output = tmp_path / folder
@@ -283,41 +333,65 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    reasons = startup_prompts.reasons_to_drop(prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
+    reasons = startup_prompts.reasons_to_drop(
+        prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig()
+    )
     assert reasons == [None, startup_prompts.CHANGED_PROMPT]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
-def test_an_evaluation_asks_for_a_budget_where_the_training_does(tmp_path, tokenizer, name, written):
+def test_an_evaluation_asks_for_a_budget_where_the_training_does(
+    tmp_path, tokenizer, name, written
+):
     args = data_arguments("unused", max_len=1000)
-    args.eval.dataset = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
+    args.eval.dataset = rows_file(
+        tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}]
+    )
     kept = write(args, tokenizer, tmp_path / "out", SwapConfig(objective=name), evaluates=True)
     assert ("Think for" in Path(kept).read_text()) == written
 
 
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
-    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "What is 100 + 100?"}]
+    chat = [
+        {"role": "system", "content": "Add."},
+        {"role": "user", "content": "What is 100 + 100?"},
+    ]
     path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
     config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
     kept = write(data_arguments(path, max_len=1000), tokenizer, tmp_path / "out", config)
     system, user = json.loads(Path(kept).read_text())["problem"]
     assert system == chat[0]
-    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(" Think for 7 tokens.")
+    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(
+        " Think for 7 tokens."
+    )
 
 
 def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokenizer):
-    rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}, {"problem": "What?", "answer": " "}]
+    rows = [
+        {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1},
+        {"problem": "What?", "answer": " "},
+    ]
     path = rows_file(tmp_path / "rows.jsonl", rows)
     args = data_arguments(path)
     args.eval.dataset = path
     for evaluates, file in ((False, "prompts.jsonl"), (True, "eval_prompts.jsonl")):
-        kept = write(args, tokenizer, tmp_path / "out", grader="support.verifiers:nearness", evaluates=evaluates)
+        kept = write(
+            args,
+            tokenizer,
+            tmp_path / "out",
+            grader="support.verifiers:nearness",
+            evaluates=evaluates,
+        )
         assert kept == str(tmp_path / "out" / file)
         (row,) = read(kept)
         assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
-        said = "evaluation data: " * evaluates + "1 of 2 rows usable; dropped 1 with an empty answer"
+        said = (
+            "evaluation data: " * evaluates + "1 of 2 rows usable; dropped 1 with an empty answer"
+        )
         assert said in capsys.readouterr().out
-    with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"):
+    with pytest.raises(
+        ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"
+    ):
         write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
 
 
@@ -326,7 +400,9 @@ def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
     rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
     args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
     for grader in ("math", "support.verifiers:nearness"):
-        with pytest.raises(DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"):
+        with pytest.raises(
+            DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"
+        ):
             write(args, tokenizer, tmp_path / "out", grader=grader)
 
 
@@ -352,11 +428,19 @@ def thinking(tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "ending"), [(None, "<think>\n\n</think>\n\n"), ('{"enable_thinking": true}', "<think>\n")]
+    ("arguments", "ending"),
+    [(None, "<think>\n\n</think>\n\n"), ('{"enable_thinking": true}', "<think>\n")],
 )
-def test_openrlhf_renders_with_the_arguments_of_the_chat_template(tmp_path, tokenizer, arguments, ending):
-    """Its own data set reads the prompts that are written, and a template without arguments as it is."""
-    rows = [{"problem": "What is 100 + 100?", "answer": "200"}, {"problem": "What is 1 + 1?", "answer": "2"}]
+def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
+    tmp_path, tokenizer, arguments, ending
+):
+    """Its own data set reads the prompts that are written, and a template without arguments as it
+    is.
+    """
+    rows = [
+        {"problem": "What is 100 + 100?", "answer": "200"},
+        {"problem": "What is 1 + 1?", "answer": "2"},
+    ]
     source = rows_file(tmp_path / "rows.jsonl", rows)
     args, told, plain = data_arguments(source), thinking(tokenizer), thinking(tokenizer)
     args.data.chat_template_kwargs = arguments
@@ -367,4 +451,6 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(tmp_path, toke
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
     assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
     assert [prompt_text(told, row["problem"]) for row in rows] == expected
-    assert closes_thought(plain, "</think>") and closes_thought(told, "</think>") == (arguments is None)
+    assert closes_thought(plain, "</think>") and closes_thought(told, "</think>") == (
+        arguments is None
+    )

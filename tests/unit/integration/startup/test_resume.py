@@ -21,7 +21,9 @@ ROWS = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in range(
 def run_of(folder, rows, **flags):
     given = {flag.removeprefix("--"): value for flag, value in GOOD.items()}
     given |= {"swap.objective": "grpo", "swap.output_dir": folder, "data.prompt_dataset": rows}
-    return configure(as_words({**given, "data.apply_chat_template": True, "ckpt.load_enable": True, **flags}))
+    return configure(
+        as_words({**given, "data.apply_chat_template": True, "ckpt.load_enable": True, **flags})
+    )
 
 
 def write(path, tag, file="states.pt"):
@@ -46,7 +48,9 @@ def start(tmp_path, first):
     shutil.copytree(first / "checkpoints", tmp_path / "checkpoints")
 
     def start(rows=None, **flags):
-        file = str(first / "rows.jsonl") if rows is None else rows_file(tmp_path / "other.jsonl", rows)
+        file = (
+            str(first / "rows.jsonl") if rows is None else rows_file(tmp_path / "other.jsonl", rows)
+        )
         run = run_of(tmp_path, file, **flags)
         if rows is not None:
             resolve_run(run)
@@ -58,7 +62,10 @@ def start(tmp_path, first):
 def test_another_path_to_the_same_model_and_rows_is_no_difference(capsys, tmp_path, start):
     shutil.copytree(POLICY, tmp_path / "moved")
     start(ROWS, **{"actor.model_name_or_path": tmp_path / "moved"})
-    assert f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}" in capsys.readouterr().out
+    assert (
+        f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}"
+        in capsys.readouterr().out
+    )
 
 
 def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(tmp_path, start):
@@ -70,23 +77,37 @@ def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(
             start(**{"actor.model_name_or_path": model})
         line = str(refused.value)
         assert line.startswith(f"--actor.model_name_or_path is {model}")
-        assert f", but the checkpoint in {tmp_path}/checkpoints was written with {POLICY} (SHA-256 " in line
-        assert "; resume with that, or start a new run (another --ckpt.path and --swap.output_dir)" in line
+        assert (
+            f", but the checkpoint in {tmp_path}/checkpoints was written with {POLICY} (SHA-256 "
+            in line
+        )
+        assert (
+            "; resume with that, or start a new run (another --ckpt.path and --swap.output_dir)"
+            in line
+        )
 
 
 def test_a_checkpoint_of_another_hub_model_is_told_by_its_name(tmp_path, start):
     record = Path(tmp_path) / "checkpoints" / "origin.json"
     model = {"name": "Qwen/Qwen2.5-Math-1.5B", "sha256": None}
-    record.write_text(json.dumps({**json.loads(record.read_text()), "--actor.model_name_or_path": model}))
+    record.write_text(
+        json.dumps({**json.loads(record.read_text()), "--actor.model_name_or_path": model})
+    )
     start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-1.5B"})
-    with pytest.raises(ConfigError, match=r"is Qwen/Qwen2\.5-Math-7B, but .* with Qwen/Qwen2\.5-Math-1\.5B; resume"):
+    with pytest.raises(
+        ConfigError, match=r"is Qwen/Qwen2\.5-Math-7B, but .* with Qwen/Qwen2\.5-Math-1\.5B; resume"
+    ):
         start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-7B"})
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        ("swap.objective", "laser_d", r"is 'laser_d', but .* written with 'grpo'; resume with that"),
+        (
+            "swap.objective",
+            "laser_d",
+            r"is 'laser_d', but .* written with 'grpo'; resume with that",
+        ),
         ("actor.num_nodes", 2, r"x --actor\.num_gpus_per_node is 2, but .* written with 1"),
         ("ds.lora.rank", 8, r"is 8, but .* written with 0; resume with that, or start a new run"),
         ("train.enable_ema", True, r"is True, but .* written with False; resume with that"),
