@@ -11,15 +11,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from openrlhf_swap.data.benchmarks import BENCHMARKS
-from openrlhf_swap.evaluation.samples import (
-    graded_benchmarks,
-    graded_samples,
-    read_problems,
-    rows_path,
-)
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
 from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import strip_answer
+
+Floats = NDArray[np.float64]
+Values = dict[str, float]
+RESAMPLES = 10_000
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Measures:
     """
 
     problems: pd.DataFrame
-    values: dict[str, float]  # named measures of all samples
+    values: Values  # named measures of all samples
     samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
     forced: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -41,138 +39,158 @@ Evaluation = dict[str, Measures]
 
 
 def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
-    """Measures of several evaluations, keyed by folder name, or by path where two folders share a
-    name.
-    """
+    """Measures of evaluations, by folder name, or by path where two folders share a name."""
     names = [folder.name for folder in folders]
-    return {
-        folder.name if names.count(folder.name) == 1 else str(folder): measure_evaluation(folder)
-        for folder in folders
-    }
+    evaluations = {}
+    for folder in folders:
+        unique = names.count(folder.name) == 1
+        evaluations[folder.name if unique else str(folder)] = measure_evaluation(folder)
+    return evaluations
 
 
 def measure_evaluation(folder: Path) -> Evaluation:
-    """Measures of every benchmark in an evaluation's folder; raises DataError if there is no graded
-    sample.
+    """Measures of every benchmark in an evaluation's folder: the known ones first, in their order.
+
+    Raises DataError if there is no graded sample.
     """
-    known = list(BENCHMARKS)
-    names = sorted(
-        graded_benchmarks(folder),
-        key=lambda name: known.index(name) if name in known else len(known),
-    )
-    return {name: measure_benchmark(folder, name) for name in names}
+    found = {files.benchmark: files for files in graded_benchmarks(folder)}
+    names = [name for name in BENCHMARKS if name in found]
+    names += [name for name in found if name not in BENCHMARKS]
+    return {name: measure_benchmark(found[name]) for name in names}
 
 
-def measure_benchmark(folder: Path, name: str) -> Measures:
-    """Measures of one benchmark; only numbers of its samples are kept in memory."""
-    rows = pd.DataFrame(
-        [{**sample, **grade, "text": None} for sample, grade in graded_samples(folder, name)]
+def measure_benchmark(files: SampleFiles) -> Measures:
+    """Measures of one benchmark; of its samples only the numbers are kept in memory."""
+    rows = [{**sample, **grade, "text": None} for sample, grade in files.graded()]
+    samples = pd.DataFrame(rows)
+    by_problem = samples.groupby("id", sort=False)
+    problems = by_problem.agg(
+        accuracy=("correct", "mean"),
+        tokens=("tokens", "mean"),
     )
-    forced = read_forced(folder, name)
-    by_problem = rows.groupby("id", sort=False)
-    problems = by_problem.agg(accuracy=("correct", "mean"), tokens=("tokens", "mean")).reset_index(
-        names="problem"
-    )
-    texts = {
-        problem: row.get("problem", problem) for problem, row in read_problems(folder, name).items()
-    }
-    problems["problem"] = [texts.get(problem, problem) for problem in problems["problem"]]
-
-    samples = int(by_problem.size().min())
-    voters = [
-        group.sort_values("sample")[:samples] for _, group in by_problem
-    ]  # k of them, as maj@k says
-    low, high = bootstrap_interval(problems["accuracy"].to_numpy())
-    accuracy, tokens, correct = (
-        problems["accuracy"].mean(),
-        problems["tokens"].mean(),
-        rows["correct"],
-    )
+    problems = problems.reset_index(names="problem")
+    asked = files.problems()
+    texts = [asked.get(key, {}).get("problem", key) for key in problems["problem"]]
+    problems["problem"] = texts
+    forced = read_forced(files)
     values = {
-        "problems": len(problems),
-        "samples": samples,
-        "accuracy": accuracy,
-        "accuracy_low": low,
-        "accuracy_high": high,
-        # The mean of what a verifier gave, where some of it is between 0 and 1.
-        **(
-            {"score": rows["score"].fillna(correct.astype(float)).mean()} if "score" in rows else {}
-        ),
-        f"pass@{samples}": by_problem["correct"]
-        .agg(lambda c: pass_at_k(int(c.sum()), len(c), samples))
-        .mean(),
-        f"maj@{samples}": pd.Series(
-            [majority_is_correct(count_votes(group), list(group["correct"])) for group in voters]
-        ).mean(),
-        "tokens": tokens,
-        "tokens_median": rows["tokens"].median(),
-        "tokens_correct": rows["tokens"][correct].mean(),
-        "tokens_wrong": rows["tokens"][~correct].mean(),
-        "tokens_thinking": rows["thinking_tokens"].mean(),
-        "tokens_answer": (rows["tokens"] - rows["thinking_tokens"]).mean(),
-        "truncated": rows["truncated"].mean(),
-        "unclosed": (rows["thinking_tokens"] == rows["tokens"]).mean(),
-        "accuracy_per_1k_tokens": accuracy / (tokens / 1000),
-        **{
-            f"grader_{status}": (rows["status"] == status).mean()
-            for status in sorted({*rows["status"]} - {"ok"})
-        },
+        **accuracies(samples, problems),
+        **lengths(samples, problems),
+        **shares_by_status(samples),
         **area(forced),
     }
-    return Measures(problems, {name: float(value) for name, value in values.items()}, rows, forced)
+    values = {measure: float(value) for measure, value in values.items()}
+    return Measures(problems, values, samples, forced)
 
 
-def read_forced(folder: Path, name: str) -> pd.DataFrame:
-    """What `eval forced` wrote; without a budget of 0, which has no place on a logarithmic axis."""
-    forced = pd.DataFrame(
-        read_rows(rows_path("forced", folder, name)), columns=["budget", "accuracy"]
-    )
+def accuracies(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
+    """Accuracy with its interval, pass@k and maj@k.
+
+    k is `samples`, the fewest samples that a problem has. `score` is the mean of a verifier's
+    scores, where some lie between 0 and 1.
+    """
+    by_problem = samples.groupby("id", sort=False)
+    k = int(by_problem.size().min())
+    passed = []
+    majorities = []
+    for _, group in by_problem:
+        passed.append(pass_at_k(int(group["correct"].sum()), len(group), k))
+        voters = group.sort_values("sample")[:k]
+        majorities.append(majority_is_correct(count_votes(voters), list(voters["correct"])))
+    low, high = bootstrap_interval(problems["accuracy"].to_numpy())
+    values = {
+        "problems": len(problems),
+        "samples": k,
+        "accuracy": problems["accuracy"].mean(),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "pass@k": fmean(passed),
+        "maj@k": fmean(majorities),
+    }
+    if "score" in samples:
+        values["score"] = samples["score"].fillna(samples["correct"].astype(float)).mean()
+    return values
+
+
+def lengths(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
+    """Tokens of responses and of their parts, and the shares of responses that do not end."""
+    tokens = samples["tokens"]
+    thinking = samples["thinking_tokens"]
+    correct = samples["correct"]
+    mean = problems["tokens"].mean()
+    return {
+        "tokens": mean,
+        "tokens_median": tokens.median(),
+        "tokens_correct": tokens[correct].mean(),
+        "tokens_wrong": tokens[~correct].mean(),
+        "tokens_thinking": thinking.mean(),
+        "tokens_answer": (tokens - thinking).mean(),
+        "truncated": samples["truncated"].mean(),
+        "unclosed": (thinking == tokens).mean(),
+        "accuracy_per_1k_tokens": problems["accuracy"].mean() / (mean / 1000),
+    }
+
+
+def shares_by_status(samples: pd.DataFrame) -> Values:
+    """The share of the samples with each status of the grader but `ok`."""
+    shares = samples["status"].value_counts(normalize=True).drop("ok", errors="ignore")
+    return {f"grader_{status}": share for status, share in shares.sort_index().items()}
+
+
+def read_forced(files: SampleFiles) -> pd.DataFrame:
+    """The accuracies that `eval forced` wrote.
+
+    A budget of 0 is left out: it has no place on a logarithmic axis.
+    """
+    forced = pd.DataFrame(files.rows("forced"), columns=["budget", "accuracy"])
     return forced[forced["budget"] > 0]
 
 
-def area(forced: pd.DataFrame) -> dict[str, float]:
-    """The area under the accuracy curve over budgets of thought, and their range; {} for less than
-    two budgets.
+def area(forced: pd.DataFrame) -> Values:
+    """The area under the accuracy curve over budgets of thought, and their range.
+
+    There is none, {}, for less than two budgets.
     """
     budgets = forced["budget"]
     if budgets.nunique() < 2:
         return {}
     under = area_under(budgets.tolist(), forced["accuracy"].tolist())
-    return {"area": under, "budget_least": budgets.min(), "budget_most": budgets.max()}
+    return {
+        "area": under,
+        "budget_least": budgets.min(),
+        "budget_most": budgets.max(),
+    }
 
 
 def count_votes(group: pd.DataFrame) -> list[str | None]:
     """The vote of each sample of a problem: answers that the grader finds equal have the same.
 
-    Right ones were all found equal. Wrong ones are compared where they could outnumber the right
-    ones together; by text alone everywhere else, as nothing depends on it.
+    The grader found all right answers equal. Wrong answers are compared where they could outnumber
+    the right ones together; everywhere else by text alone, because nothing depends on it.
     """
     votes = [None if pd.isna(answer) else strip_answer(answer) for answer in group["answer"]]
-    right = next(
-        (v for v, correct in zip(votes, group["correct"], strict=True) if correct and v), None
-    )
-    votes = [
-        right if correct and v else v for v, correct in zip(votes, group["correct"], strict=True)
-    ]
-    wrong = [v for v in votes if v and v != right]
+    graded = list(zip(votes, group["correct"], strict=True))
+    right = next((vote for vote, correct in graded if correct and vote), None)
+    votes = [right if correct and vote else vote for vote, correct in graded]
+    wrong = [vote for vote in votes if vote and vote != right]
     if right is None or len(wrong) < votes.count(right):
         return votes
-    same: dict[str, str] = {}  # a wrong vote -> the first one that is equal
-    for text in dict.fromkeys(wrong):
-        others = dict.fromkeys(same.values())
-        same[text] = next(
-            (other for other in others if grade_answer(f"\\boxed{{{text}}}", other).correct), text
-        )
-    return [same.get(v, v) if v else v for v in votes]
+    first_equal: dict[str | None, str] = {}
+    for vote in dict.fromkeys(wrong):
+        kinds = dict.fromkeys(first_equal.values())
+        equal = (kind for kind in kinds if grade_answer(f"\\boxed{{{vote}}}", kind).correct)
+        first_equal[vote] = next(equal, vote)
+    return [first_equal.get(vote, vote) for vote in votes]
 
 
-Floats = NDArray[np.float64]
-RESAMPLES = 10_000
+def pass_at_k(
+    correct: int,
+    samples: int,
+    k: int,
+) -> float:
+    """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k).
 
-
-def pass_at_k(correct: int, samples: int, k: int) -> float:
-    """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k);
-    ValueError for k > n.
+    Raises ValueError for k > n.
     """
     if not 1 <= k <= samples:
         raise ValueError(f"k is {k}; use 1 to {samples}, the number of samples")
@@ -180,44 +198,55 @@ def pass_at_k(correct: int, samples: int, k: int) -> float:
 
 
 def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
-    """1 if the most frequent answer is correct, else 0; for a tie, the share of the tied answers
-    that is correct.
+    """1 if the most frequent answer is correct, else 0; in a tie, the share that is correct.
 
     Answers are compared as they are given, see `count_votes`. A missing answer (None) has no vote.
     """
     winners = multimode(answer for answer in answers if answer is not None)
-    correct_answers = {
-        answer for answer, is_correct in zip(answers, correct, strict=True) if is_correct
-    }
-    return fmean(answer in correct_answers for answer in winners) if winners else 0.0
+    if not winners:
+        return 0.0
+    right = {answer for answer, good in zip(answers, correct, strict=True) if good}
+    return fmean(answer in right for answer in winners)
 
 
-def bootstrap_interval(values: Floats, level: float = 0.95, seed: int = 0) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of (P,) values, resampling problems, at a
-    confidence level.
+def bootstrap_interval(
+    values: Floats,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of (P,) values, at a confidence level.
+
+    Problems are drawn with replacement, so their counts are multinomial.
     """
     problems = len(values)
-    # Problems are drawn with replacement, so their counts are multinomial.
+    chances = np.full(problems, 1 / problems)
     counts = np.random.default_rng(seed).multinomial(
-        problems, np.full(problems, 1 / problems), size=RESAMPLES
+        problems,
+        chances,
+        size=RESAMPLES,
     )
-    low, high = np.quantile(counts @ values / problems, [(1 - level) / 2, (1 + level) / 2])
+    tail = (1 - level) / 2
+    low, high = np.quantile(counts @ values / problems, [tail, 1 - tail])
     return float(low), float(high)
 
 
 def area_under(budgets: Sequence[int], accuracies: Sequence[float]) -> float:
-    """Mean height of an accuracy curve over budgets on a logarithmic axis, between the smallest and
-    the largest one.
+    """Mean height of an accuracy curve over budgets on a logarithmic axis.
 
-    Between two budgets the curve is a straight line on that axis. Needs at least two different
-    budgets above 0.
+    The axis runs from the smallest budget to the largest, and the curve is a straight line between
+    two budgets. It needs at least two different budgets above 0.
     """
-    points = sorted(zip(budgets, accuracies, strict=True))
-    x, y = np.log([budget for budget, _ in points]), np.array([accuracy for _, accuracy in points])
-    return float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2) / (x[-1] - x[0]))
+    points = np.array(sorted(zip(budgets, accuracies, strict=True)), dtype=float)
+    x, y = np.log(points[:, 0]), points[:, 1]
+    middles = (y[1:] + y[:-1]) / 2
+    return float(np.diff(x) @ middles / (x[-1] - x[0]))
 
 
-def paired_difference(first: Floats, second: Floats, seed: int = 0) -> tuple[float, float, float]:
+def paired_difference(
+    first: Floats,
+    second: Floats,
+    seed: int = 0,
+) -> tuple[float, float, float]:
     """Mean of second - first over the same problems, and its 95% interval."""
     difference = second - first
     return float(difference.mean()), *bootstrap_interval(difference, seed=seed)

@@ -13,7 +13,6 @@ from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
 
-import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
@@ -29,34 +28,66 @@ from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, read_settings
 from openrlhf_swap.runs.provenance import shown
 
 PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
+PAPER_TITLE = "accuracy % / tokens as reported in the paper, and their averages; not measured here"
+# The title of a column -> its cell, filled with a benchmark's measures.
 COLUMNS = {
-    "accuracy": "pass@1 %",
-    "interval": "95%",
-    "tokens": "tokens",
-    "tokens_median": "median",
-    "tokens_correct": "correct",
-    "tokens_wrong": "wrong",
-    "tokens_thinking": "thinking",
-    "tokens_answer": "answer",
-    "truncated": "cut off %",
-    "accuracy_per_1k_tokens": "acc./1k",
-    "pass@k": "pass@k %",
-    "maj@k": "maj@k %",
+    "pass@1 %": "{accuracy}",
+    "95%": "{accuracy_low}-{accuracy_high}",
+    "tokens": "{tokens}",
+    "median": "{tokens_median}",
+    "correct": "{tokens_correct}",
+    "wrong": "{tokens_wrong}",
+    "thinking": "{tokens_thinking}",
+    "answer": "{tokens_answer}",
+    "cut off %": "{truncated}",
+    "acc./1k": "{accuracy_per_1k_tokens}",
+    "pass@k %": "{pass@k} (k={samples})",
+    "maj@k %": "{maj@k}",
 }
-AREA = {"area": "area %"}  # of evaluations with budgets of thought
+# Of evaluations with budgets of thought, outside of which an area says nothing.
+AREA = {"area %": "{area} ({budget_least}-{budget_most})"}
+COUNTS = (
+    "tokens",
+    "budget",
+    "problems",
+    "samples",
+)  # measures that are no shares
+DIFFERENCE = [
+    "difference",
+    "benchmark",
+    "problems",
+    "pass@1, points (95%)",
+    "tokens (95%)",
+]
+# A format -> tabulate's name for it.
+FORMATS = {
+    "terminal": "plain",
+    "markdown": "github",
+    "latex": "latex_booktabs",
+    "csv": "",
+}
+Cells = list[list[str]]
+Runs = Mapping[str, Evaluation]
 
 
 def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = Parser("openrlhf-swap eval report", __doc__)
     parser.add_argument(
-        "folders", type=Path, nargs="+", help="folders of evaluations; the baseline first"
+        "folders",
+        type=Path,
+        nargs="+",
+        help="folders of evaluations; the baseline first",
     )
     parser.add_argument(
-        "--format", choices=["terminal", "markdown", "latex", "csv"], default="terminal"
+        "--format",
+        choices=FORMATS,
+        default="terminal",
     )
     parser.add_argument(
-        "--paper", choices=["1.5B", "7B"], help="also print the paper's numbers, marked as such"
+        "--paper",
+        choices=["1.5B", "7B"],
+        help="also print the paper's numbers, marked as such",
     )
     args = parser.parse_args(argv)
     runs = measure_evaluations(args.folders)
@@ -71,140 +102,147 @@ def main(argv: list[str]) -> None:
 
 
 def settings_that_differ(folders: Sequence[Path]) -> list[str]:
-    """Settings that differ between evaluations, apart from those of the model and the seed: one
-    line each.
-    """
-    runs = {folder: settings for folder in folders if (settings := read_settings(folder))}
+    """One line for each setting that differs, apart from those of the model and the seed."""
+    runs = {folder: read_settings(folder) for folder in folders}
     warnings = []
     for name in SETTINGS:
-        values = {folder: run[name] for folder, run in runs.items()}
-        if name not in ("model", "seed", "end_of_thought") and len(set(values.values())) > 1:
+        if name in ("model", "seed", "end_of_thought"):
+            continue
+        values = {folder: settings[name] for folder, settings in runs.items() if settings}
+        if len(set(values.values())) > 1:
             listed = ", ".join(f"{shown(value)} in {folder}" for folder, value in values.items())
             warnings.append(f"{flag_of(name)} is {listed}: do not compare them")
     return warnings
 
 
-def evaluation_table(runs: Mapping[str, Evaluation], style: str) -> str:
-    """A table of evaluations, by name, for `style`: terminal, markdown, latex or csv (all
-    measures).
+def evaluation_table(runs: Runs, style: str) -> str:
+    """A table of evaluations, by name, in one of FORMATS; csv has all measures."""
+    if style != "csv":
+        return _table(*evaluation_cells(runs), style)
+    lines = []
+    for run, benchmarks in runs.items():
+        for name, measured in benchmarks.items():
+            lines.append({"evaluation": run, "benchmark": name, **measured.values})
+    return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
+
+
+def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[list[str], Cells]:
+    """Header and rows of the table; `chosen` are its columns.
+
+    There is one row per evaluation and benchmark, and one for the average over several. An
+    evaluation that lacks a benchmark of the others has no average, which would not be comparable.
     """
-    if style == "csv":
-        lines = [
-            {"evaluation": run, "benchmark": name, **measured.values}
-            for run, measures in runs.items()
-            for name, measured in measures.items()
-        ]
-        return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
-    return _table(*evaluation_cells(runs), style)
-
-
-def evaluation_cells(
-    runs: Mapping[str, Evaluation], chosen: Mapping[str, str] = COLUMNS
-) -> tuple[list[str], list[list[str]]]:
-    """Header and rows of the table: one row per evaluation and benchmark, and one for the average
-    over several.
-
-    An evaluation that lacks a benchmark of the others has no average, which would not be
-    comparable. `chosen` are the measures that it has, by column.
-    """
-    names = list(dict.fromkeys(chain.from_iterable(runs.values())))
-    has_areas = any(
-        "area" in measured.values for measures in runs.values() for measured in measures.values()
+    names = set(chain.from_iterable(runs.values()))
+    measured = chain.from_iterable(benchmarks.values() for benchmarks in runs.values())
+    has_areas = any("area" in each.values for each in measured)
+    columns = (
+        {
+            **chosen,
+            **AREA,
+        }
+        if has_areas
+        else chosen
     )
-    columns = {**chosen, **(AREA if has_areas else {})}
-    rows: list[list[str]] = []
-    for run, measures in runs.items():
-        for name in measures:
-            cells = _cells(measures[name].values)
+    rows: Cells = []
+    for run, benchmarks in runs.items():
+        for name, each in benchmarks.items():
+            problems = f"{each.values['problems']:.0f}"
             rows.append(
-                [run, title_of(name), cells["problems"], *(cells.get(key, "") for key in columns)]
+                [
+                    run,
+                    title_of(name),
+                    problems,
+                    *_cells(each.values, columns),
+                ]
             )
-        if len(names) > 1 and measures.keys() >= set(names):
-            averaged = ("accuracy", "tokens")
-            cells = _texts(
-                {key: fmean(each.values[key] for each in measures.values()) for key in averaged}
+        if len(names) > 1 and names <= benchmarks.keys():
+            means = {}
+            for key in ("accuracy", "tokens"):
+                means[key] = fmean(each.values[key] for each in benchmarks.values())
+            rows.append(
+                [
+                    run,
+                    "Average",
+                    "",
+                    *_cells(means, columns),
+                ]
             )
-            rows.append([run, "Average", "", *(cells.get(key, "") for key in columns)])
-    return ["evaluation", "benchmark", "problems", *columns.values()], rows
+    return [
+        "evaluation",
+        "benchmark",
+        "problems",
+        *columns,
+    ], rows
 
 
-def _cells(values: Mapping[str, float]) -> dict[str, str]:
-    """A benchmark's cells; an area with its budgets, outside of which it says nothing."""
-    cells = _texts(values)
-    k = f"{values['samples']:.0f}"
-    cells |= {"pass@k": f"{cells[f'pass@{k}']} (k={k})", "maj@k": cells[f"maj@{k}"]}
-    cells["interval"] = f"{cells['accuracy_low']}-{cells['accuracy_high']}"
-    if "area" in cells:
-        cells["area"] += f" ({cells['budget_least']}-{cells['budget_most']})"
+def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:
+    """The cells of measures: counts without decimals, shares in percent.
+
+    A cell is empty if its measures are missing.
+    """
+    texts = {}
+    for name, value in values.items():
+        texts[name] = f"{value:.0f}" if name.startswith(COUNTS) else f"{100 * value:.1f}"
+    cells = []
+    for cell in columns.values():
+        try:
+            cells.append(cell.format_map(texts))
+        except KeyError:
+            cells.append("")
     return cells
 
 
-def _texts(values: Mapping[str, float]) -> dict[str, str]:
-    """Measures as texts: shares are given in percent."""
-    return {
-        key: f"{value:.0f}"
-        if key.startswith(("tokens", "budget", "problems"))
-        else f"{100 * value:.1f}"
-        for key, value in values.items()
-    }
+def difference_cells(runs: Runs) -> tuple[list[str], Cells, list[str]]:
+    """Header and rows of each evaluation minus each earlier one, on the problems they share.
 
-
-def difference_cells(
-    runs: Mapping[str, Evaluation],
-) -> tuple[list[str], list[list[str]], list[str]]:
-    """Header and rows: each evaluation minus each earlier one, on the problems they share; a note
-    where it is none.
+    The third value has a note for each pair that shares no problem of a benchmark.
     """
     rows, notes = [], []
     for (earlier, first), (later, second) in combinations(runs.items(), 2):
-        for name in (name for name in second if name in first):
-            if cells := _difference(first[name], second[name]):
+        for name in second:
+            if name not in first:
+                continue
+            cells = _difference(first[name], second[name])
+            if cells:
                 rows.append([f"{later} - {earlier}", title_of(name), *cells])
             else:
-                pair = f"{later} and {earlier}"
-                notes.append(
-                    f"no difference on {title_of(name)}: {pair} share no problem of the same text"
-                )
-    return (
-        ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"],
-        rows,
-        notes,
-    )
+                shared = f"{later} and {earlier} share no problem of the same text"
+                notes.append(f"no difference on {title_of(name)}: {shared}")
+    return DIFFERENCE, rows, notes
 
 
-def difference_tables(runs: Mapping[str, Evaluation], style: str) -> list[str]:
+def difference_tables(runs: Runs, style: str) -> list[str]:
     """The differences as a table, and the notes."""
     header, rows, notes = difference_cells(runs)
-    return [*([_table(header, rows, style)] if rows else []), *notes]
+    return [_table(header, rows, style), *notes] if rows else notes
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:
-    """Cells of the shared problems and of second minus first in accuracy and tokens; [] if none are
-    shared.
+    """Cells of the shared problems and of second minus first in accuracy and tokens.
 
-    Problems are the same if their texts are, apart from white space: those of the hub and of a
-    local copy differ in their ids.
+    Problems are the same if their texts are, apart from white space: the hub and a local copy give
+    a problem different ids. Without a shared problem there are no cells.
     """
-    there, here = (
-        measured.problems.assign(
-            text=["".join(text.split()) for text in measured.problems["problem"]]
-        )
-        for measured in (second, first)
-    )
-    pairs = there.merge(
-        here.drop_duplicates("text", keep="last"), on="text", suffixes=("", "_first")
+    before = _by_text(first).drop_duplicates("text", keep="last")
+    pairs = _by_text(second).merge(
+        before,
+        on="text",
+        suffixes=("", "_first"),
     )
     if pairs.empty:
         return []
-    accuracy, tokens = (
-        np.array(paired_difference(pairs[f"{name}_first"].to_numpy(), pairs[name].to_numpy()))
-        for name in ("accuracy", "tokens")
-    )
-    return [
-        str(len(pairs)),
-        "{:+z.1f} ({:+z.1f} to {:+z.1f})".format(*(100 * accuracy)),
-        "{:+z.0f} ({:+z.0f} to {:+z.0f})".format(*tokens),
-    ]
+    cells = [str(len(pairs))]
+    for name, scale, form in (("accuracy", 100, "+z.1f"), ("tokens", 1, "+z.0f")):
+        earlier, later = pairs[f"{name}_first"].to_numpy(), pairs[name].to_numpy()
+        numbers = [format(scale * value, form) for value in paired_difference(earlier, later)]
+        cells.append("{} ({} to {})".format(*numbers))
+    return cells
+
+
+def _by_text(measured: Measures) -> pd.DataFrame:
+    """The problems, with their texts without white space."""
+    texts = ["".join(problem.split()) for problem in measured.problems["problem"]]
+    return measured.problems.assign(text=texts)
 
 
 def paper_table(model: str, style: str) -> str:
@@ -214,20 +252,36 @@ def paper_table(model: str, style: str) -> str:
     names = list(dict.fromkeys(column.rpartition("_")[0] for column in paper))
     rows = []
     for method, cells in paper.iterrows():
-        accuracy, tokens = (cells.filter(like=f"_{key}") for key in ("accuracy", "tokens"))
-        average = f"{accuracy.astype(float).mean():.1f}", f"{tokens.astype(float).mean():.0f}"
-        rows.append(
-            [f"{method} (paper)", *map(" / ".join, [*zip(accuracy, tokens, strict=True), average])]
+        accuracy = [cells[f"{name}_accuracy"] for name in names]
+        tokens = [cells[f"{name}_tokens"] for name in names]
+        accuracy.append(f"{fmean(map(float, accuracy)):.1f}")
+        tokens.append(f"{fmean(map(float, tokens)):.0f}")
+        pairs = zip(accuracy, tokens, strict=True)
+        rows.append([f"{method} (paper)", *map(" / ".join, pairs)])
+    header = ["method", *map(title_of, names), "Average"]
+    return f"{model}, {PAPER_TITLE}\n\n{_table(header, rows, style)}"
+
+
+def _table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: str,
+) -> str:
+    """A table of text cells; numbers are right-aligned for the terminal."""
+    form = FORMATS[style]
+    if style != "terminal":
+        return tabulate(
+            rows,
+            header,
+            tablefmt=form,
+            stralign=None,
+            disable_numparse=True,
         )
-    title = f"{model}, accuracy % / tokens as reported in the paper, and their averages; not measured here"
-    return f"{title}\n\n{_table(['method', *map(title_of, names), 'Average'], rows, style)}"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]], style: str) -> str:
-    """A table of text cells: Markdown, LaTeX, or for the terminal, where numbers are right-aligned."""
-    if style in ("markdown", "latex"):
-        name = {"markdown": "github", "latex": "latex_booktabs"}[style]
-        return tabulate(rows, header, tablefmt=name, stralign=None, disable_numparse=True)
     alignment = ["left", "left"] + ["right"] * (len(header) - 2)
     # As a header, tabulate would make the columns wider than needed; as a row it does not.
-    return tabulate([header, *rows], tablefmt="plain", colalign=alignment, disable_numparse=True)
+    return tabulate(
+        [header, *rows],
+        tablefmt=form,
+        colalign=alignment,
+        disable_numparse=True,
+    )

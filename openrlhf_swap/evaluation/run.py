@@ -6,12 +6,12 @@ Writes each sample as it finishes, then grades and prints a table. The same comm
 stopped. `openrlhf-swap eval report` makes tables of any number of evaluations.
 """
 
-import argparse
 import dataclasses
 import json
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from contextlib import nullcontext
-from itertools import islice, product
+from contextlib import ExitStack, closing
+from itertools import islice
 from math import inf
 from pathlib import Path
 
@@ -26,7 +26,8 @@ from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
 from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.report import evaluation_table
-from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows, to_line, write_rows
+from openrlhf_swap.evaluation.samples import SampleFiles, key_of
+from openrlhf_swap.files import Row, appending, drop_unfinished_line, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grade, Grader
@@ -39,6 +40,16 @@ from openrlhf_swap.runs.process import locked, private_ray, quiet_console
 from openrlhf_swap.runs.provenance import made_of
 
 AT_A_TIME = 512  # samples that are graded
+# A number's flag -> the least that it may be.
+LEAST = {
+    "samples": 1,
+    "limit": 1,
+    "max_tokens": 1,
+    "engines": 1,
+    "tensor_parallel_size": 1,
+    "temperature": 0,
+    "top_p": 0,
+}
 Problems = dict[str, list[Problem]]
 
 
@@ -51,79 +62,123 @@ def main(argv: list[str]) -> None:
         problems = load_problems(args)
         args.end_of_thought = end_of_thought(args)
         origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
-        before = samples.compare_settings(args, origin)
+        samples.compare_settings(args, origin)
         args.output.mkdir(parents=True, exist_ok=True)
         for name, rows in problems.items():
-            if (
-                args.grade_again
-            ):  # now, so that a start that is stopped leaves no grades by earlier answers
-                samples.rows_path("grades", args.output, name).unlink(missing_ok=True)
-            write_problems(args.output, name, rows, args.limit)
-        samples.write_settings(args, origin, before, list(problems))
-        console = (
-            nullcontext()
-            if args.verbose
-            else quiet_console(args.output / "evaluate.log", MARK, "--verbose")
-        )
-        with private_ray() if args.engines > 1 else nullcontext(), console:
+            files = SampleFiles(args.output, name)
+            if args.grade_again:
+                # Now, so that a start that is stopped leaves no grades by earlier answers.
+                files.path("grades").unlink(missing_ok=True)
+            write_problems(files, rows, args.limit)
+        samples.write_settings(args, origin, list(problems))
+        with ExitStack() as stack:
+            if args.engines > 1:
+                stack.enter_context(private_ray())
+            if not args.verbose:
+                log = args.output / "evaluate.log"
+                stack.enter_context(quiet_console(log, MARK, "--verbose"))
             sample_and_grade(args, problems)
-        print(evaluation_table({args.output.name: measure_evaluation(args.output)}, "terminal"))
+        measured = measure_evaluation(args.output)
+        print(evaluation_table({args.output.name: measured}, "terminal"))
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> Namespace:
     """Parse the command line."""
     parser = Parser("openrlhf-swap eval run", __doc__)
-    parser.add_argument("--model", required=True, help="hub id, or folder in Hugging Face format")
-    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md); the paper's five by default"
-    parser.add_argument("--benchmarks", nargs="+", default=list(PAPER_BENCHMARKS), help=known)
-    parser.add_argument("--output", type=Path, required=True, help="folder for this evaluation")
     parser.add_argument(
-        "--data", type=Path, help="folder with local copies of the benchmarks; the hub by default"
+        "--model",
+        required=True,
+        help="hub id, or folder in Hugging Face format",
+    )
+    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md)"
+    parser.add_argument(
+        "--benchmarks",
+        nargs="+",
+        default=list(PAPER_BENCHMARKS),
+        help=f"{known}; the paper's five by default",
     )
     parser.add_argument(
-        "--samples", type=int, default=16, help="responses per problem (default: 16)"
+        "--output",
+        type=Path,
+        required=True,
+        help="folder for this evaluation",
     )
     parser.add_argument(
-        "--limit", type=int, help="use only the first LIMIT problems of each benchmark"
-    )
-    parser.add_argument("--temperature", type=float, default=0.6)
-    parser.add_argument("--top-p", type=float, default=0.95)
-    parser.add_argument(
-        "--max-tokens", type=int, default=32768, help="maximum response length (default: 32768)"
+        "--data",
+        type=Path,
+        help="folder with local copies of the benchmarks; the hub by default",
     )
     parser.add_argument(
-        "--seed", type=int, default=0, help="every sample's seed is derived from it"
+        "--limit",
+        type=int,
+        help="use only the first LIMIT problems of each benchmark",
+    )
+    add_sampling(parser)
+    parser.add_argument(
+        "--engines",
+        type=int,
+        default=1,
+        help="vLLM engines that share the samples, placed by Ray",
     )
     parser.add_argument(
-        "--suffix", default=SUFFIX, help="text after each problem, as in training (%(default)r)"
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        help="GPUs per engine",
     )
     parser.add_argument(
-        "--max-model-len", type=int, help="limit for prompt and response (default: the longest one)"
+        CONFIG,
+        metavar="FILE",
+        help="YAML file of these flags, such as a run.yaml; flags here win",
     )
     parser.add_argument(
-        "--engines", type=int, default=1, help="vLLM engines that share the samples, placed by Ray"
-    )
-    parser.add_argument("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
-    parser.add_argument(
-        CONFIG, metavar="FILE", help="YAML file of these flags, such as a run.yaml; flags here win"
-    )
-    add_rendering(parser)
-    parser.add_argument(
-        "--verbose", action="store_true", help="show library output here, not in evaluate.log"
+        "--verbose",
+        action="store_true",
+        help="show library output here, not in evaluate.log",
     )
     parser.add_argument(
-        "--grade-again", action="store_true", help="discard the grades and grade the samples again"
+        "--grade-again",
+        action="store_true",
+        help="discard the grades and grade the samples again",
     )
     return parse_with_settings(parser, samples.OF_TRAINING, argv)
 
 
-def end_of_thought(args: argparse.Namespace) -> str:
-    """The text that closes a thought: as given, as used for the folder's samples, or from the
-    model's chat template.
+def add_sampling(parser: ArgumentParser) -> None:
+    """Add the flags that say how a problem is asked and its responses are sampled."""
+    defaults = {
+        "--samples": (16, "responses per problem"),
+        "--temperature": (0.6, "of the samples"),
+        "--top-p": (0.95, "probability of the tokens that a sample chooses from"),
+        "--max-tokens": (32768, "maximum response length"),
+        "--seed": (0, "every sample's seed is derived from it"),
+        "--suffix": (SUFFIX, "text after each problem, as in training"),
+    }
+    for flag, (default, meaning) in defaults.items():
+        text = f"{meaning} (default: %(default)r)"
+        parser.add_argument(
+            flag,
+            type=type(default),
+            default=default,
+            help=text,
+        )
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        help="limit for prompt and response (default: the longest one)",
+    )
+    add_rendering(parser)
 
-    Raises ConfigError for a tokenizer that cannot be read or does not know the text.
+
+def end_of_thought(args: Namespace) -> str:
+    """The text that closes a thought.
+
+    It is the given text, or the text that the folder's samples were read by, or the text of the
+    model's chat template. Raises ConfigError for a tokenizer that cannot be read or does not know
+    the text.
     """
-    if args.end_of_thought == AUTO and (before := samples.read_settings(args.output)):
+    before = samples.read_settings(args.output)
+    if before and args.end_of_thought == AUTO:
         return str(before["end_of_thought"])
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     given = SwapConfig(end_of_thought=args.end_of_thought)
@@ -132,67 +187,7 @@ def end_of_thought(args: argparse.Namespace) -> str:
     return marks.end_of_thought
 
 
-def sample_and_grade(args: argparse.Namespace, problems: Problems) -> None:
-    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
-    first = {name: rows[: args.limit] for name, rows in problems.items()}
-    missing = missing_samples(args.output, first, args.samples, args.suffix)
-    total = sum(map(len, first.values())) * args.samples
-    print(
-        f"{MARK} {total - len(missing)} of {counted(total, 'sample')} already generated", flush=True
-    )
-    if missing:
-        print(f"{MARK} starting vLLM with {args.model}", flush=True)
-        sample(args, missing, total)
-    for name, rows in problems.items():
-        path = samples.rows_path("samples", args.output, name)
-        if empty := sum(row["tokens"] == 0 for row in read_rows(path)):
-            print(
-                f"{MARK} {counted(empty, 'sample')} of {name} left empty: the problem does not fit the context"
-            )
-        samples.sort_file(path, {problem.id: number for number, problem in enumerate(rows)})
-        discard_forced(args.output, name)
-        grader = Grader(verifier=rows[0].grader)
-        grade_file(args.output, name, rows, grader, args.end_of_thought)
-        grader.close()
-
-
-def missing_samples(
-    folder: Path, problems: Problems, count: int, suffix: str
-) -> list[SampleRequest]:
-    """The samples still to generate, benchmark by benchmark; `count` to each problem."""
-    requests = []
-    for name, rows in problems.items():
-        drop_unfinished_line(samples.rows_path("samples", folder, name))
-        done = {
-            samples.key_of(row) for row in read_rows(samples.rows_path("samples", folder, name))
-        }
-        requests += [
-            SampleRequest(name, problem.id, number, samples.asked(vars(problem), suffix))
-            for problem, number in product(rows, range(count))
-            if (problem.id, number) not in done
-        ]
-    return requests
-
-
-def discard_forced(folder: Path, name: str) -> None:
-    """Remove a benchmark's accuracies at budgets of thought if samples are left to grade, which
-    they do not count.
-    """
-    path = samples.rows_path("forced", folder, name)
-    if not path.exists():
-        return
-    graded = {samples.key_of(row) for row in read_rows(samples.rows_path("grades", folder, name))}
-    if any(
-        samples.key_of(row) not in graded
-        for row in read_rows(samples.rows_path("samples", folder, name))
-    ):
-        path.unlink()
-        print(
-            f"{MARK} {path.name} removed: there are samples to grade; run openrlhf-swap eval forced again"
-        )
-
-
-def load_problems(args: argparse.Namespace) -> Problems:
+def load_problems(args: Namespace) -> Problems:
     """All problems of each benchmark, whatever --limit is, keyed by the name used in its files.
 
     Raises ConfigError for a number out of range, an unknown benchmark, two benchmarks with the same
@@ -200,26 +195,26 @@ def load_problems(args: argparse.Namespace) -> Problems:
     that cannot be used.
     """
     check_numbers(args)
-    if len({Path(name).stem for name in args.benchmarks}) != len(args.benchmarks):
-        raise ConfigError(
-            f"--benchmarks is {' '.join(args.benchmarks)}; their files need different names"
-        )
-    find_verifier(args.grader)
-    problems = {
-        Path(name).stem: load_benchmark(name, args.data, args.grader) for name in args.benchmarks
-    }
+    problems = {}
+    for benchmark in args.benchmarks:
+        name = Path(benchmark).stem
+        if name in problems:
+            listed = " ".join(args.benchmarks)
+            raise ConfigError(f"--benchmarks is {listed}; their files need different names")
+        find_verifier(args.grader)
+        problems[name] = load_benchmark(benchmark, args.data, args.grader)
     for name, rows in problems.items():
         check_unchanged(args, name, rows)
         try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
     return problems
 
 
-def check_numbers(args: argparse.Namespace) -> None:
-    """Raise ConfigError for a number out of range, which vLLM would find after minutes, or nobody."""
-    counts = {
-        name: 1 for name in ("samples", "limit", "max_tokens", "engines", "tensor_parallel_size")
-    }
-    for name, least in {**counts, "temperature": 0, "top_p": 0}.items():
+def check_numbers(args: Namespace) -> None:
+    """Raise ConfigError for a number out of range.
+
+    vLLM would find it after minutes, or nobody would.
+    """
+    for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and not least <= value < inf:
             raise ConfigError(f"{samples.flag_of(name)} is {value}; use at least {least}")
@@ -227,91 +222,170 @@ def check_numbers(args: argparse.Namespace) -> None:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 
 
-def check_unchanged(args: argparse.Namespace, name: str, problems: Sequence[Problem]) -> None:
+def check_unchanged(
+    args: Namespace,
+    name: str,
+    problems: Sequence[Problem],
+) -> None:
     """Raise ConfigError if a benchmark's samples answer other problems, or were graded otherwise.
 
     Problems without samples may change, and any number of them may come or go.
     """
-    sampled = samples.sampled_ids(args.output, name)
-    if unknown := sampled - {problem.id for problem in problems}:
+    files = SampleFiles(args.output, name)
+    sampled = files.sampled_ids()
+    unknown = sampled - {problem.id for problem in problems}
+    if unknown:
         source = f" in {args.data}" if args.data else ""
         raise ConfigError(
-            f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but {args.output} holds samples "
-            "of it; use another --output"
+            f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but "
+            f"{args.output} holds samples of it; use another --output"
         )
-    graded = (
-        set()
-        if args.grade_again
-        else {row["id"] for row in read_rows(samples.rows_path("grades", args.output, name))}
-    )
-    earlier = samples.read_problems(args.output, name)
+    graded = set() if args.grade_again else {row["id"] for row in files.rows("grades")}
+    earlier = files.problems()
     for problem in problems:
-        if problem.id not in sampled or problem.id not in earlier:
+        if problem.id not in sampled:
             continue
-        now, before = json.loads(to_line(dataclasses.asdict(problem))), earlier[problem.id]
-        changed = {
-            field for field, value in now.items() if before.get(field, value) != value
-        }  # old files lack some
+        changed = changed_fields(problem, earlier.get(problem.id, {}))
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
         if changed & {"problem", "instructed"}:
             raise ConfigError(
                 f"{about} text than its samples in {args.output} answer; use another --output"
             )
-        if problem.id in graded and (of_grades := changed & {"answer", "grader", "metadata"}):
+        regraded = changed & {"answer", "grader", "metadata"}
+        if regraded and problem.id in graded:
             raise ConfigError(
-                f"{about} {min(of_grades)} than {args.output} was graded by; add --grade-again"
+                f"{about} {min(regraded)} than {args.output} was graded by; add --grade-again"
             )
 
 
-def write_problems(folder: Path, name: str, problems: Sequence[Problem], limit: int | None) -> None:
-    """Write the first `limit` problems, and those that have samples from a start with a higher
-    limit.
-    """
-    sampled = samples.sampled_ids(folder, name)
-    kept = [
-        *problems[:limit],
-        *(problem for problem in problems[len(problems[:limit]) :] if problem.id in sampled),
-    ]
-    write_rows(samples.rows_path("problems", folder, name), map(dataclasses.asdict, kept))
+def changed_fields(problem: Problem, earlier: Row) -> set[str]:
+    """The fields in which a problem differs from its earlier row; older rows lack some."""
+    now = json.loads(to_line(dataclasses.asdict(problem)))
+    return {field for field, value in earlier.items() if now.get(field, value) != value}
+
+
+def write_problems(
+    files: SampleFiles,
+    problems: Sequence[Problem],
+    limit: int | None,
+) -> None:
+    """Write the first `limit` problems, and those that have samples from an earlier start."""
+    sampled = files.sampled_ids()
+    first = {problem.id for problem in problems[:limit]}
+    kept = [problem for problem in problems if problem.id in first | sampled]
+    write_rows(files.path("problems"), map(dataclasses.asdict, kept))
+
+
+def sample_and_grade(args: Namespace, problems: Problems) -> None:
+    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
+    first = {name: rows[: args.limit] for name, rows in problems.items()}
+    missing = missing_samples(
+        args.output,
+        first,
+        args.samples,
+        args.suffix,
+    )
+    total = sum(map(len, first.values())) * args.samples
+    done = total - len(missing)
+    print(f"{MARK} {done} of {counted(total, 'sample')} already generated", flush=True)
+    if missing:
+        print(f"{MARK} starting vLLM with {args.model}", flush=True)
+        sample(args, missing, total)
+    for name, rows in problems.items():
+        files = SampleFiles(args.output, name)
+        empty = sum(row["tokens"] == 0 for row in files.rows("samples"))
+        if empty:
+            reason = "the problem does not fit the context"
+            print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: {reason}")
+        order = {problem.id: number for number, problem in enumerate(rows)}
+        samples.sort_file(files.path("samples"), order)
+        with closing(Grader(verifier=rows[0].grader)) as grader:
+            grade_file(
+                files,
+                rows,
+                grader,
+                args.end_of_thought,
+            )
+
+
+def missing_samples(
+    folder: Path,
+    problems: Problems,
+    count: int,
+    suffix: str,
+) -> list[SampleRequest]:
+    """The samples still to generate, benchmark by benchmark; `count` to each problem."""
+    requests = []
+    for name, rows in problems.items():
+        files = SampleFiles(folder, name)
+        drop_unfinished_line(files.path("samples"))
+        done = files.keys("samples")
+        for problem in rows:
+            text = samples.asked(vars(problem), suffix)
+            for number in range(count):
+                if (problem.id, number) not in done:
+                    requests.append(SampleRequest(name, problem.id, number, text))
+    return requests
 
 
 def grade_file(
-    folder: Path, benchmark: str, problems: Sequence[Problem], grader: Grader, end_of_thought: str
+    files: SampleFiles,
+    problems: Sequence[Problem],
+    grader: Grader,
+    end_of_thought: str,
 ) -> None:
     """Grade the samples of a benchmark that have no grade yet.
 
-    Grades the text after the first `end_of_thought`, or the whole response if there is none.
+    Grades the text after the first `end_of_thought`, or the whole response if there is none. The
+    accuracies at budgets of thought, which lack these samples, are removed.
     """
     by_id = {problem.id: problem for problem in problems}
-    path = samples.rows_path("grades", folder, benchmark)
-    done = {samples.key_of(row) for row in read_rows(path)}
-    rows = read_rows(samples.rows_path("samples", folder, benchmark))
-    left = (row for row in rows if samples.key_of(row) not in done and row["id"] in by_id)
+    ungraded = files.keys("samples") - files.keys("grades")
+    forced = files.path("forced")
+    if ungraded and forced.exists():
+        forced.unlink()
+        remedy = "there are samples to grade; run openrlhf-swap eval forced again"
+        print(f"{MARK} {forced.name} removed: {remedy}")
+    left = (row for row in files.rows("samples") if key_of(row) in ungraded and row["id"] in by_id)
+    description = f"{MARK} grading {files.benchmark}"
     with (
-        appending(path) as append,
-        tqdm(desc=f"[evaluation] grading {benchmark}", unit="sample", leave=False) as bar,
+        appending(files.path("grades")) as append,
+        tqdm(
+            desc=description,
+            unit="sample",
+            leave=False,
+        ) as bar,
     ):
         while part := list(islice(left, AT_A_TIME)):
-            grades = grader.grade_many(
-                [(row["text"], by_id[row["id"]].reference) for row in part], end_of_thought
-            )
+            pairs = [(row["text"], by_id[row["id"]].reference) for row in part]
+            grades = grader.grade_many(pairs, end_of_thought)
             for row, grade in zip(part, grades, strict=True):
-                append(_line(row, grade, end_of_thought))
+                append(_graded(row, grade, end_of_thought))
             bar.update(len(part))
 
 
-def _line(row: Row, grade: Grade, end_of_thought: str) -> Row:
-    """A grade, with the stated answer, which the majority vote counts, and a verifier's own score
-    and reason.
+def _graded(
+    row: Row,
+    grade: Grade,
+    end_of_thought: str,
+) -> Row:
+    """The line of a grade.
+
+    It has the stated answer, which the majority vote counts, and a verifier's own score and reason.
     """
-    text = stated_answer(text_after_thought(row["text"], end_of_thought))
-    stated = None if text is None else strip_answer(text)
+    answer = grade.stated
+    if answer is None:
+        text = stated_answer(text_after_thought(row["text"], end_of_thought))
+        answer = None if text is None else strip_answer(text)
     line = {
         "id": row["id"],
         "sample": row["sample"],
         "correct": grade.correct,
         "status": grade.status,
+        "answer": answer,
     }
-    line |= {"answer": stated if grade.stated is None else grade.stated}
-    line |= {"score": grade.score} if grade.score != float(grade.correct) else {}
-    return line | ({"why": grade.why} if grade.why else {})
+    if grade.score != float(grade.correct):
+        line["score"] = grade.score
+    if grade.why:
+        line["why"] = grade.why
+    return line

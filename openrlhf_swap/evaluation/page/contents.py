@@ -17,56 +17,65 @@ from openrlhf_swap.files import Row
 from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.score import turns_of
 
-TEMPLATE, SCRIPT = (Path(__file__).parent / name for name in ("page.html", "page.js"))
+FOLDER = Path(__file__).parent
+TEMPLATE = FOLDER / "page.html"
+SCRIPT = FOLDER / "page.js"
 # Title of each chart of a training run -> the metric of each of its lines.
 CHARTS = {
-    "tokens per rollout": {"all": "length/mean", "target": "length/target"},
+    "tokens per rollout": {
+        "all": "length/mean",
+        "target": "length/target",
+    },
     "accuracy of rollouts": {"accuracy": "swap/accuracy"},
 }
+# A step's number on the page -> the field of a scored trace that has it for each step.
+NUMBERS = {
+    "gain": "gains",
+    "change": "local_gains",
+    "penalty": "penalties",
+}
+DECIMALS = 4
+Formulas = dict[str, Tree]
 
 
 def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
-    """Add `penalties`, what each step pays in nats, to each row; its group is the file's responses
-    to its problem.
+    """Add `penalties`, the nats that each step pays, to each row.
 
-    P w_k, and with `step_price` weights the step's share K w_k mu of the price, too. None for each
-    step of a response whose log-probabilities are not finite, or whose step ends do not fit its
-    length.
+    The group of a row are the file's responses to its problem. A step pays P w_k, and with
+    `step_price` weights also its share K w_k mu of the price. Each step has None if the response's
+    log-probabilities are not finite, or if its step ends do not fit its length.
     """
     numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        row["penalties"] = [None] * len(row["gains"])
         groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
-        batch = StepBatch.from_traces([[_trace(row) for row in group]])
-        signals = step_signals(batch, numbers)
+        traces = [_trace(row) for row in group]
+        signals = step_signals(StepBatch.from_traces([traces]), numbers)
         paid = signals.penalties
         if numbers.price_by_weights:
             paid = paid + signals.charges * (signals.deviation.nan_to_num() + numbers.eps)
-        for row, penalties in zip(group, paid[0].tolist(), strict=True):
-            if _trace(row).step_ends:
-                count = len(row["gains"])
-                row["penalties"] = (penalties + [0.0] * count)[
-                    :count
-                ]  # none is scored where all are incorrect
+        for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
+            count = len(row["gains"])
+            # Nothing is scored where all responses are incorrect: these steps pay 0.
+            known = (penalties + [0.0] * count)[:count]
+            row["penalties"] = known if trace.step_ends else [None] * count
 
 
 def _trace(row: Row) -> StepTrace:
     """A response for the arithmetic of training; without steps if they cannot be used."""
-    length, correct, scores, ends = (
-        row["length"],
-        row.get("correct"),
-        row["answer_logprobs"],
-        row["step_ends"],
-    )
-    known = all(map(math.isfinite, scores)) and ends[-1] < length
-    return StepTrace(length, bool(correct), *((scores, ends) if known else ()))
+    correct = bool(row.get("correct"))
+    scores = row["answer_logprobs"]
+    ends = row["step_ends"]
+    if ends[-1] < row["length"] and all(map(math.isfinite, scores)):
+        return StepTrace(row["length"], correct, scores, ends)
+    return StepTrace(row["length"], correct)
 
 
 def complete(row: Row) -> Row:
-    """A scored trace in one form: of an evaluation, of a run's table (with a prompt and a reward),
-    or another one.
+    """A scored trace of any origin in one form.
+
+    A row of an evaluation has tokens and `correct`, a row of a run's table a prompt and a reward.
     """
     reward = row.get("reward")
     return {
@@ -79,27 +88,30 @@ def complete(row: Row) -> Row:
     }
 
 
-def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
-    """Column names, the problems with each column's responses (at most `limit`), and the formulas
-    in them.
+def page_data(
+    files: Sequence[Path],
+    config: SwapConfig,
+    limit: int,
+) -> dict[str, Any]:
+    """Column names, at most `limit` problems with each column's responses, and their formulas.
 
-    Each of `files`, or of folders of evaluations, is a column; DataError for one without scored
-    traces. `config` has the settings of the penalties.
+    Each of `files`, or of folders of evaluations, is a column. `config` has the settings of the
+    penalties. Raises DataError for a column without scored traces.
     """
-    problems: dict[tuple[str, str], list[list[Row]]] = defaultdict(lambda: [[] for _ in files])
+    problems: dict[tuple[str, str], list[list[Row]]] = {}
     for column, file in enumerate(files):
-        rows = list(map(complete, read_scored(file)))
+        rows = [complete(row) for row in read_scored(file)]
         add_penalties(rows, config)
         for row in rows:
-            problems[str(row.get("benchmark", row.get("dataset", ""))), row["problem"]][
-                column
-            ].append(row)
-    fullest = sorted(problems.items(), key=lambda item: -sum(map(bool, item[1])))
-    formulas: dict[str, Tree] = {}
+            benchmark = row.get("benchmark", row.get("dataset", ""))
+            columns = problems.setdefault((str(benchmark), row["problem"]), [[] for _ in files])
+            columns[column].append(row)
+    fullest = sorted(problems, key=lambda key: -sum(map(bool, problems[key])))
+    formulas: Formulas = {}
     return {
         "title": "Where the length went",
-        "names": list(map(label_of, files)),
-        "problems": [_problem(*key, columns, formulas) for key, columns in fullest[:limit]],
+        "names": [label_of(file) for file in files],
+        "problems": [_problem(*key, problems[key], formulas) for key in fullest[:limit]],
         "formulas": formulas,
     }
 
@@ -107,15 +119,17 @@ def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str
 def charts(metrics: Path) -> list[dict[str, Any]]:
     """A training run's curves, from its metrics.jsonl; DataError if it holds no steps."""
     rows = read_steps(metrics)
-    steps = [row["step"] for row in rows]
+    run = metrics.absolute().parent.name
     drawn = []
     for title, keys in CHARTS.items():
-        lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
-        # There is a target only in steps with a correct response, and only for some objectives.
-        lines = {name: values for name, values in lines.items() if set(values) != {None}}
-        drawn.append(
-            {"title": f"{metrics.absolute().parent.name}: {title}", "steps": steps, "lines": lines}
-        )
+        lines = {}
+        for name, key in keys.items():
+            values = [row.get(key) for row in rows]
+            # There is a target only in steps with a correct response, and for some objectives.
+            if any(value is not None for value in values):
+                lines[name] = values
+        steps = [row["step"] for row in rows]
+        drawn.append({"title": f"{run}: {title}", "steps": steps, "lines": lines})
     return drawn
 
 
@@ -128,21 +142,25 @@ def render(data: Mapping[str, Any]) -> str:
     known = json.loads(json.dumps(data), parse_constant=lambda _: None)  # JSON itself has no NaN
     # Without "<", no text can end the script element that holds it, or open a comment in it.
     text = json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
-    page = TEMPLATE.read_text(encoding="utf-8").replace(
-        "__SCRIPT__", SCRIPT.read_text(encoding="utf-8")
-    )
+    script = SCRIPT.read_text(encoding="utf-8")
+    page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", script)
     return page.replace("__DATA__", text)
 
 
 def _problem(
-    benchmark: str, problem: str, columns: Sequence[Sequence[Row]], formulas: dict[str, Tree]
+    benchmark: str,
+    problem: str,
+    columns: Sequence[Sequence[Row]],
+    formulas: Formulas,
 ) -> Row:
-    """A problem as the page shows it; texts are split at formulas, whose trees are added to
-    `formulas`.
+    """A problem as the page shows it.
+
+    Texts are split at formulas, whose trees are added to `formulas`.
     """
-    answer = str(next(row["answer"] for rows in columns for row in rows))
+    (answer, *_) = [str(row["answer"]) for rows in columns for row in rows]
+    # Data sets omit the delimiters.
     if "\\" in answer and "$" not in answer and to_tree(answer, False):
-        answer = f"${answer}$"  # data sets omit the delimiters
+        answer = f"${answer}$"
     return {
         "benchmark": benchmark,
         "text": split_formulas(problem, formulas),
@@ -151,51 +169,52 @@ def _problem(
     }
 
 
-def _response(row: Row, formulas: dict[str, Tree]) -> Row:
+def _response(row: Row, formulas: Formulas) -> Row:
     """A response as the page shows it."""
+    texts = row["steps"]
     ends = row["step_ends"]
-    numbers = zip(row["gains"], row["local_gains"], row["penalties"], strict=True)
-    steps = zip(
-        row["steps"],
-        [-1, *ends[:-1]],
-        ends,
-        numbers,
-        accumulate(map(len, row["steps"])),
-        strict=True,
-    )
-    turns = turns_of(row)
-    # Where a turn ends in the text -> its number and what the environment answered: an observation
-    # follows a step.
-    turn_ends = dict(
-        zip(accumulate(len(turn["action"]) for turn in turns), enumerate(turns, 1), strict=True)
-    )
+    starts = [-1, *ends[:-1]]
+    observations = _observations(row, formulas)
+    steps = []
+    for number, (text, place) in enumerate(zip(texts, accumulate(map(len, texts)), strict=True)):
+        start = starts[number]
+        end = ends[number]
+        step = {
+            "text": split_formulas(text, formulas),
+            "tokens": None if start is None or end is None else end - start,
+            **observations.get(place, {}),
+        }
+        for name, field in NUMBERS.items():
+            step[name] = _rounded(row[field][number])
+        steps.append(step)
+    rest = row["response"][sum(map(len, texts)) :]
     return {
         "correct": row.get("correct"),
         "tokens": row["length"],
         "curve": list(map(_rounded, row["answer_logprobs"])),
         "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
-        "steps": [
-            {
-                "text": split_formulas(text, formulas),
-                "tokens": None if start is None or end is None else end - start,
-                **_observed(turn_ends.get(place), formulas),
-                **{
-                    name: _rounded(value)
-                    for name, value in zip(("gain", "change", "penalty"), values, strict=True)
-                },
-            }
-            for text, start, end, values, place in steps
-        ],
-        "rest": split_formulas(row["response"][sum(map(len, row["steps"])) :], formulas),
+        "steps": steps,
+        "rest": split_formulas(rest, formulas),
     }
 
 
-def _observed(turn: tuple[int, Row] | None, formulas: dict[str, Tree]) -> Row:
-    """What follows a step that ends a turn; nothing does after the last turn, or inside one."""
-    if turn is None or not turn[1]["observation"]:
-        return {}
-    return {"turn": turn[0], "observation": split_formulas(turn[1]["observation"], formulas)}
+def _observations(row: Row, formulas: Formulas) -> dict[int, Row]:
+    """Where a turn ends in the text -> its number and the observation that follows the step there.
+
+    Nothing follows a turn whose observation is empty, as after the last one.
+    """
+    found = {}
+    end = 0
+    for number, turn in enumerate(turns_of(row), start=1):
+        end += len(turn["action"])
+        if turn["observation"]:
+            observation = split_formulas(turn["observation"], formulas)
+            found[end] = {
+                "turn": number,
+                "observation": observation,
+            }
+    return found
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
+    return None if value is None else round(value, DECIMALS)

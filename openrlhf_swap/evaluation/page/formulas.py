@@ -1,8 +1,7 @@
-r"""Formulas in a model's text, as MathML trees that the page builds element by element, so none of
-the text is markup.
+r"""Formulas in a model's text, as MathML trees that the page builds element by element.
 
-A formula is enclosed in $, $$, \( \) or \[ \], or is a \boxed{...}. What cannot be parsed stays
-text.
+None of the text is markup. A formula is enclosed in $, $$, \( \) or \[ \], or is a \boxed{...}.
+What cannot be parsed stays text.
 """
 
 import html
@@ -19,48 +18,46 @@ Tree = list[Any]  # [tag, attributes if any, children and texts ...]
 
 LONGEST = 1500  # characters; bounds the cost of a formula that never closes
 DEEPEST = 60  # nested elements
-# Allowed tags and their required number of children, None for any.
-TAGS: dict[str, int | None] = {
-    **dict.fromkeys(
-        ("math", "mi", "mn", "mo", "mpadded", "mrow", "mspace", "msqrt", "mstyle", "mtext")
-    ),
-    **dict.fromkeys(("mtable", "mtr", "mtd")),
-    **dict.fromkeys(("mfrac", "mroot", "msub", "msup", "munder", "mover"), 2),
-    **dict.fromkeys(("msubsup", "munderover"), 3),
+# Allowed tags; some have a number of children that is required.
+PLAIN = "math mi mn mo mpadded mrow mspace msqrt mstyle mtext mtable mtr mtd"
+PAIRS = "mfrac mroot msub msup munder mover"
+TRIPLES = "msubsup munderover"
+CHILDREN = {
+    **dict.fromkeys(PAIRS.split(), 2),
+    **dict.fromkeys(TRIPLES.split(), 3),
 }
+TAGS = {*PLAIN.split(), *CHILDREN}
 # Allowed attributes: browsers know them, and they can only affect typesetting.
-ATTRIBUTES = {
-    *(
-        "accent",
-        "columnalign",
-        "display",
-        "displaystyle",
-        "fence",
-        "form",
-        "largeop",
-        "linethickness",
-        "mathvariant",
-    ),
-    *("maxsize", "minsize", "movablelimits", "scriptlevel", "stretchy", "width"),
-}
-# What latex2mathml raises: its own errors, and those it hits on malformed LaTeX.
+TYPESETTING = (
+    "accent columnalign display displaystyle fence form largeop linethickness mathvariant maxsize "
+    "minsize movablelimits scriptlevel stretchy width"
+)
+ATTRIBUTES = set(TYPESETTING.split())
+# What latex2mathml raises: its own errors, and the errors that malformed LaTeX causes in it.
+OWN_ERRORS = [error for error in vars(exceptions).values() if isinstance(error, type)]
 UNREADABLE: tuple[type[Exception], ...] = (
-    *(
-        error
-        for error in vars(exceptions).values()
-        if isinstance(error, type) and issubclass(error, Exception)
-    ),
-    *(AttributeError, LookupError, RecursionError, StopIteration, TypeError, ValueError),
+    *(error for error in OWN_ERRORS if issubclass(error, Exception)),
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    ValueError,
 )
 
-_INSIDE = rf"(?:(?!\n\s*\n|(?<!\\)\\[\[(]).){{1,{LONGEST}}}?"  # no end of a paragraph, no start of another formula
+# No end of a paragraph, and no start of another formula.
+_INSIDE = rf"(?:(?!\n\s*\n|(?<!\\)\\[\[(]).){{1,{LONGEST}}}?"
 _BRACES = r"[^{}]*"
 for _ in range(5):
     _BRACES = rf"(?:[^{{}}]|\{{{_BRACES}\}}){{0,{LONGEST}}}"
 # Single $ follow pandoc's rule: "$5 and $6" holds no formula.
+_DOLLAR = rf"(?![\s$])[^$\n]{{1,{LONGEST}}}(?<![\s\\])"
 FORMULA = re.compile(
-    rf"(?<!\\)(?:\\\[(?P<display>{_INSIDE})\\\]|\$\$(?P<centred>[^$]{{1,{LONGEST}}})\$\$|\\\((?P<inline>{_INSIDE})\\\)"
-    rf"|\$(?P<dollar>(?![\s$])[^$\n]{{1,{LONGEST}}}(?<![\s\\]))\$(?![\d$])|(?P<boxed>\\boxed\{{{_BRACES}\}}))",
+    rf"(?<!\\)(?:\\\[(?P<display>{_INSIDE})\\\]"
+    rf"|\$\$(?P<centred>[^$]{{1,{LONGEST}}})\$\$"
+    rf"|\\\((?P<inline>{_INSIDE})\\\)"
+    rf"|\$(?P<dollar>{_DOLLAR})\$(?![\d$])"
+    rf"|(?P<boxed>\\boxed\{{{_BRACES}\}}))",
     re.DOTALL,
 )
 
@@ -70,7 +67,8 @@ def split_formulas(text: str, formulas: MutableMapping[str, Tree]) -> list[str]:
 
     `formulas` receives the tree of each formula, keyed by its source with delimiters.
     """
-    parts, end = [""], 0
+    parts = [""]
+    end = 0
     for match in FORMULA.finditer(text):
         kind = str(match.lastgroup)
         tree = to_tree(match[kind], kind in ("display", "centred"))
@@ -88,18 +86,21 @@ def split_formulas(text: str, formulas: MutableMapping[str, Tree]) -> list[str]:
 @cache
 def to_tree(latex: str, display: bool) -> Tree | None:
     """A formula as a tree, in display or inline style; None for LaTeX that cannot be parsed."""
-    if latex.count("{") - latex.count(r"\{") != latex.count("}") - latex.count(r"\}"):
+    braces = re.findall(r"(?<!\\)[{}]", latex)
+    if braces.count("{") != braces.count("}"):
         return None
     known = latex.replace("{aligned}", "{align*}").replace("{gathered}", "{align*}")
+    style = "block" if display else "inline"
     try:
-        return _tree(convert_to_element(known, display="block" if display else "inline"), 0)
+        return _tree(convert_to_element(known, display=style), 0)
     except UNREADABLE:
         return None
 
 
 def _tree(element: Element, depth: int) -> Tree:
-    """A sanitised element as a tree; ValueError for an unknown command, or one that lacks an
-    argument.
+    """A sanitised element as a tree.
+
+    Raises ValueError for an unknown command, or one that lacks an argument.
     """
     text = html.unescape(element.text or "")
     if depth > DEEPEST or re.match(r"\\[a-zA-Z]", text):
@@ -107,10 +108,10 @@ def _tree(element: Element, depth: int) -> Tree:
     tag = element.tag
     attributes = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES}
     if tag == "menclose":  # only Firefox draws it
-        tag, attributes = (
-            "mrow",
-            {"class": "boxed" if element.get("notation") == "box" else "struck"},
-        )
-    if tag not in TAGS or TAGS[tag] not in (None, len(element)):
+        tag = "mrow"
+        is_box = element.get("notation") == "box"
+        attributes = {"class": "boxed" if is_box else "struck"}
+    if tag not in TAGS or CHILDREN.get(tag, len(element)) != len(element):
         raise ValueError(tag)
-    return [tag, *filter(None, [attributes, text]), *(_tree(child, depth + 1) for child in element)]
+    children = [_tree(child, depth + 1) for child in element]
+    return [tag, *filter(None, [attributes, text]), *children]
