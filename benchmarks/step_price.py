@@ -34,8 +34,8 @@ SCORE_NOISE = 0.01  # nats
 SETUPS = {
     "GRPO": Coefficients(process_weight=0.0),
     "SWAP, mean": Coefficients(),
-    "SWAP, zero": Coefficients(centres_steps=False),
-    "SWAP, value": Coefficients(centres_steps=False),
+    "SWAP, zero": Coefficients(step_baseline="zero"),
+    "SWAP, value": Coefficients(step_baseline="zero"),
 }
 Sample = tuple[Tensor, Tensor, Tensor, Tensor]
 

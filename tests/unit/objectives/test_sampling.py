@@ -25,8 +25,8 @@ from support.objectives import (
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.group_rewards import is_right
-from openrlhf_swap.objectives.sampling import cut_places, step_rewards
+from openrlhf_swap.objectives.formats import is_right
+from openrlhf_swap.objectives.vsrm import cut_places, step_rewards
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
