@@ -495,7 +495,8 @@ def scored(text, length, gains, correct=True):
     """Steps of ten tokens with these gains."""
     ends = [10 * k + 9 for k in range(len(gains))]
     logprobs = [-9.0, *(torch.tensor(gains).cumsum(0) - 9.0).tolist()]
-    return replace(rollout(text, length, correct), step_ends=ends, answer_logprobs=logprobs)
+    steps = replace(rollout(text, length, correct), step_ends=ends)
+    return steps.with_signals(answer_logprobs=logprobs)
 
 
 @pytest.mark.parametrize(("step", "waits"), [(501, False), (500, True)])

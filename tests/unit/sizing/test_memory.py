@@ -27,7 +27,8 @@ from transformers import (
 from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.shared_prefix import MAX_MASK, score_shared_prefix
+from openrlhf_swap.scoring.branches import MAX_MASK
+from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, read_model
 
