@@ -16,7 +16,7 @@ cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
-read_flags --dry-run "$@"
+HELP_OF=evaluation/eval_benchmarks.sh read_flags --dry-run "$@"
 
 [[ -n "${MODEL:-}" ]] || fail "MODEL is not set; use a hub id, or a folder in Hugging Face format"
 OUTPUT="${OUTPUT:-outputs/eval/$(basename -- "$MODEL")}" DATA="${DATA:-}"
@@ -28,7 +28,7 @@ ENGINES="${ENGINES:-$(( GPUS > TENSOR_PARALLEL ? GPUS / TENSOR_PARALLEL : 1 ))}"
 require_count ENGINES
 read -ra BENCHMARKS <<<"${BENCHMARKS:-}"
 
-command=(python -m openrlhf_swap eval run --config scripts/eval_benchmarks.yaml --model "$MODEL" --output "$OUTPUT"
+command=(python -m openrlhf_swap eval run --config evaluation/eval_benchmarks.yaml --model "$MODEL" --output "$OUTPUT"
     --engines "$ENGINES" --tensor-parallel-size "$TENSOR_PARALLEL")
 (( ${#BENCHMARKS[@]} )) && command+=(--benchmarks "${BENCHMARKS[@]}")
 [[ -n "${SUFFIX+set}" ]] && command+=("--suffix=$SUFFIX")

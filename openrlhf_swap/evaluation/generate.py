@@ -1,11 +1,12 @@
-"""Sample responses with vLLM and write each as it finishes: one engine in this process, or several
-that Ray places.
+"""Sample responses with vLLM and write each as it finishes.
+
+There is one engine in this process, or several that Ray places.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,9 +37,14 @@ class SampleRequest:
     text: str
 
 
-def read_tokenizer(model: str, trust_remote_code: bool, settings: Row) -> PreTrainedTokenizerBase:
-    """The tokenizer of `--model`, which renders as the settings say; raises ConfigError if it
-    cannot be read.
+def read_tokenizer(
+    model: str,
+    trust_remote_code: bool,
+    settings: Row,
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of `--model`, which renders as the settings say.
+
+    Raises ConfigError if it cannot be read.
     """
     from transformers import AutoTokenizer
 
@@ -52,84 +58,105 @@ class Sampler:
     """A vLLM engine, in this process or in a Ray actor's."""
 
     def __init__(self, model: str, **options: Any) -> None:
-        """Start the engine for a hub id or folder, with the options of `open_engine`; returns when
-        it is ready.
+        """Start the engine for a hub id or folder; returns when it is ready.
+
+        The options are those of `open_engine`.
         """
         self.engine = open_engine(model, **options)
 
     def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
-        """Yield the benchmark and the row of each sample as it finishes; `settings` are the
-        evaluation's `SETTINGS`.
+        """Yield the benchmark and the row of each sample as it finishes.
 
-        `thinking_tokens` counts through the end of the thought, or all tokens if it is open. A
-        problem that does not fit the model's context gets an empty response that counts as cut off.
+        `settings` are the evaluation's `SETTINGS`. `thinking_tokens` counts through the end of the
+        thought, or all tokens if it is open. A problem that does not fit the model's context gets
+        an empty response that counts as cut off.
         """
+        # It imports torch, which the checks before the engine do not need.
+        from openrlhf_swap.rollouts.rollout import ResponseReader
+
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
-        from openrlhf_swap.rollouts.rollout import (
-            ResponseReader,
-        )  # with torch, which the checks above do not need
-
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         prompts = (
-            (
-                prompt_ids(tokenizer, request.text),
-                sampling(settings, request.benchmark, request.id, request.sample),
-            )
-            for request in requests
+            (prompt_ids(tokenizer, each.text), _sampling(settings, each)) for each in requests
         )
         for number, (response,) in generate(self.engine, prompts):
-            request, ids = requests[number], list(response.token_ids)
-            before = reader.thought_length(ids)
-            thinking = len(ids) if before is None else before + reader.end_tokens
-            counts = {
+            request = requests[number]
+            ids = list(response.token_ids)
+            thought = reader.thought_length(ids)
+            row = {
+                "id": request.id,
+                "sample": request.sample,
+                "text": response.text,
                 "tokens": len(ids),
-                "thinking_tokens": thinking,
+                "thinking_tokens": len(ids) if thought is None else thought + reader.end_tokens,
                 "truncated": response.finish_reason == "length",
             }
-            yield (
-                request.benchmark,
-                {"id": request.id, "sample": request.sample, "text": response.text, **counts},
-            )
+            yield request.benchmark, row
 
 
-def sample(args: argparse.Namespace, requests: Sequence[SampleRequest], total: int) -> None:
-    """Generate with a progress bar that starts when the engines are ready; `total` counts earlier
-    samples, too.
+def _sampling(settings: Row, request: SampleRequest) -> Row:
+    return sampling(
+        settings,
+        request.benchmark,
+        request.id,
+        request.sample,
+    )
+
+
+def sample(
+    args: Namespace,
+    requests: Sequence[SampleRequest],
+    total: int,
+) -> None:
+    """Generate with a progress bar, which starts when the engines are ready.
+
+    `total` is the number of samples that the bar ends at, with those of earlier starts.
     """
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
-    prompts = (prompt_ids(tokenizer, text) for text in {request.text for request in requests})
+    texts = {request.text for request in requests}
+    longest_prompt = max((len(prompt_ids(tokenizer, text)) for text in texts), default=0)
     options = {
         "tensor_parallel_size": args.tensor_parallel_size,
         "trust_remote_code": args.trust_remote_code,
         "max_model_len": args.max_model_len,
-        "longest": max(map(len, prompts), default=0) + args.max_tokens,
+        "longest": longest_prompt + args.max_tokens,
     }
     settings = {name: getattr(args, name) for name in SETTINGS}
     if args.engines == 1:
         rows = Sampler(args.model, **options).sample(requests, settings)
     else:
-        rows = sample_with_ray(args, requests, settings, options)
-    tokens, done = 0, total - len(requests)
+        rows = sample_with_ray(
+            args,
+            requests,
+            settings,
+            options,
+        )
+    tokens = 0
     with ExitStack() as stack:
-        names = {request.benchmark for request in requests}
-        append = {
-            name: stack.enter_context(appending(rows_path("samples", args.output, name)))
-            for name in names
-        }
-        bar = tqdm(total=total, initial=done, desc=f"{MARK} sampling", unit="sample", mininterval=1)
+        append = {}
+        for name in {request.benchmark for request in requests}:
+            path = rows_path("samples", args.output, name)
+            append[name] = stack.enter_context(appending(path))
+        done = total - len(requests)
+        bar = tqdm(
+            total=total,
+            initial=done,
+            desc=f"{MARK} sampling",
+            unit="sample",
+            mininterval=1,
+        )
         stack.enter_context(bar)
         for name, row in rows:
             append[name](row)
             tokens += row["tokens"]
-            bar.set_postfix_str(
-                f"{tokens / max(bar.format_dict['elapsed'], 1e-9):.0f} tokens/s", refresh=False
-            )
+            speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} tokens/s", refresh=False)
             bar.update()
 
 
 def sample_with_ray(
-    args: argparse.Namespace,
+    args: Namespace,
     requests: Sequence[SampleRequest],
     settings: Row,
     options: dict[str, Any],
@@ -141,8 +168,7 @@ def sample_with_ray(
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     if "RAY_ADDRESS" not in os.environ:
         check_gpus(args.engines, gpus)
-        # Ray reads this on import and then listens on 127.0.0.1 only (on Linux too, despite the
-        # name).
+        # Ray reads this on import, and listens on 127.0.0.1 only: on Linux too, despite the name.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
@@ -150,17 +176,15 @@ def sample_with_ray(
     actor = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
     engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
     ray.get([engine.__ray_ready__.remote() for engine in engines])
-    streams = [
-        engine.sample.options(num_returns="streaming").remote(
-            requests[number :: args.engines], settings
-        )
-        for number, engine in enumerate(engines)
-    ]
+    streams = []
+    for number, engine in enumerate(engines):
+        part = requests[number :: args.engines]
+        streams.append(engine.sample.options(num_returns="streaming").remote(part, settings))
     return _rows_of(streams)
 
 
 def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
-    """What Ray's generators yield, as it comes; raises an engine's error at once."""
+    """The rows of Ray's generators as they come; raises an engine's error at once."""
     import ray
 
     while streams:
@@ -175,14 +199,15 @@ def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
 
 
 def check_gpus(engines: int, size: int) -> None:
-    """Count the GPUs of this machine: with too few, Ray would wait silently.
+    """Raise ConfigError unless this machine has the GPUs for so many engines of `size` GPUs.
 
-    Raises ConfigError when they do not suffice for so many engines of `size` GPUs.
+    With too few, Ray would wait silently.
     """
     import torch
 
-    if (there := torch.cuda.device_count()) < engines * size:
+    there = torch.cuda.device_count()
+    if there < engines * size:
         raise ConfigError(
-            f"--engines {engines} x --tensor-parallel-size {size} takes {engines * size} GPUs, but {there} are here; "
-            "use fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
+            f"--engines {engines} x --tensor-parallel-size {size} takes {engines * size} GPUs, "
+            f"but {there} are here; use fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
         )

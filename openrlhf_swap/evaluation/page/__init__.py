@@ -15,16 +15,15 @@ from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.flags.configuration import parse_with_settings
 
-SHOWN = (
-    "accuracy",
-    "interval",
-    "tokens",
-    "truncated",
-)  # of the report's columns: what a phone has the width for
+# The report's columns that a phone has the width for.
+SHOWN = ("pass@1 %", "95%", "tokens", "cut off %")
 
 
 def main(argv: list[str]) -> None:
-    """Write the page; ConfigError for an invalid penalty, DataError for traces that are not scored."""
+    """Write the page.
+
+    Raises ConfigError for an invalid penalty, DataError for traces that are not scored.
+    """
     parser = Parser("openrlhf-swap eval page", __doc__)
     parser.add_argument(
         "inputs",
@@ -32,9 +31,16 @@ def main(argv: list[str]) -> None:
         nargs="+",
         help="folders of evaluations, or scored traces: a column each",
     )
-    parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument(
-        "--metrics", type=Path, help="metrics.jsonl of the training run whose curves to show"
+        "--output",
+        type=Path,
+        required=True,
+        help="HTML file to write",
+    )
+    parser.add_argument(
+        "--metrics",
+        type=Path,
+        help="metrics.jsonl of the training run whose curves to show",
     )
     parser.add_argument(
         "--limit",
@@ -42,7 +48,12 @@ def main(argv: list[str]) -> None:
         default=200,
         help="maximum number of problems on the page (default: 200)",
     )
-    names = ("length_coef", "tau", "weights_from", "step_price")  # of the penalty that is shown
+    names = (
+        "length_coef",
+        "tau",
+        "weights_from",
+        "step_price",
+    )  # of the penalty that is shown
     args = parse_with_settings(parser, names, argv)
     penalty = SwapConfig(**{name: getattr(args, name) for name in names})
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
@@ -54,8 +65,9 @@ def main(argv: list[str]) -> None:
         from openrlhf_swap.evaluation.report import COLUMNS, difference_cells, evaluation_cells
 
         runs = measure_evaluations(evaluations)
-        header, rows, notes = difference_cells(runs)
-        tables = [evaluation_cells(runs, {key: COLUMNS[key] for key in SHOWN}), (header, rows)]
+        *differences, notes = difference_cells(runs)
+        shown = evaluation_cells(runs, {title: COLUMNS[title] for title in SHOWN})
+        tables = [shown, differences]
         data["summary"] = {
             "notes": notes,
             "tables": [{"header": header, "rows": rows} for header, rows in tables if rows],
