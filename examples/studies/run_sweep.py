@@ -34,21 +34,22 @@ from tabulate import tabulate
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.registry import ABLATION
+from openrlhf_swap.recipes import read_recipe
 
-PRESETS = {  # name -> its configurations, each a recipe; `paper` is both halves of its Table 1
-    "paper": {
-        name: {"train": ["--swap.recipe", name]}
-        for name in (
-            "thinkprune",
-            "lc_r1",
-            "adaptthink",
-            "laser_d",
-            "laser_de",
-            "l1_exact",
-            "l1_max",
-            "swap",
-        )
-    },
+PAPER = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+MOST_STEPS = read_recipe("swap").flags["swap.training_steps"]
+
+
+def paper_row(recipe: str) -> dict[str, list[str]]:
+    """A method by its recipe, but with no more training than SWAP's."""
+    flags = ["--swap.recipe", recipe]
+    if read_recipe(recipe).flags.get("swap.training_steps", 0) > MOST_STEPS:
+        flags += ["--swap.training_steps", str(MOST_STEPS)]
+    return {"train": flags}
+
+
+PRESETS = {  # name -> its configurations; `paper` is both halves of its Table 1
+    "paper": {name: paper_row(name) for name in PAPER},
     "ablation": {name: {"train": ["--swap.objective", name]} for name in ABLATION},
 }
 LEASH = [
