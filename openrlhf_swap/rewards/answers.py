@@ -1,21 +1,17 @@
-"""Answers as text: taking wrappers off, one spelling for mathematics, and reference answers that
-cannot be used.
+"""Reference answers as text: without wrappers, in their normal form, and which are none.
 
-The grader reads LaTeX in ASCII. `write_latex` writes Unicode that way, in reference answers and
-responses alike; `canonical` also settles what LaTeX itself spells in several ways, for comparisons
-only. Standard library only.
+Standard library only.
 """
 
 import ast
 import html
 import math
 import re
-import unicodedata
 from contextlib import suppress
 from decimal import Decimal
-from itertools import groupby
 
-from openrlhf_swap.rewards.statements import is_balanced, last_boxes
+from openrlhf_swap.rewards.forms import is_balanced, write_latex
+from openrlhf_swap.rewards.statements import last_boxes
 from openrlhf_swap.rewards.verifiers import answer_text
 
 END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
@@ -23,66 +19,9 @@ END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
-_WRAPPER = re.compile(
-    r"\$\$(.+)\$\$|\$([^$]+)\$|\\boxed\s*\{(.+)\}|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]",
-    re.DOTALL,
-)
-_WORD = re.compile(r"[^\W\d_]{3,}")  # a word, though it may have a π in it
-_FORMS = {"<super>": "^{%s}", "<sub>": "_{%s}", "<wide>": "%s", "<narrow>": "%s", "<font>": "%s"}
-_NAMES = "pi infty le ge ne times cdot cdot div pm in langle rangle cup cap emptyset lfloor rfloor"
-_SYMBOLS = {
-    sign: rf"\{name} "
-    for sign, name in zip("π∞≤≥≠\u00d7·⋅÷±∈⟨⟩\u222a∩∅⌊⌋", _NAMES.split(), strict=True)
-}
-_SYMBOLS |= {
-    letter: rf"\mathbb{{{unicodedata.normalize('NFKC', letter)}}}"
-    for letter in "\u211d\u2124\u211a"
-}
-_SYMBOLS |= {"\u2212": "-", "°": r"^{\circ}", "µ": "μ"}
-_ROOT = re.compile(r"([√∛∜])\s*(?:\(([^()]*)\)|(\d+(?:\.\d+)?|[A-Za-z]|(?=\{)))")
-_ROOTS = {"√": r"\sqrt", "∛": r"\sqrt[3]", "∜": r"\sqrt[4]"}
-_GROUP = (
-    r"(?:\\[,;: ]|\{,\}|[~\u00a0\u2009\u202f])"  # what may stand between groups of three digits
-)
-_GROUPED = re.compile(rf"(?<![\d.])\d{{1,3}}(?:{_GROUP}\d{{3}})+(?!\d)")
-_WITH_COMMAS = re.compile(  # 1,234 outside brackets, in which a comma separates: (1,234) is a point
-    r"(?<!\\)[(\[][^()\[\]]{0,200}[)\]]|\\\{.{0,200}?\\\}|\\langle.{0,200}?\\rangle"
-    r"|(?<![\d,.])([1-9]\d{0,2}(?:,(?:\\!\s*)?\d{3})+)(?!\d|,\d)"
-)
-_REPEATING = re.compile(r"(\d{0,20})\.(\d{0,20})\\(?:overline|bar)(?:\{(\d{1,20})\}| ?(\d))")
-_SPACE = r"(?:\\[ ,;:]|~|[^\S\n])"
-_MIXED = re.compile(  # 8 1/2, unless it stands in a row of numbers or a date
-    rf"(?<![\w./^])(?<!\d[^\S\n])([1-9]\d{{0,2}}(?:,\d{{3}}){{1,2}}|[1-9]\d{{0,8}}){_SPACE}{{1,4}}"
-    rf"([1-9]\d{{0,2}})/([1-9]\d{{0,2}})(?![\w/]|\^(?!\{{?\\circ)|[.,]\d|{_SPACE}{{0,4}}\d)"
-)
-_STOP = r"(?<=[\w!%|})\]])(?<!\\right)\."  # `\right.` is a delimiter
-_OR = re.compile(r"(?<=[\d)\]}$])\s+or\s+(?=[-+\d\\$(]|[A-Za-z]\s*=)")
-_SPACED = re.compile(r"-?\d{1,3}(?: \d{3})+(?:\.\d+)?")
-_LAST_STOP = re.compile(rf"{_STOP}\Z")
-_FULL_STOP = re.compile(rf"{_STOP}(?=\s*\$?\s*\}}|\s*\$\s*\Z)|(?<=[\d}})\]])\.(?=\s*\Z)")
-_IMAGINARY = re.compile(r"(?<=\d)i(?![A-Za-z])|\\(?:mathrm|text)\{i\}|\\imath\b")
-_UPRIGHT_E = re.compile(
-    r"\\(?:mathrm|text|textrm|textnormal|textup|mathup|operatorname)\s*\{\s*e\s*\}|\{\s*\\rm\s+e\s*\}|\\rm\s+e(?![A-Za-z])"
-)
-_STYLED = re.compile(r"\\(?:mathit|mathsf|mathtt|textit|textsf)\s*\{([A-Za-z])\}")
-_NUMBER_SET = re.compile(r"\\mathbb\s*([A-Z])(?![A-Za-z])|\\([CNQRZ])(?![A-Za-z])")
-_DASH = re.compile(r"(?<![\w)}\]\s])\u2013(?=[\d\\.])")  # as a minus sign
-_FUNCTION = re.compile(
-    r"\\(?:operatorname\*?|mathrm|text|textrm)\s*\{\s*\\?((?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|lg|log|exp)\s*\}"
-    r"(?=[\s\d({\\_^A-Za-z]|\Z)"
-)
-_OF_DEGREES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])[^=,;<>]*")
-_DEGREES = re.compile(
-    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+(?=\s*\^))\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
-)
-_O = r"(?:o(?![A-Za-z])|\\text\s*\{\s*o\s*\})"
-_DEGREE = re.compile(rf"\\degree(?![A-Za-z])|(?<=\d)\s*\^\s*(?:\{{\s*{_O}\s*\}}|{_O})")
-_POWER_OF_TEN = re.compile(r"(?<![\w.])(\d+\.\d+)[eE]([-+]?)0*(\d{1,3})(?!\w)")
-_BOLD = r"\\(?:boldsymbol|mathbf|bm)(?![A-Za-z])\s*"
-_BOLD_WORDS = re.compile(rf"{_BOLD}(?=\{{[A-Za-z]{{2}}[A-Za-z\s]*\}})")
-_BOLD_GROUP = re.compile(
-    rf"([A-Za-z^_])?{_BOLD}\{{((?:[^{{}}]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}})*)\}}"
-)
+_WRAPPERS = [("$$", "$$"), ("$", "$"), (r"\boxed{", "}"), (r"\boxed {", "}")]
+_WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]")]
+_DEEPEST = 20  # wrappers inside of wrappers
 
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
@@ -123,119 +62,24 @@ _OF_SENTENCES = re.compile(
 def strip_answer(answer: str) -> str:
     r"""The bare answer, without surrounding white space, `$`, `$$` and `\boxed{}`."""
     stripped = answer.strip()
-    match = _WRAPPER.fullmatch(stripped)
-    inside = match[match.lastindex or 0] if match else ""
-    return strip_answer(inside) if inside and is_balanced(inside) else stripped
+    for _ in range(_DEEPEST):
+        inside = _unwrapped(stripped)
+        if not inside:
+            break
+        stripped = inside.strip()
+    return stripped
 
 
-def write_latex(text: str) -> str:
-    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits.
-    Idempotent.
-    """
-    if text.isascii():
-        return text
-    while (rooted := _ROOT.sub(_write_root, text)) != text:  # roots of roots
-        text = rooted
-    text = re.sub(r"(?<=[\d)}])π", r"\\pi ", text)  # before a unit in other letters, too
-    return re.sub(r"[^\x00-\x7f]+", _spell, text)
-
-
-def canonical(text: str) -> str:
-    r"""The text as `write_latex` has it, less spellings that the parser does not know.
-
-    Colours, bold type and an answer's full stop are taken off, digits are joined over `\,`, `{,}`
-    and the like, and a repeating decimal or a mixed number (8 1/2, which the parser takes for 9/2)
-    becomes a fraction. The i of 2i stands apart, upright names are as usual, and degrees inside of
-    a function, which the parser drops, become radians.
-    """
-    plain = _remove_style(text).replace(r"\varnothing", r"\emptyset")
-    plain = _GROUPED.sub(lambda number: re.sub(_GROUP, "", number[0]), plain)
-    plain = _MIXED.sub(
-        _make_improper, _REPEATING.sub(_make_fraction, write_latex(_DASH.sub("-", plain)))
-    )
-    plain = _FUNCTION.sub(r"\\\1 ", _UPRIGHT_E.sub(" e", _STYLED.sub(r" \1", plain)))
-    plain = _POWER_OF_TEN.sub(r"\1 \\cdot 10^{\2\3}", _DEGREE.sub(r"^{\\circ}", plain))
-    plain = _NUMBER_SET.sub(lambda name: rf"\mathbb{{{name[1] or name[2]}}}", plain)
-    plain = _OF_DEGREES.sub(
-        lambda part: _DEGREES.sub(r"(\1\\cdot\\frac{\\pi}{180})", part[0]), plain
-    )
-    return _IMAGINARY.sub(" i", _FULL_STOP.sub("", plain))
-
-
-def join_thousands(text: str) -> str:
-    """The text with 1234 for 1,234, unless it stands in brackets."""
-    return _WITH_COMMAS.sub(
-        lambda match: re.sub(r",(?:\\!\s*)?", "", match[0]) if match[1] else match[0], text
-    )
-
-
-def bare_answer(answer: str) -> str:
-    """An answer less wrappers and the full stop at its end, its parts joined by commas, its digits
-    over spaces.
-    """
-    bare = _OR.sub(", ", _LAST_STOP.sub("", strip_answer(answer)))
-    return bare.replace(" ", "") if _SPACED.fullmatch(bare) else bare
-
-
-def _write_root(root: re.Match[str]) -> str:
-    inside = root[2] or root[3]
-    return _ROOTS[root[1]] + (f"{{{inside}}}" if inside else "")
-
-
-def _spell(part: re.Match[str]) -> str:
-    """What is not ASCII as LaTeX or ASCII, but for a word; a digit of any script is one of ours."""
-    if _WORD.fullmatch(part[0]):
-        return part[0]
-
-    def kind_of(character: str) -> str:  # how it stands for others, in Unicode's words
-        return (
-            ""
-            if character in _SYMBOLS
-            else re.sub(r"(<\w+>)?.*", r"\1", unicodedata.decomposition(character))
-        )
-
-    spelled = ""
-    for kind, characters in groupby(part[0], kind_of):
-        run = "".join(characters)
-        if kind == "<fraction>":
-            for above, below in (
-                unicodedata.normalize("NFKC", character).split("\u2044") for character in run
-            ):
-                spelled += rf"\frac{{{above}}}{{{below}}}"
-        else:
-            plain = unicodedata.normalize("NFKC", run) if kind in _FORMS else run
-            signs = (_SYMBOLS.get(sign) or str(unicodedata.decimal(sign, sign)) for sign in plain)
-            spelled += _FORMS.get(kind, "%s") % "".join(signs)
-    return spelled
-
-
-def _remove_style(text: str) -> str:
-    r"""The text less colours, `\mathbf`, `\boldsymbol` and `\bm`; words become `\text`, which the
-    parser knows.
-
-    Their braces go, too, because the parser takes `{42}` for a set; not after `^`, `_` or a letter
-    (`2^\bm{10}`).
-    """
-    plain = _BOLD_WORDS.sub(r"\\text", re.sub(r"\\(?:text)?color(?:\[\w+\])?\{[^{}]*\}", "", text))
-    while (
-        lighter := _BOLD_GROUP.sub(
-            lambda bold: f"{bold[1]}{{{bold[2]}}}" if bold[1] else bold[2], plain
-        )
-    ) != plain:
-        plain = lighter
-    return re.sub(_BOLD, " ", plain)
-
-
-def _make_fraction(number: re.Match[str]) -> str:
-    whole, fixed, period = number[1], number[2], number[3] or number[4]
-    above = int(whole + fixed + period) - int((whole + fixed) or "0")
-    return f"\\frac{{{above}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
-
-
-def _make_improper(number: re.Match[str]) -> str:
-    """A whole number and a proper fraction as one fraction; anything else as it stands."""
-    whole, above, below = (int(part.replace(",", "")) for part in number.groups())
-    return f"\\frac{{{whole * below + above}}}{{{below}}}" if above < below else number[0]
+def _unwrapped(text: str) -> str:
+    for start, end in _WRAPPERS:
+        if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
+            inside = text[len(start) : -len(end)]
+            is_one = is_balanced(inside)
+            if end != "}":
+                is_one = start not in inside and end not in inside
+            if is_one:
+                return inside
+    return ""
 
 
 def normal_answer(value: object) -> str:
