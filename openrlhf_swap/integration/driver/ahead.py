@@ -46,7 +46,7 @@ class Ahead:
                 free.acquire()
                 try:
                     batch = self._sample(batches)
-                except Exception as error:  # the loop raises it
+                except Exception as error:  # noqa: BLE001 - the loop raises it
                     batch = error
                 sampled.put(batch)
                 if not isinstance(batch, SampledBatch):

@@ -1,26 +1,22 @@
 """The training loop: `Loop.step` says what happens in a step, and in which order."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
-from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from openrlhf.trainer.ppo_utils.experience import Experience
-
 from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.integration.driver.ahead import Ahead
+from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps, describe
 from openrlhf_swap.integration.driver.best import BestCheckpoint
 from openrlhf_swap.integration.driver.clock import StepClock
-from openrlhf_swap.integration.driver.policy import AdvantageTerms, Policy
+from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records, is_due
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
+from openrlhf_swap.rollouts.rollout import Batch, StepReader
 from openrlhf_swap.runs.guards import SkippedSteps
-from openrlhf_swap.runs.metrics import rollout_rows, step_metrics, turn_metrics
+from openrlhf_swap.runs.metrics import rollout_rows
 
 FIRST_POSITION = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
 
@@ -58,6 +54,7 @@ class Loop:
         self._records = records
         self._best = BestCheckpoint(args.ckpt.best_metric_key)
         self._skipped = SkippedSteps(args.swap_run.max_skipped_steps)
+        self._group_size = args.rollout.n_samples_per_prompt
         self._step = 0
 
     def fit(self, sampling_objective: Objective) -> None:
@@ -82,9 +79,9 @@ class Loop:
         batch = None
         try:
             with clock.phase("make_experience"):
-                rollouts = self._cut_into_steps(sampled.groups)
+                rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
                 experiences, rollouts = self._policy.forward(rollouts, self._objective)
-                batch = self._batch(rollouts)
+                batch = batch_of(rollouts, self._group_size, self._objective, self._reader)
                 rewards, token_advantages = evaluate(self._objective, batch)
                 terms = self._policy.set_advantages(
                     experiences, self._objective, rewards, token_advantages
@@ -93,7 +90,7 @@ class Loop:
                 metrics |= self._policy.update(experiences)
             with clock.phase("broadcast"):
                 self._publish()
-            metrics |= self._describe(batch, experiences, terms)
+            metrics |= describe(batch, experiences, terms, self._objective)
             skipped = "a loss or gradient was not finite" * bool(metrics["swap/skipped_updates"])
         except NonFiniteError as error:
             batch = None
@@ -125,51 +122,9 @@ class Loop:
                 self._evaluate_if_due(states)
         return {name: states.get(name, first) for name, first in FIRST_POSITION.items()}
 
-    def _cut_into_steps(self, groups: Sequence[Sequence[Rollout]]) -> list[Rollout]:
-        """Give the rollouts that are to be scored, or all if their states are read, step ends."""
-        objective = self._objective
-        rollouts = []
-        for rollout in chain.from_iterable(groups):
-            if objective.reads_states or (rollout.correct and objective.scores_steps):
-                ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
-                rollout = replace(rollout, step_ends=ends)
-            rollouts.append(rollout)
-        return rollouts
-
-    def _batch(self, rollouts: Sequence[Rollout]) -> Batch:
-        size = self._args.rollout.n_samples_per_prompt
-        groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
-        return Batch(groups, self._objective.coefficients, self._reader)
-
     def _publish(self) -> None:
         with self._sampler.replacing_weights():
             self._policy.publish()
-
-    def _describe(
-        self, batch: Batch, experiences: Sequence[Experience], terms: AdvantageTerms
-    ) -> dict[str, float]:
-        """The metrics of a batch: OpenRLHF's of its rewards and lengths, ours, the objective's."""
-        rewards = torch.cat([experience.info["reward"] for experience in experiences]).float()
-        lengths = torch.cat([experience.response_length for experience in experiences])
-        return {
-            "rollout/reward_mean": rewards.mean().item(),
-            "rollout/reward_std": rewards.std().item(),
-            "rollout/response_length_mean": lengths.float().mean().item(),
-            "rollout/truncated_rate": batch.truncated.float().mean().item(),
-            "rollout/num_samples": float(len(rewards)),
-            **step_metrics(
-                batch.steps,
-                batch.signals,
-                terms.advantages,
-                terms.outcome,
-                terms.process,
-                self._objective.process_weight,
-            ),
-            **turn_metrics(batch.groups, batch.signals.penalties),
-            "swap/thought_unclosed_frac": 1 - batch.closed.double().mean().item(),
-            "timing/score": self._policy.scoring_seconds,
-            **self._objective.metrics(),
-        }
 
     def _count(self, skipped: str) -> None:
         """Count the step, and the reason for which it was skipped, empty for none."""
@@ -178,11 +133,15 @@ class Loop:
         self._skipped.observe(skipped or None)
 
     def _record(self, batch: Batch | None, metrics: dict[str, Any], clock: StepClock) -> None:
-        """Let the guards see the step's metrics, and write them; `batch` is None for a skipped one."""
+        """Let the guards see the step's metrics, and write them.
+
+        `batch` is None for a step that was skipped before its update.
+        """
         metrics |= {"swap/skipped_steps": self._skipped.total, **clock.metrics()}
         if batch is None:
             self._records.write_step(self._step, metrics)
             return
+        metrics["timing/score"] = self._policy.scoring_seconds
         table = partial(self._table, batch)
         first = batch.groups[0][0]
         self._records.guard(self._step, metrics, table)

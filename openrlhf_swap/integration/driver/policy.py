@@ -275,7 +275,7 @@ class Policy:
     def save(
         self, tag: str, states: dict[str, Any], metric: str | None, value: float | None
     ) -> None:
-        """Write a checkpoint with the loop's states and the last value of an evaluation's metric."""
+        """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
         writing = self._actors.async_run_method(
             "save_checkpoint",
             tag=tag,

@@ -82,9 +82,7 @@ def run_loop(
     objective = build(config)
     sampling_objective = build(config) if args.train.async_enable else objective
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
-    plain = Sampler(
-        args, prompts, evaluation_prompts, engines, sampling_objective, reader
-    )
+    plain = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)
     sampler: Sampler | Ahead = plain
     if args.train.async_enable:
         partial = args.train.partial_rollout_enable

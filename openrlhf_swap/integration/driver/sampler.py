@@ -1,4 +1,4 @@
-"""Prompts to groups of rollouts: how many responses of which kind, continuations, edits, the filter.
+"""Prompts to groups of rollouts, with continuations, edits and the filter.
 
 A prompt's group is asked for in parts, as the objective wants them. A part stays beside its
 responses until these are finished rollouts, so that nothing has to be looked up by a text.
