@@ -52,7 +52,6 @@ def test_most_faults_wait_for_a_runs_first_step():
     ("command", "role"),
     [
         ("python -m openrlhf_swap train --swap.output_dir x", "driver"),
-        ("ray::SwapTrainer.fit", "trainer"),
         ("ray::SwapRolloutActor", "rollout actor"),
         ("VLLM::EngineCore", "engine"),
         (
