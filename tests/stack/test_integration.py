@@ -27,6 +27,7 @@ from support.slow_advantages import slow_advantages
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.files import write_rows
+from openrlhf_swap.integration.driver.batch import cut_into_steps
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
@@ -259,13 +260,15 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
     half_wrong = [
         {**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)
     ]
-    config = make_config(step_baseline="state")
+    objective = build(make_config(step_baseline="state"))
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
     with running_actors(changed(arguments, changes), ranks=2) as actors:
-        learned = learn_from(actors, tokenizer, half_wrong, config)
-    assert all(not rollout.answer_logprobs for rollout in learned.rollouts[:8])
-    assert sum(len(rollout.answer_logprobs) > 1 for rollout in learned.rollouts[8:]) > 4
-    for rollout in learned.rollouts:
-        assert len(rollout.states) == len(rollout.step_ends) + 1
+        policy = make_policy(actors, tokenizer, objective.config)
+        rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
+        _, known = policy.forward(rollouts, objective)
+    assert all(not rollout.answer_logprobs for rollout in known[:8])
+    assert sum(len(rollout.answer_logprobs) > 1 for rollout in known[8:]) > 4
+    assert all(len(rollout.states) == len(rollout.step_ends) + 1 for rollout in known)
 
 
 def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):
