@@ -21,10 +21,8 @@ EVERY = "every process that imports `openrlhf_swap.integration`"
 EVERY_CPU = f"{EVERY}, on CPU"
 NO_CLUSTER = f"{EVERY}, on CPU without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
-DRIVER = "driver, while OpenRLHF's command runs"
+ENGINES_ARE_MADE = "driver, while OpenRLHF starts the engines"
 SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
-TRAINER = "trainer, while it is constructed"
-ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
 CPU_RANKS_MEET = "policy and reference model, on CPU, while their ranks meet"
 POLICY_LOADS = "policy, while its model is loaded"
 STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
@@ -36,23 +34,11 @@ TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 # Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a
 # dot. They are written for the version of the name's package in `VERSIONS`.
 NAMES: dict[str, dict[str, str]] = {
-    DRIVER: {
-        # OpenRLHF's command imports these names and starts actors of the classes.
-        "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
-        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.trainer.SwapTrainerAsync",
-        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
-        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
-        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
-        # The policy's process starts while engines do; they sleep before it loads.
-        "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake",
-        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy",
+    ENGINES_ARE_MADE: {
+        # `driver.run` computes it: OpenRLHF's function has no other place for arguments of ours.
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".engine.actor.SwapRolloutActor"
     },
     SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
-    TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trainer.SwapWandb"},
-    ASYNC_TRAINER: {  # it starts actors of the classes that it finds in its own process
-        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.trainer.SwapGenerateActor",
-        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.trainer.SwapTrainingActor",
-    },
     POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
         "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.actors.SwapPolicyTrainer",
@@ -69,7 +55,7 @@ NAMES: dict[str, dict[str, str]] = {
         "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
     },
     ENGINE_STARTS: {  # vLLM would look at the model's class in a process of its own: 9 s of imports
-        "vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"
+        "vllm.model_executor.models.registry._run_in_subprocess": ".engine.actor.run_here"
     },
 }
 

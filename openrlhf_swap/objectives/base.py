@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, STATES
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
@@ -148,6 +149,16 @@ class Objective:
         """What `Batch.signals` is computed with."""
         self.step = 0
         """Batches sampled so far; `rewards` and `token_advantages` count the batch itself."""
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The names of the signals by step that it reads (`algorithm.signals`)."""
+        names = []
+        if self.scores_steps:
+            names.append(ANSWER_LOGPROBS.name)
+        if self.reads_states:
+            names.append(STATES.name)
+        return tuple(names)
 
     @property
     def reads_answers(self) -> bool:

@@ -20,7 +20,7 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.signals import WantedSignals
+from openrlhf_swap.scoring.signals import names_of, WantedSignals
 from openrlhf_swap.scoring.states import read_states
 
 # The text of a response, or `action` and the environment's `observation` of each turn.
@@ -131,7 +131,7 @@ class Scorer:
         Its row must fit the model's context, together with the branch that scores the answer.
         """
         wanted = WantedSignals((signal.name,), self._branch, self._splits_observations)
-        if not wanted.of(rollout):
+        if not names_of(rollout, wanted.names):
             return rollout
         ids = rollout.row_ids
         tokens = len(ids)

@@ -10,6 +10,11 @@ from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 
 
+def names_of(rollout: Rollout, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names whose signals a response has; its steps need not be known."""
+    return tuple(name for name in names if rollout.correct or not SIGNALS[name].only_correct)
+
+
 @dataclass(frozen=True)
 class WantedSignals:
     """The signals that an objective, or a user, wants of responses.
@@ -22,17 +27,11 @@ class WantedSignals:
     branch: Callable[[str], AnswerBranch]
     splits_observations: bool = False
 
-    def of(self, rollout: Rollout) -> tuple[str, ...]:
-        """The names of the signals that a response has; its steps need not be known."""
-        return tuple(
-            name for name in self.names if rollout.correct or not SIGNALS[name].only_correct
-        )
-
     def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
         """The request for a response in that row of a batch, padded on the right; None if nothing
         is wanted of it.
         """
-        names = self.of(rollout)
+        names = names_of(rollout, self.names)
         if not rollout.step_ends:
             names = tuple(name for name in names if not SIGNALS[name].only_correct)
         if not names:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.actors import CLOSE, MEMBERS, make_batch, make_config, makers
+from support.actors import CLOSE, MEMBERS, learn_from, make_config, stock_rows
 from support.disturbing import Run, errors
 from support.paths import POLICY, ROOT
 from support.running import SMALL_STEPS, of_the_run, run_training, start_training
@@ -71,22 +71,20 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
                 "action_ranges": ranges,
             }
         )
-    stock_class, swap_class = makers()
-    _, stock = make_batch(stock_class, actor_group, tokenizer, agents)
-    _, zero = make_batch(
-        swap_class, actor_group, tokenizer, agents, config=make_config(process_weight=0.0)
-    )
+    stock = stock_rows(actor_group, tokenizer, agents)
+    zero = learn_from(actor_group, tokenizer, agents, make_config(process_weight=0.0)).rows
     assert all(
         torch.equal(ours[0], expected[0]) for ours, expected in zip(zero, stock, strict=True)
     )
 
-    maker, ours = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config())
+    learned = learn_from(actor_group, tokenizer, agents, make_config())
+    rollouts, ours = learned.rollouts, learned.rows
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     off = []
     for members in MEMBERS:
-        expected = slow_advantages([maker._rollouts[i].trace() for i in members])
+        expected = slow_advantages([rollouts[i].trace() for i in members])
         for i, values in zip(members, expected, strict=True):
-            rollout, cut = maker._rollouts[i], cuts[i]
+            rollout, cut = rollouts[i], cuts[i]
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert (
                 len(values)

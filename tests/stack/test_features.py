@@ -11,15 +11,7 @@ import pytest
 import ray
 import torch
 from addition import problems, prompt, shortest_trace
-from support.actors import (
-    changed,
-    make_batch,
-    make_config,
-    make_experiences,
-    makers,
-    response_to,
-    running_actors,
-)
+from support.actors import changed, learn_from, make_config, response_to, running_actors
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -32,14 +24,11 @@ UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4, "rollout.micro_bat
 
 def made_by_one_actor(actor_group, tokenizer, responses):
     """Sixteen responses in four micro-batches with SWAP's advantages."""
-    _, swap_class = makers()
     actor_group[1].args.rollout.micro_batch_size = 4
-    maker, made = make_experiences(
-        swap_class, actor_group, tokenizer, responses, config=make_config()
-    )
-    assert maker.metrics["swap/adv_process_absmean"] > 0
-    assert len(made) == 4
-    return made
+    learned = learn_from(actor_group, tokenizer, responses, make_config())
+    assert learned.metrics["swap/adv_process_absmean"] > 0
+    assert len(learned.experiences) == 4
+    return learned.experiences
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +70,11 @@ def half_wrong(responses):
 
 def marked_by(actors, tokenizer, responses):
     """Step markers and advantages of each response."""
-    _, swap_class = makers()
-    maker, rows = make_batch(swap_class, actors, tokenizer, responses, config=make_config())
-    return [rollout.answer_logprobs for rollout in maker._rollouts], [
-        advantages for advantages, _ in rows
-    ]
+    learned = learn_from(actors, tokenizer, responses, make_config())
+    return (
+        [rollout.answer_logprobs for rollout in learned.rollouts],
+        [advantages for advantages, _ in learned.rows],
+    )
 
 
 def assert_marked_alike(found, expected):

@@ -1,14 +1,12 @@
-"""Run OpenRLHF's training CLI with our classes in it."""
+"""Start a training, and turn whatever ends it into one line."""
 
 import os
 import re
-import runpy
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -16,14 +14,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_limits
-from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.generation.rollout_actor import (
-    EngineFactory,
-    SwapRolloutActor,
-    expert_kernels,
-)
-from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
+from openrlhf_swap.integration.driver.run import train
+from openrlhf_swap.integration.engine.actor import expert_kernels
+from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
 from openrlhf_swap.integration.runtime.weights import engine_arguments
@@ -52,14 +46,14 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
     print(
         f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}"
     )
-    engines = EngineFactory(ray.remote(SwapRolloutActor), more)
     print(
         "[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import",
         flush=True,
     )
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
-        run_openrlhf(configuration, engines, wait_for_ray)
+        wait_for_ray()
+        train(configuration, more)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -72,20 +66,6 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
     finally:
         if sys.exc_info()[0]:
             time.sleep(LAST_WORDS_SECONDS)
-
-
-def run_openrlhf(
-    configuration: Configuration, engines: Any, wait_for_ray: Callable[[], None]
-) -> None:
-    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes
-    and settings.
-    """
-    args = configuration.args
-    args.swap, args.swap_run = configuration.method, configuration.run
-    with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
-        train = runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"]
-        wait_for_ray()
-        train(args)
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
@@ -107,9 +87,3 @@ def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
         f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
         f"dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
     )
-
-
-def leave_awake(*_: Any, **__: Any) -> None:
-    """Stands for the call that puts engines to sleep before any other process starts: `SwapTrainer`
-    does it later.
-    """

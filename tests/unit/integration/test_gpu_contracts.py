@@ -103,7 +103,6 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
     """In its own `create_vllm_engines`, as far as Ray and vLLM."""
     import vllm
     from openrlhf.trainer.ray import vllm_engine
-
     from openrlhf_swap.integration.generation.rollout_actor import EngineFactory
 
     made = []

@@ -26,8 +26,9 @@ def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, 
 
 @pytest.mark.parametrize("name", ["skip_bad_gradients", "sleep", "reward_func", "head"])
 def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch, name):
-    from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform
     from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+
+    from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform
     from openrlhf_swap.integration.policy import chunked_actor, strategy
 
     optimizer = SimpleNamespace(_overflow_check_and_loss_scale_update=print, offload_states=print)
