@@ -20,7 +20,7 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.signals import names_of, WantedSignals
+from openrlhf_swap.scoring.signals import WantedSignals, names_of
 from openrlhf_swap.scoring.states import read_states
 
 # The text of a response, or `action` and the environment's `observation` of each turn.
