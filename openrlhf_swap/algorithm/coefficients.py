@@ -21,6 +21,8 @@ class Coefficients:
     price_by_weights: bool = (
         False  # whether a response's steps share by w what the mean charges it, or alike
     )
+    step_discount: float = 1.0  # gamma: of a later step's reward, per step in between
+    rewards_need: bool = False  # whether a step earns gain plus need, or gain less penalty
     step_noise: float = (
         0.0  # lower bound, in nats, of the deviation that step rewards are divided by
     )

@@ -67,6 +67,8 @@ def plain_coefficients(config: SwapConfig) -> Coefficients:
         centres_steps=config.step_baseline == "mean",
         price_by_weights=config.step_price == "weights",
         step_noise=config.step_noise,
+        step_discount=config.step_discount,
+        rewards_need=config.step_reward == "need",
         eps=config.eps,
     )
 

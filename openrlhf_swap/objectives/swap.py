@@ -17,6 +17,7 @@ from openrlhf_swap.algorithm.advantages import (
     sum_to_come,
 )
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.critic import StateCritic
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -82,10 +83,8 @@ class Swap(StateObjective):
     def token_advantages(self, batch: Batch) -> Tensor | None:
         if not self.scores_steps:
             return None
-        steps, tokens = batch.steps, int(batch.lengths.max())
-        process = process_advantages(
-            batch.signals.normalised, steps.step_ends, steps.step_mask, tokens
-        )
+        tokens = int(batch.lengths.max())
+        process = _process(batch.steps, batch.signals.normalised, self.coefficients, tokens)
         return process - self._baseline(batch, tokens) if self.reads_states else process
 
     def _baseline(self, batch: Batch, tokens: int) -> Tensor:
@@ -93,9 +92,15 @@ class Swap(StateObjective):
         steps, signals = batch.steps, batch.signals
         # A group without a signal has rewards of 0, and needs no baseline.
         counted = steps.step_mask & ~signals.deviation.isnan()[:, None, None]
-        returns = pad(sum_to_come(signals.normalised), (0, 1))
+        to_come = sum_to_come(signals.normalised, self.coefficients.step_discount)
+        returns = pad(to_come, (0, 1))
         predicted = self.predict_returns(steps, returns, pad(counted, (0, 1)))
         return per_token(predicted, steps.step_ends, steps.step_mask, tokens)
+
+
+def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
+    ends, mask = batch.step_ends, batch.step_mask
+    return process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
@@ -115,5 +120,5 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
     batch, numbers, process = StepBatch.from_traces([group]), coefficients(config), None
     if numbers.needs_scores:
         normalised, tokens = step_signals(batch, numbers).normalised, int(batch.lengths.max())
-        process = process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
+        process = _process(batch, normalised, numbers, tokens)
     return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]

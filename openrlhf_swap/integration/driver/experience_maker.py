@@ -49,10 +49,16 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         names = []
         if objective.scores_steps:
             names.append("answer_logprobs")
+            if objective.coefficients.rewards_need:
+                names.append("need")
         if objective.reads_states:
             names.append("states")
-        splits_observations = objective.config.observation_gain == "none"
-        self._wanted = WantedSignals(tuple(names), lru_cache(10_000)(branch), splits_observations)
+        self._wanted = WantedSignals(
+            tuple(names),
+            lru_cache(10_000)(branch),
+            splits_observations=objective.config.observation_gain == "none",
+            need_window=objective.config.need_window,
+        )
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`
         self._asked: dict[
             str, list[Any]
