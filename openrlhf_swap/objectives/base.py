@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
@@ -156,6 +156,8 @@ class Objective:
         names = []
         if self.scores_steps:
             names.append(ANSWER_LOGPROBS.name)
+        if self.scores_steps and self.coefficients.rewards_need:
+            names.append(NEED.name)
         if self.reads_states:
             names.append(STATES.name)
         return tuple(names)

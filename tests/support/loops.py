@@ -8,7 +8,7 @@ from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
-from openrlhf_swap.integration.policy.chunked_actor import ScoredForward
+from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.runs.guards import Guards
 from support.actors import changed
 from support.objectives import READER
@@ -39,15 +39,17 @@ class Actors:
             self.updates.append([each.advantages for each in experience])
             return []
         zeros = [torch.zeros(mask.shape) for mask in action_mask]
-        if "state_requests" not in asked:
+        if "requests" not in asked:
             return [zeros]
         generator = torch.Generator().manual_seed(0)
-        states = [
-            [torch.randn(len(each.positions), WIDTH, generator=generator) for each in requests]
-            for requests in asked["state_requests"]
-        ]
-        pairs = zip(zeros, states, strict=True)
-        return [[ScoredForward(logprobs, [], 0.0, those) for logprobs, those in pairs]]
+        answers = []
+        for logprobs, requests in zip(zeros, asked["requests"], strict=True):
+            signals = [
+                {"states": torch.randn(len(request.prefix_ends), WIDTH, generator=generator)}
+                for request in requests
+            ]
+            answers.append(ScoredForward(logprobs, signals, 0.0))
+        return [answers]
 
     def async_run_method(self, method_name, **given):
         if method_name == "fit":

@@ -311,6 +311,7 @@ class Policy:
             objective.signals,
             self._branch,
             splits_observations=objective.config.observation_gain == "none",
+            need_window=objective.config.need_window,
         )
         requests = []
         for batch in micro_batches:
