@@ -35,11 +35,10 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
     return StepBatch(
         lengths,
         correct,
-        logprobs,
         ends,
         scored,
         state_mask=pad(scored, (1, 0)),
-        states=torch.empty(0, 0),
+        signals={"answer_logprobs": logprobs},
     )
 
 

@@ -19,13 +19,12 @@ from benchmarks.scoring import Case, build_model, median_seconds, model_parser, 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.objectives.length_critic import LengthCritic
-from openrlhf_swap.scoring.states import WIDTH, StateRequest, recording_states
+from openrlhf_swap.scoring.states import WIDTH, recording_states
 
 
 def with_states(case: Case) -> list[torch.Tensor]:
     """The plain pass, and the states at the ends of its steps."""
-    requests = [StateRequest(request.row, request.prefix_ends) for request in case.requests]
-    with recording_states(case.model, case.mask, requests) as states:
+    with recording_states(case.model, case.mask, case.requests) as states:
         case.plain(packed=False)
     return states
 

@@ -30,7 +30,7 @@ from openrlhf_swap.integration.driver.experience_maker import (
     RemoteExperienceMaker,
     SwapExperienceMaker,
 )
-from openrlhf_swap.integration.policy.chunked_actor import ScoredForward
+from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
 from openrlhf_swap.rollouts.families import resolve_thought
@@ -99,21 +99,23 @@ class MadeUpActors:
         self,
         method_name: str,
         action_mask: list[Any],
-        score_requests: list[Any] | None = None,
+        requests: list[Any] | None = None,
         **others: Any,
     ) -> list[list[ScoredForward]]:
         """The results of a group of one actor."""
-        self.sent = (action_mask, score_requests, others)
+        self.sent = (action_mask, requests, others)
         self.returned = [
             [
                 ScoredForward(
                     -mask.float(),
-                    [-torch.rand(len(request.prefix_ends)) for request in requests],
+                    [
+                        {"answer_logprobs": -torch.rand(len(request.prefix_ends))}
+                        for request in asked
+                    ],
                     0.0,
-                    [],
                 )
-                for mask, requests in zip(
-                    action_mask, score_requests or [[]] * len(action_mask), strict=True
+                for mask, asked in zip(
+                    action_mask, requests or [[]] * len(action_mask), strict=True
                 )
             ]
         ]

@@ -194,11 +194,11 @@ def measure(
     responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
     every, actor, request = range(own.responses), policy.actor, [responses.request]
     idle = allocated(torch.cuda.memory_allocated)
-    actor.forward(*responses.batch(0), score_requests=request)  # to warm up
+    actor.forward(*responses.batch(0), requests=request)  # to warm up
     policy.phase(ALONE, lambda: [actor.forward(*responses.batch(row)) for row in every])
     scored = policy.phase(
         SCORED,
-        lambda: [actor.forward(*responses.batch(row), score_requests=request) for row in every],
+        lambda: [actor.forward(*responses.batch(row), requests=request) for row in every],
     )
     log_probs = torch.cat([each.action_log_probs for each in scored])
     difference = beside_per_prefix(policy, responses, scored)
@@ -276,7 +276,7 @@ def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -
             engine, engine.module.config, *batch, [responses.request]
         )
     engine.train()
-    return float((alone - scored[0].answer_logprobs[0].cpu()).abs().max())
+    return float((alone - scored[0].signals[0]["answer_logprobs"].cpu()).abs().max())
 
 
 def experience(

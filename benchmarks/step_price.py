@@ -34,8 +34,8 @@ SCORE_NOISE = 0.01  # nats
 SETUPS = {
     "GRPO": Coefficients(process_weight=0.0),
     "SWAP, mean": Coefficients(),
-    "SWAP, zero": Coefficients(centres_steps=False),
-    "SWAP, value": Coefficients(centres_steps=False),
+    "SWAP, zero": Coefficients(step_baseline="zero"),
+    "SWAP, value": Coefficients(step_baseline="zero"),
 }
 Sample = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -57,8 +57,9 @@ def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor)
     numbers = SETUPS[name]
     ends = torch.arange(1, STEPS + 1).mul(STEP_TOKENS).sub(1).expand(*taken.shape, STEPS)
     mask = (torch.arange(STEPS) < taken.unsqueeze(-1)) & correct.unsqueeze(-1)
-    states = {"state_mask": pad(mask, (1, 0)), "states": torch.empty(0, 0)}
-    batch = StepBatch(STEP_TOKENS * taken + 12, correct, scores, ends, mask, **states)
+    lengths = STEP_TOKENS * taken + 12
+    signals = {"answer_logprobs": scores}
+    batch = StepBatch(lengths, correct, ends, mask, pad(mask, (1, 0)), signals)
     tokens = STEP_TOKENS * (STEPS + 1)
     outcome = outcome_advantages(correct.double(), numbers.eps).unsqueeze(-1).expand(-1, -1, tokens)
     process = None

@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "tests"))
 with contextlib.redirect_stdout(sys.stderr):  # vLLM logs while it is imported
     from support.conformance import largest_difference, numbers
 
-    from openrlhf_swap.objectives.registry import OBJECTIVES
+    from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 
 HEAD = """# Conformance
 
@@ -41,25 +41,13 @@ one that the objective was written from.
 Lengths count tokens. What is left of a difference is float32 and the constant added to a group's deviation (OpenRLHF
 1e-9, verl 1e-6, TRL 1e-4).
 """
-OWN = {
-    "swap": (
-        "the paper gives a formula and no code: its worked group is in `tests/unit/algorithm`, and so are slow "
-        "versions of `--swap.step_price weights` and `--swap.weights_from monotone`, which are ours"
-    ),
-    **dict.fromkeys(
-        ("step_only", "no_penalty", "static_penalty", "uniform_penalty"),
-        "rows of the paper's ablation, as `swap`",
-    ),
-    "attnpo": "the scale is after its code, whose score of a step is not published: worked by hand in `tests/unit`",
-    "vsrm_scores": "not published: ours, after `vsrm`",
-    "length_critic": "not published: ours",
-}
 
 
 def row(name: str) -> list[str]:
     """A variant's line of the table."""
     known = numbers()[name]
-    origin, (cases, largest) = known["origin"], largest_difference(name)
+    origin = known["origin"]
+    cases, largest = largest_difference(name)
     objective, _, variant = name.partition("-")
     place = ", ".join(part for part in (origin["repository"], origin["commit"]) if part)
     if origin["file"]:
@@ -91,7 +79,7 @@ def main() -> None:
     shown = {name.partition("-")[0] for name in numbers()}
     for name in OBJECTIVES:
         if name not in shown:
-            print(f"* `{name}`: {OWN[name]}")
+            print(f"* `{name}`: {objective_class(name).no_numbers}")
 
 
 if __name__ == "__main__":

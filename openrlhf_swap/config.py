@@ -1,34 +1,37 @@
 """The settings of SWAP and of a run, each declared once: type, default, help, range and remedy."""
 
 import math
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from typing_extensions import Self  # typing has it from Python 3.11 on
 
+from openrlhf_swap.algorithm.coefficients import Coefficients, Tau
 from openrlhf_swap.errors import ConfigError
 
 ENDLESS = 10**12  # tokens
-DEVIATIONS = "sd"  # after a tau that is a number of deviations
 AUTO = "auto"  # take the marks of the thought from the model's chat template
 
 
 def setting(default: Any, doc: str, remedy: str = "", is_path: bool = False, **limits: Any) -> Any:
-    """Declare a setting; `doc` is the help of its flag, and its row in docs/use/settings.md.
+    """Declare a setting.
 
-    `remedy` says what to use instead of an invalid value, where pydantic does not. The path of a
-    file (`is_path`) is made absolute before other processes read it. `limits` are pydantic's: ge,
-    gt, le, lt, allow_inf_nan, min_length.
+    Args:
+        default: its value where none is given.
+        doc: the help of its flag, and its row in docs/use/settings.md.
+        remedy: what to use instead of an invalid value, where pydantic's message does not say it.
+        is_path: whether it names a file; other processes read an absolute path.
+        limits: pydantic's: ge, gt, le, lt, allow_inf_nan, min_length.
     """
-    return Field(
-        default, description=doc, json_schema_extra={"remedy": remedy, "is_path": is_path}, **limits
-    )
+    extra: Any = {"remedy": remedy, "is_path": is_path}
+    return Field(default, description=doc, json_schema_extra=extra, **limits)
 
 
 class FlagSettings(BaseModel):
-    """Settings that are also flags: immutable, built by name from Python values or from a command
-    line's text.
+    """Settings that are also flags: immutable, built from Python values or a command line's text.
 
     Raises ConfigError for an unknown name, or a value that its type or range excludes, with the
     flag and the remedy.
@@ -56,17 +59,18 @@ class FlagSettings(BaseModel):
         first = error.errors()[0]
         if not first["loc"]:  # a rule about several settings, with its own message
             return ConfigError(str(first["ctx"]["error"]))
-        name, value = str(first["loc"][0]), first["input"]
+        name = str(first["loc"][0])
+        flag = f"--{prefix}.{name}"
         if first["type"] == "extra_forbidden":
             owner = prefix.rpartition(".")[2]
-            return ConfigError(
-                f"unknown flag --{prefix}.{name}; {owner} has: {', '.join(cls.declared()) or 'none'}"
-            )
+            known = ", ".join(cls.declared()) or "none"
+            return ConfigError(f"unknown flag {flag}; {owner} has: {known}")
+        value = repr(first["input"])
         remedy = extra(cls.model_fields[name])["remedy"]
+        if remedy:
+            return ConfigError(f"{flag} is {value}; {remedy}")
         rule = first["msg"].partition(" ")[2]  # "Input should be ..."
-        return ConfigError(
-            f"--{prefix}.{name} is {value!r}{f'; {remedy}' if remedy else f', which {rule}'}"
-        )
+        return ConfigError(f"{flag} is {value}, which {rule}")
 
 
 def extra(spec: FieldInfo) -> dict[str, Any]:
@@ -84,27 +88,17 @@ def type_name(spec: FieldInfo) -> str:
 
 
 def short_name(objective: str) -> str:
-    """The name of an objective in flags and metrics: its own, or that of its class."""
+    """The name of an objective in flags and metrics: a class is called by its own name."""
     return objective.rpartition(":")[2]
-
-
-def nats_or_deviations(tau: float | str) -> tuple[float, bool]:
-    """The number of a tau, and whether it counts deviations: (0.5, True) for 0.5sd; ValueError for
-    any other value.
-    """
-    relative = isinstance(tau, str) and tau.endswith(DEVIATIONS)
-    number = float(str(tau).removesuffix(DEVIATIONS))
-    if not number > 0 or (relative and math.isinf(number)):
-        raise ValueError(f"{tau} is not a valid tau")
-    return number, relative
 
 
 _WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}
 
 
 class SwapConfig(FlagSettings):
-    """Settings of the objective. Defaults are the paper's where it gives one: M, K, lambda, beta,
-    theta.
+    """Settings of the objective.
+
+    Defaults are the paper's where it gives one: M, K, lambda, beta, theta.
     """
 
     objective: str = setting(
@@ -118,13 +112,14 @@ class SwapConfig(FlagSettings):
     )
     steps: Literal["tokens", "turns"] = setting(
         "tokens",
-        "what a step is: tokens (M of them, extended to the next newline), or turns: each turn of an agent is a step "
-        "(not in the paper)",
+        "what a step is: tokens (M of them, extended to the next newline), or turns: each turn "
+        "of an agent is a step (not in the paper)",
     )
     observation_gain: Literal["call", "none"] = setting(
         "call",
-        "who gains where an environment's observation makes the answer likelier: call, the last step before it; none, "
-        "which scores before and after it and counts what the steps change (not in the paper)",
+        "who gains where an environment's observation makes the answer likelier: call, the "
+        "last step before it; none, which scores before and after it and counts what the steps "
+        "change (not in the paper)",
     )
     newline_patience: float = setting(
         2.0,
@@ -137,15 +132,17 @@ class SwapConfig(FlagSettings):
     )
     tau: float | str = setting(
         1.0,
-        "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small value concentrates "
-        "the penalty on the steps with the least gain, inf spreads it evenly (no value in the paper)",
-        "use a positive number of nats, a number of deviations such as 0.5sd, or inf for a uniform penalty",
+        "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small "
+        "value concentrates the penalty on the steps with the least gain, inf spreads it "
+        "evenly (no value in the paper)",
+        "use a positive number of nats, a number of deviations such as 0.5sd, or inf for a "
+        "uniform penalty",
     )
     weights_from: Literal["local", "monotone"] = setting(
         "local",
-        "the gains that decide which steps pay: local (the paper's g), so that a step that lowered the answer's "
-        "probability pays the most; monotone (Delta), so that all steps without progress pay alike (not in the "
-        "paper)",
+        "the gains that decide which steps pay: local (the paper's g), so that a step that "
+        "lowered the answer's probability pays the most; monotone (Delta), so that all steps "
+        "without progress pay alike (not in the paper)",
         "use local or monotone",
     )
     outcome_weight: float = setting(
@@ -156,25 +153,28 @@ class SwapConfig(FlagSettings):
     )
     step_baseline: Literal["mean", "zero", "state"] = setting(
         "mean",
-        "what is subtracted from step rewards: mean (the paper's), which charges every step the same; zero, which "
-        "charges none and may lengthen responses; state: from A_proc, what the policy's states predict of it (both "
-        "not in the paper)",
+        "what is subtracted from step rewards: mean (the paper's), which charges every step "
+        "the same; zero, which charges none and may lengthen responses; state: from A_proc, "
+        "what the policy's states predict of it (both not in the paper)",
     )
     step_price: Literal["steps", "weights"] = setting(
         "steps",
-        "how a response's steps share what the mean charges: steps (the paper's), all alike; weights, by the "
-        "penalty's weights, so that steps with the least gain pay (not in the paper)",
+        "how a response's steps share what the mean charges: steps (the paper's), all alike; "
+        "weights, by the penalty's weights, so that steps with the least gain pay (not in the "
+        "paper)",
         "use steps or weights",
     )
     step_noise: float = setting(
         0.0,
-        "lower bound, in nats, of the deviation that step rewards are divided by, so that noise in the scores counts "
-        "less than real gains; 0 is the paper's, 0.02 the noise of bfloat16",
+        "lower bound, in nats, of the deviation that step rewards are divided by, so that "
+        "noise in the scores counts less than real gains; 0 is the paper's, 0.02 the noise of "
+        "bfloat16",
         **_WEIGHT,
     )
     static_penalty: float = setting(
         0.1,
-        "constant that static_penalty subtracts from every normalised step reward (no value in the paper)",
+        "constant that static_penalty subtracts from every normalised step reward (no value in "
+        "the paper)",
         **_WEIGHT,
     )
     eps: float = setting(
@@ -187,33 +187,38 @@ class SwapConfig(FlagSettings):
     )
     end_of_thought: str = setting(
         AUTO,
-        "text that closes the thought: steps end before it, answers are graded after it; auto: from the template, too",
+        "text that closes the thought: steps end before it, answers are graded after it; auto: "
+        "from the template, too",
         min_length=1,
     )
     close_template: str = setting(
         AUTO,
-        "text that ends the thought and opens the answer when a prefix is scored; \\n is a newline; auto: from the "
-        "model's family (not in the paper)",
+        "text that ends the thought and opens the answer when a prefix is scored; \\n is a "
+        "newline; auto: from the model's family (not in the paper)",
     )
     options: dict[str, str] = Field(default_factory=dict)
     """The objective's own settings by name, as text: the flags `--swap.<objective>.<name>`."""
 
     @property
     def segmentation(self) -> tuple[int, int, float]:
-        """M, K and the newline patience, as `segment_steps` takes them; an endless M where turns
-        are steps.
-        """
-        return (
-            ENDLESS if self.steps == "turns" else self.step_tokens,
-            self.max_steps,
-            self.newline_patience,
-        )
+        """M, K and the patience of `segment_steps`; M is endless where turns are steps."""
+        step_tokens = ENDLESS if self.steps == "turns" else self.step_tokens
+        return step_tokens, self.max_steps, self.newline_patience
+
+    def coefficients(self) -> Coefficients:
+        """The numbers of the step arithmetic, as the objective uses them."""
+        numbers = self.model_dump()
+        if self.objective in ABLATION:
+            numbers |= ABLATION[self.objective](self)
+        names = {field.name for field in fields(Coefficients)} & numbers.keys()
+        temperature = Tau.parse(numbers["tau"])
+        return Coefficients(temperature=temperature, **{name: numbers[name] for name in names})
 
     @field_validator("tau", mode="before")
     @classmethod
     def _nats_as_a_number(cls, value: float | str) -> float | str:
-        number, relative = nats_or_deviations(value)
-        return value if relative else number
+        tau = Tau.parse(value)
+        return value if tau.in_deviations else tau.number
 
     def model_post_init(self, _: Any) -> None:
         if self.objective == "step_only" and self.process_weight == 0:
@@ -222,9 +227,22 @@ class SwapConfig(FlagSettings):
             )
         if self.step_price == "weights" and self.step_baseline != "mean":
             raise ConfigError(
-                f"--swap.step_price is weights, but --swap.step_baseline {self.step_baseline} charges steps nothing "
-                "that could be shared; use --swap.step_baseline mean"
+                "--swap.step_price is weights, but --swap.step_baseline "
+                f"{self.step_baseline} charges steps nothing that could be shared; "
+                "use --swap.step_baseline mean"
             )
+
+
+ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
+    "swap": lambda config: {},
+    "grpo": lambda config: {"process_weight": 0.0},
+    "outcome_only": lambda config: {"process_weight": 0.0, "penalises_outcome": True},
+    "step_only": lambda config: {"outcome_weight": 0.0},
+    "no_penalty": lambda config: {"length_coef": 0.0},
+    "static_penalty": lambda config: {"length_coef": 0.0, "step_constant": config.static_penalty},
+    "uniform_penalty": lambda config: {"tau": math.inf},
+}
+"""What each row of the paper's ablation changes in the coefficients."""
 
 
 class RunConfig(FlagSettings):
@@ -232,26 +250,36 @@ class RunConfig(FlagSettings):
 
     grader: str = setting(
         "math",
-        "what judges a response: math (math-verify), multiple_choice, unit_tests, regex:PATTERN, or a function of "
-        "your own as module:function (docs/use/own_verifier.md)",
+        "what judges a response: math (math-verify), multiple_choice, unit_tests, "
+        "regex:PATTERN, or a function of your own as module:function (docs/use/own_verifier.md)",
         min_length=1,
     )
     keep_placeholders: bool = setting(
         False,
-        "keep rows whose reference answer looks like a placeholder, such as None, instead of dropping them",
+        "keep rows whose reference answer looks like a placeholder, such as None, instead of "
+        "dropping them",
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
-        "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow reference)",
+        "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow "
+        "reference)",
     )
     logits_chunk: int = setting(
         1024,
-        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as OpenRLHF does",
+        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as "
+        "OpenRLHF does",
         ge=0,
     )
     engine_sequences: int = setting(
         0,
-        "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 (CPU: vLLM's 128)",
+        "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 "
+        "(CPU: vLLM's 128)",
+        ge=0,
+    )
+    training_steps: int = setting(
+        0,
+        "train this many steps, with as many passes over the data as they take; 0: as many as "
+        "--train.num_episodes passes give",
         ge=0,
     )
     self_test_steps: int = setting(
@@ -259,12 +287,14 @@ class RunConfig(FlagSettings):
     )
     max_skipped_steps: int = setting(
         5,
-        "stop after this many consecutive steps without an update, because of a non-finite score, loss or gradient",
+        "stop after this many consecutive steps without an update, because of a non-finite "
+        "score, loss or gradient",
         ge=1,
     )
     generation_timeout: float = setting(
         3600.0,
-        "stop if the rollout engines finish no prompt, or accept no weights, for this many seconds; inf waits forever",
+        "stop if the rollout engines finish no prompt, or accept no weights, for this many "
+        "seconds; inf waits forever",
         gt=0,
     )
     rollouts_every: int = setting(
@@ -273,8 +303,8 @@ class RunConfig(FlagSettings):
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
     recipe: str = setting(
         "",
-        "name of a recipe, which sets every flag that an objective's authors set (docs/use/objectives.md); the "
-        "command line takes precedence",
+        "name of a recipe, which sets every flag that an objective's authors set "
+        "(docs/use/objectives.md); the command line takes precedence",
     )
     output_dir: str = setting(
         "outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json"

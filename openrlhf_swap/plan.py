@@ -28,9 +28,12 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, gib
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
 
 DEEPSCALER_ROWS = 40_315
+WIDTH = 118  # columns of the text
+LABEL = 13  # columns of a line's label
+NOTHING_HELPS = "no flag helps: take more or larger GPUs, or nodes with more main memory"
 SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
     "train.colocate_all": True,
     "vllm.enable_sleep": True,
@@ -43,7 +46,10 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
 def main(argv: list[str]) -> int:
     own, rest = _parser().parse_known_args(argv)
     plan = make_plan(own, training_configuration(own, rest))
-    print(json.dumps(plan, indent=2) if own.json else "\n".join(_lines(plan)))
+    if own.json:
+        print(json.dumps(plan, indent=2))
+    else:
+        print(*_lines(plan), sep="\n")
     return 0 if plan["fits"] else 1
 
 
@@ -52,32 +58,17 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    add(
-        "--gpus",
-        type=int,
-        help="plan one node of N GPUs: used in turn, or halved with --train.async_enable",
-    )
+    text = "plan one node of N GPUs: used in turn, or halved with --train.async_enable"
+    add("--gpus", type=int, help=text)
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    add(
-        "--prompt",
-        type=int,
-        metavar="TOKENS",
-        help=f"mean prompt length (default: {memory.PROMPT})",
-    )
-    add(
-        "--response",
-        type=int,
-        metavar="TOKENS",
-        help="mean response length (default: half of the maximum)",
-    )
-    correct = "share of correct responses, the only ones that are scored (default: 1)"
-    add("--correct", type=float, default=1.0, metavar="SHARE", help=correct)
-    add(
-        "--node-memory",
-        type=float,
-        metavar="GIB",
-        help="main memory of a node; warns if it is too small",
-    )
+    text = f"mean prompt length (default: {memory.PROMPT})"
+    add("--prompt", type=int, metavar="TOKENS", help=text)
+    text = "mean response length (default: half of the maximum)"
+    add("--response", type=int, metavar="TOKENS", help=text)
+    text = "share of correct responses, the only ones that are scored (default: 1)"
+    add("--correct", type=float, default=1.0, metavar="SHARE", help=text)
+    text = "main memory of a node; warns if it is too small"
+    add("--node-memory", type=float, metavar="GIB", help=text)
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
@@ -88,7 +79,8 @@ def _gpu(name: str) -> tuple[int, tuple[float, ...]]:
         size, *peaks = GPUS[name.lower()]
         return int(size * GIB), tuple(peaks)
     with suppress(ValueError):
-        if 0 < (size := float(name)) < math.inf:
+        size = float(name)
+        if 0 < size < math.inf:
             return int(size * GIB), ()
     raise argparse.ArgumentTypeError(
         f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB"
@@ -96,75 +88,64 @@ def _gpu(name: str) -> tuple[int, tuple[float, ...]]:
 
 
 def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Configuration:
-    """Read the training's flags as `openrlhf-swap train` does; raises ConfigError for what the run
-    would refuse.
+    """Read the training's flags as `openrlhf-swap train` does.
+
+    Raises ConfigError for what the run would refuse.
     """
     if own.model:
-        words = [
-            *words,
-            "--actor.model_name_or_path",
-            SHORT_NAMES.get(own.model.lower(), own.model),
-        ]
-    defaults: dict[str, Any] = {
-        "data.prompt_dataset": "unknown",
-        "data.label_key": "answer",
-    }  # a plan needs no data
+        model = SHORT_NAMES.get(own.model.lower(), own.model)
+        words = [*words, "--actor.model_name_or_path", model]
+    # A plan needs no data.
+    defaults: dict[str, Any] = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
     configuration = configure(words, on_cpu=False, defaults=defaults)
-    if (gpus := own.gpus) is not None:
-        size = max(1, configuration.args.vllm.tensor_parallel_size)
-        engines = gpus // size
-        placed = SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
-        if configuration.args.train.async_enable:
-            placed = {
-                "actor.num_gpus_per_node": gpus - engines // 2 * size,
-                "vllm.num_engines": engines // 2,
-            }
-            placed["actor.gradient_checkpointing_enable"] = True
-        configuration = configure(words, on_cpu=False, defaults=defaults | placed)
+    if own.gpus is not None:
+        defaults |= _one_node(own.gpus, configuration.args)
+        configuration = configure(words, on_cpu=False, defaults=defaults)
     check_flags(configuration)
     check_objective(configuration)
     return configuration
 
 
+def _one_node(gpus: int, args: SimpleNamespace) -> dict[str, Any]:
+    """The flags of a run on one node of so many GPUs."""
+    size = max(1, args.vllm.tensor_parallel_size)
+    engines = gpus // size
+    if not args.train.async_enable:
+        return SHARED_NODE | {"actor.num_gpus_per_node": gpus, "vllm.num_engines": engines}
+    return {
+        "actor.num_gpus_per_node": gpus - engines // 2 * size,
+        "vllm.num_engines": engines // 2,
+        "actor.gradient_checkpointing_enable": True,
+    }
+
+
 def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
-    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds, and its
-    warnings.
+    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds.
 
     `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be
     planned.
     """
-    (gpu, peaks), config, args = own.gpu, training.method, training.args
+    gpu, peaks = own.gpu
+    args = training.args
     model, given = memory.read_run(training)
     if model.heads % given.tensor_parallel:
         raise ConfigError(
-            f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the {model.heads} "
-            "attention heads; use a divisor"
+            f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the "
+            f"{model.heads} attention heads; use a divisor"
         )
-    machine = memory.Machine(
-        gpu, args.actor.num_gpus_per_node, own.node_memory and int(own.node_memory * GIB)
-    )
+    node = own.node_memory and int(own.node_memory * GIB)
+    machine = memory.Machine(gpu, args.actor.num_gpus_per_node, node)
     settings = memory.place_optimizer(model, given, machine)
-    prompt = own.prompt or min(memory.PROMPT, settings.context // 2)
-    response = own.response or settings.longest // 2
-    if prompt + response > settings.context:
-        raise ConfigError(
-            f"--prompt is {prompt}, with responses of {response} tokens more than --data.max_len {settings.context}; "
-            "use fewer tokens or a larger context"
-        )
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    steps = min(config.max_steps, math.ceil(response / config.step_tokens))
-    flops = memory.step_flops(model, settings, prompt, response, steps, args.train.max_epochs)
-    flops["score"] *= own.correct
+    prompt, response = _lengths(own, settings)
     vllm = memory.engine_capacity(model, settings, gpu, prompt + response)
-    seconds: dict[str, float] | None = None
+    step = _step(own, training, model, settings, prompt, response)
+    seconds = None
     if peaks:
-        generation = memory.generation_seconds(
-            model, settings, prompt, response, vllm["most_sequences"], peaks
-        )
-        training_flops = responses * sum(
-            value for phase, value in flops.items() if phase != "generate"
-        )
-        seconds = memory.step_seconds(settings, generation, training_flops, peaks)
+        at_a_time = vllm["most_sequences"]
+        generation = memory.generation_seconds(model, settings, prompt, response, at_a_time, peaks)
+        flops = sum(step["flops"].values()) - step["flops"]["generate"]
+        seconds = memory.step_seconds(settings, generation, flops, peaks)
+    disk = memory.checkpoint_bytes(model, settings)
     plan = {
         "model": args.actor.model_name_or_path,
         "parameters": model.parameters,
@@ -174,168 +155,221 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         "settings": dataclasses.asdict(settings),
         "phases": memory.phases(model, settings, gpu),
         "vllm": vllm,
-        "step": {
-            "responses": responses,
-            "mean_response": response,
-            "tokens": responses * response,
-            "most_tokens": responses * settings.longest,
-            "prefixes": steps + 1 if settings.branches else 0,
-            "flops": {phase: responses * value for phase, value in flops.items()},
-            "scoring_of_the_step": flops["score"] / sum(flops.values()),
-        },
+        "step": step,
         "seconds": seconds,
-        "run": _run(
-            own,
-            args,
-            memory.checkpoint_bytes(model, settings),
-            seconds["step"] if seconds else None,
-        ),
+        "run": _run(own, args, disk, seconds),
         "host_bytes": memory.host_bytes(model, settings, machine.gpus_of_node),
-        "node_bytes": machine.node,
+        "node_bytes": node,
+        "savings": memory.savings(model, given, machine),
     }
-    warnings, remedy = list(_warnings(plan)), None
-    if warnings:
-        remedy = (
-            memory.find_remedy(model, given, machine)
-            or "more or larger GPUs, or nodes with more main memory"
+    warnings = list(_warnings(plan, args))
+    return plan | {"warnings": warnings, "fits": not warnings}
+
+
+def _lengths(own: argparse.Namespace, settings: memory.Settings) -> tuple[int, int]:
+    """Mean tokens of a prompt and of a response."""
+    prompt = own.prompt or min(memory.PROMPT, settings.context // 2)
+    response = own.response or settings.longest // 2
+    if prompt + response > settings.context:
+        raise ConfigError(
+            f"--prompt is {prompt}, with responses of {response} tokens more than --data.max_len "
+            f"{settings.context}; use fewer tokens or a larger context"
         )
-    if plan["run"].get("steps") == 0:
-        warnings.append(
-            f"{plan['run']['rows']} prompts do not fill a batch (--rollout.batch_size {args.rollout.batch_size}), so "
-            "no step is trained: take more prompts, or a smaller batch"
-        )
-    return plan | {"warnings": warnings, "remedy": remedy, "fits": not warnings}
+    return prompt, response
+
+
+def _step(
+    own: argparse.Namespace,
+    training: Configuration,
+    model: Model,
+    settings: memory.Settings,
+    prompt: int,
+    response: int,
+) -> dict[str, Any]:
+    """Responses, tokens and operations of a step."""
+    config, args = training.method, training.args
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    steps = min(config.max_steps, math.ceil(response / config.step_tokens))
+    epochs = args.train.max_epochs
+    flops = memory.step_flops(model, settings, prompt, response, steps, epochs)
+    flops["score"] *= own.correct
+    return {
+        "responses": responses,
+        "mean_response": response,
+        "tokens": responses * response,
+        "most_tokens": responses * settings.longest,
+        "prefixes": steps + 1 if settings.branches else 0,
+        "flops": {phase: responses * value for phase, value in flops.items()},
+        "scoring_of_the_step": flops["score"] / sum(flops.values()),
+    }
 
 
 def _run(
-    own: argparse.Namespace, args: SimpleNamespace, disk: dict[str, int], seconds: float | None
+    own: argparse.Namespace,
+    args: SimpleNamespace,
+    disk: dict[str, int],
+    seconds: dict[str, float] | None,
 ) -> dict[str, Any]:
-    """Steps, hours and disk of the whole run, where the number of prompts is known; from the
-    seconds of a step.
-    """
-    rows, path = own.rows, Path(args.data.prompt_dataset)
+    """Steps, hours and disk of the whole run, where the number of prompts is known."""
+    rows = own.rows
+    path = Path(args.data.prompt_dataset)
     if rows is None and path.suffix == ".jsonl" and path.is_file():
         rows = sum(1 for line in path.read_bytes().split(b"\n") if line.strip())
     assumed = rows is None and not path.is_file() and "deepscaler" in str(path).lower()
-    rows = DEEPSCALER_ROWS if assumed else rows
+    if assumed:
+        rows = DEEPSCALER_ROWS
     run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
     if rows is None:
         return run
     rollout, train, ckpt = args.rollout, args.train, args.ckpt
     rows = min(rows, args.data.max_samples)
-    steps = (
-        rows // rollout.batch_size * train.num_episodes
-    )  # an episode's incomplete last batch is dropped
+    # An episode's incomplete last batch is dropped.
+    steps = rows // rollout.batch_size * train.num_episodes
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
-    kept = 0 if ckpt.disable_ds else min(saves, ckpt.max_num + 1)  # one more while it is written
+    kept = min(saves, ckpt.max_num + 1)  # one more while it is written
+    if ckpt.disable_ds:
+        kept = 0
+    exports = saves * ckpt.save_hf + 1
     responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
     return run | {
         "rows": rows,
         "steps": steps,
-        "hours": seconds and steps * seconds / 3600,
+        "hours": seconds and steps * seconds["step"] / 3600,
         "updates": responses // train.batch_size,
         "saves": saves,
-        "disk_bytes": kept * disk["deepspeed"] + (saves * ckpt.save_hf + 1) * disk["model"],
+        "disk_bytes": kept * disk["deepspeed"] + exports * disk["model"],
     }
 
 
-def _warnings(plan: dict[str, Any]) -> Iterator[str]:
-    """What does not fit."""
-    gpu, held, vllm, node = (
-        plan["gpu_bytes"],
-        sum(plan["host_bytes"].values()),
-        plan["vllm"],
-        plan["node_bytes"],
-    )
-    for phase, parts in plan["phases"].items():
-        if (total := sum(parts.values())) > gpu:
+def _warnings(plan: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
+    """What does not fit, each with the flags that help and what each of them saves by itself."""
+    gpu, vllm, run = plan["gpu_bytes"], plan["vllm"], plan["run"]
+    for place, flags in plan["savings"].items():
+        if place == memory.CACHE:
+            problem = (
+                f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one "
+                f"response of {plan['settings']['context']} tokens needs"
+            )
+        elif place == memory.NODE_MEMORY:
+            problem = (
+                f"a node needs {gib(sum(plan['host_bytes'].values()))} GiB of main memory in "
+                f"addition to the processes, but has {gib(plan['node_bytes'])}"
+            )
+        else:
+            parts = plan["phases"][place]
             part, size = max(parts.items(), key=itemgetter(1))
-            yield f"{memory.PHASES[phase]} needs {gib(total)} GiB of {gib(gpu)}, {gib(size)} of it for {part}"
-    if not vllm["full_sequences"]:
+            problem = (
+                f"{memory.PHASES[place]} needs {gib(sum(parts.values()))} GiB of {gib(gpu)}, "
+                f"{gib(size)} of it for {part}"
+            )
+        saved = [f"{flag} saves {gib(size)}" for flag, size in flags.items() if size > GIB / 20]
+        yield f"{problem}; {', '.join(saved) or NOTHING_HELPS}"
+    if run.get("steps") == 0:
         yield (
-            f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one response of "
-            f"{plan['settings']['context']} tokens needs"
+            f"{run['rows']} prompts do not fill a batch (--rollout.batch_size "
+            f"{args.rollout.batch_size}), so no step is trained: take more prompts, or a smaller "
+            "batch"
         )
-    if node and held > node:
-        yield f"a node needs {gib(held)} GiB of main memory in addition to the processes, but has {gib(node)}"
 
 
 def _lines(plan: dict[str, Any]) -> Iterator[str]:
     """A plan as text."""
-    settings, vllm, step, run, seconds = (
-        plan[part] for part in ("settings", "vllm", "step", "run", "seconds")
-    )
-    held, node, shared = plan["host_bytes"], plan["node_bytes"], settings["shared"]
+    settings = plan["settings"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
     yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
-    place = (
-        "vLLM and DeepSpeed in turn"
-        if shared
-        else f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
-    )
+    place = f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
+    if settings["shared"]:
+        place = "vLLM and DeepSpeed in turn"
     yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
-    yield "Computed from the settings, for the longest sequences they allow. Nothing was measured.\n"
-    yield _memory_table(plan) + "\n"
+    yield "Computed from the settings, for the longest sequences they allow. Nothing was measured."
+    yield f"\n{_memory_table(plan)}\n"
     facts = {
-        "main memory": f"per node, in addition to the processes: {gib(sum(held.values()))} GiB"
-        + (f" of {gib(node)}" if node else "")
-        + "".join(f", {name} {gib(size)}" for name, size in held.items()),
-        "vLLM": f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys and "
-        f"values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of full length or "
-        f"{vllm['mean_sequences']} of mean length. An engine runs at most {vllm['most_sequences']} at a time and gets "
-        f"{vllm['sequences_a_step']} a step",
-        "a step": f"{step['responses']:,} responses of {step['mean_response']:,} tokens: {step['tokens'] / 1e6:.1f}M "
-        f"(at most {step['most_tokens'] / 1e6:.1f}M), {sum(step['flops'].values()):.2e} FLOPs, "
-        f"{step['scoring_of_the_step']:.1%} of them for scoring",
-        "seconds": f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training "
-        f"{seconds['train']:.0f}{'' if shared else ', at the same time'}). Assumes {memory.OF_OPERATIONS:.0%} of the "
-        f"GPU's peak operations and {memory.OF_BYTES:.0%} of its bandwidth"
-        if seconds
-        else "unknown: give --gpu by its name",
-        "the run": "prompts unknown: give --rows",
+        "main memory": _main_memory(plan),
+        "vLLM": _engine(plan["vllm"]),
+        "a step": _step_text(plan["step"]),
+        "seconds": _seconds(plan),
+        "the run": _run_text(plan["run"]),
     }
-    if run["rows"] is not None:
-        time = (
-            f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); "
-            if run["hours"] is not None
-            else ""
-        )
-        assumed = (
-            " (assumed from the data set's name; --rows sets them)" if run["rows_assumed"] else ""
-        )
-        facts["the run"] = (
-            f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: {time}"
-            f"{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
-        )
-    if shared and not settings["adam_offload"]:
-        stays = f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
+    if settings["shared"] and not settings["adam_offload"]:
         facts["optimizer"] = (
-            "leaves the GPU while vLLM generates" if settings["actor_sleeps"] else stays
+            f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
         )
-    for label, text in [*facts.items(), *(("warning:", text) for text in plan["warnings"])]:
+        if settings["actor_sleeps"]:
+            facts["optimizer"] = "leaves the GPU while vLLM generates"
+    warnings = [("warning:", text) for text in plan["warnings"]]
+    for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(
-            f"{label:13}{text}", 118, subsequent_indent=" " * 13, break_on_hyphens=False
+            f"{label:{LABEL}}{text}",
+            WIDTH,
+            subsequent_indent=" " * LABEL,
+            break_on_hyphens=False,
         )
-    yield (
-        "It fits."
-        if plan["fits"]
-        else f"Remedy: {plan['remedy']}"
-        if plan["remedy"]
-        else "See the warnings."
+    yield "It fits." if plan["fits"] else "See the warnings."
+
+
+def _main_memory(plan: dict[str, Any]) -> str:
+    held = plan["host_bytes"]
+    of_node = f" of {gib(plan['node_bytes'])}" if plan["node_bytes"] else ""
+    total = f"per node, in addition to the processes: {gib(sum(held.values()))} GiB{of_node}"
+    return ", ".join([total, *(f"{name} {gib(size)}" for name, size in held.items())])
+
+
+def _engine(vllm: dict[str, int]) -> str:
+    return (
+        f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys "
+        f"and values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of "
+        f"full length or {vllm['mean_sequences']} of mean length. An engine runs at most "
+        f"{vllm['most_sequences']} at a time and gets {vllm['sequences_a_step']} a step"
+    )
+
+
+def _step_text(step: dict[str, Any]) -> str:
+    return (
+        f"{step['responses']:,} responses of {step['mean_response']:,} tokens: "
+        f"{step['tokens'] / 1e6:.1f}M (at most {step['most_tokens'] / 1e6:.1f}M), "
+        f"{sum(step['flops'].values()):.2e} FLOPs, {step['scoring_of_the_step']:.1%} of them for "
+        "scoring"
+    )
+
+
+def _seconds(plan: dict[str, Any]) -> str:
+    seconds = plan["seconds"]
+    if not seconds:
+        return "unknown: give --gpu by its name"
+    together = "" if plan["settings"]["shared"] else ", at the same time"
+    return (
+        f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training "
+        f"{seconds['train']:.0f}{together}). Assumes {memory.OF_OPERATIONS:.0%} of the GPU's peak "
+        f"operations and {memory.OF_BYTES:.0%} of its bandwidth"
+    )
+
+
+def _run_text(run: dict[str, Any]) -> str:
+    if run["rows"] is None:
+        return "prompts unknown: give --rows"
+    time = assumed = ""
+    if run["hours"] is not None:
+        time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); "
+    if run["rows_assumed"]:
+        assumed = " (assumed from the data set's name; --rows sets them)"
+    return (
+        f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: "
+        f"{time}{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
     )
 
 
 def _memory_table(plan: dict[str, Any]) -> str:
+    """A row for each use of memory, a column for each phase."""
     phases = plan["phases"].values()
-    parts = sorted(
-        {part: None for phase in phases for part in phase if phase[part]}, key="allowance".__eq__
-    )
+    parts = {part: None for phase in phases for part in phase if phase[part]}
+    names = sorted(parts, key="allowance".__eq__)  # the allowance last
     used = [sum(phase.values()) for phase in phases]
-    rows = {part: [phase.get(part, 0) for phase in phases] for part in parts}
-    rows |= {"together": used, "left": [plan["gpu_bytes"] - total for total in used]}
-    cells = [
-        [name, *(size / GIB if size else None for size in sizes)] for name, sizes in rows.items()
-    ]
+    rows = {name: [phase.get(name, 0) for phase in phases] for name in names}
+    rows["together"] = used
+    rows["left"] = [plan["gpu_bytes"] - total for total in used]
+    cells = []
+    for name, sizes in rows.items():
+        cells.append([name, *(size / GIB if size else None for size in sizes)])
     head = ["GiB on a GPU", *memory.PHASES.values()]
     return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
 

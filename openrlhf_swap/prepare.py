@@ -13,7 +13,7 @@ From a worked solution the answer is taken: what follows `####`, or stands in th
 dropped if the problem is empty, or if the answer is empty, a sentence, a long text, or one that the
 grader cannot parse; so are duplicates, and exact or near copies of problems of the five benchmarks.
 The rest is written in input order as JSONL of problem, answer and, if there is one, id; the suffix
-is appended to each problem, so that training asks as scripts/eval_benchmarks.sh does.
+is appended to each problem, so that training asks as evaluation/eval_benchmarks.sh does.
 OUTPUT.removed.jsonl lists every dropped row with the reason and, if there is one, the benchmark
 problem that it repeats. OUTPUT.source.json records what was read, with the commit of a hub data
 set: it may change, and --revision COMMIT reads the same rows again.

@@ -218,7 +218,9 @@ def _predict_tokens_left(target: Path) -> None:
     problems = [row.get("problem", row.get(PROMPT)) for row in new]
     numbers = {problem: number for number, problem in enumerate(dict.fromkeys(problems))}
     traces = [
-        StepTrace(row.pop("response_tokens"), True, (), row["step_ends"], row.pop("states"))
+        StepTrace(
+            row.pop("response_tokens"), True, (), row["step_ends"], {"states": row.pop("states")}
+        )
         for row in new
     ]
     predicted, r2 = predict_tokens(traces, list(map(numbers.__getitem__, problems)))

@@ -2,8 +2,8 @@
 
     openrlhf-swap train [--swap.* flags] [OpenRLHF's flags]
 
-Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's defaults are replaced by
-ours (`flags/configuration.py`); what the command line says wins.
+Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's
+defaults are replaced by ours (`flags/configuration.py`); what the command line says wins.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import json
 import os
 import shlex
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from openrlhf_swap.command import check_writable, run_command
-from openrlhf_swap.config import extra
+from openrlhf_swap.config import SwapConfig, extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import (
@@ -27,6 +27,7 @@ from openrlhf_swap.flags.configuration import (
     FOLDERS,
     SECRET,
     Configuration,
+    add_config,
     configure,
     training_parser,
 )
@@ -46,8 +47,8 @@ RUN_NAME = "logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 RUN_FILE = """\
 # All settings of the run in {folder}: openrlhf-swap train --config {folder}/run.yaml
-# Flags on the command line win; a new run needs another --swap.output_dir, and another folder for each --ckpt and
-# --logger flag that names one below.
+# Flags on the command line win; a new run needs another --swap.output_dir, and another folder for
+# each --ckpt and --logger flag that names one below.
 """
 
 
@@ -65,37 +66,45 @@ def main(argv: list[str]) -> int:
         print(_as_yaml(configuration), end="")
         return 0
     _check_quickly(configuration)
-    output, ckpt = Path(configuration.run.output_dir), configuration.args.ckpt
-    record, log = output / checkpoints.CONFIGURATION, output / "train.log"
+    output = Path(configuration.run.output_dir)
+    record = output / checkpoints.CONFIGURATION
     settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
-    if ckpt.load_enable and _read_record(record).get("finished") == settings:
+    if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
         print(
             f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes"
         )
         return 0
+    _train_alone(configuration, argv)
+    write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
+    return 0
+
+
+def _train_alone(configuration: Configuration, argv: list[str]) -> None:
+    """Train while no other run writes into the same folders; on Ctrl-C say how to resume."""
+    output = Path(configuration.run.output_dir)
+    ckpt = configuration.args.ckpt
     folders = {
         "--swap.output_dir": output,
         "--ckpt.path": Path(ckpt.path),
         "--ckpt.output_dir": Path(ckpt.output_dir),
     }
+    console: AbstractContextManager[Any] = nullcontext()
+    if not configuration.run.verbose:
+        console = quiet_console(output / "train.log", "[swap]", "--swap.verbose")
     with locked(folders):
-        console = (
-            nullcontext()
-            if configuration.run.verbose
-            else quiet_console(log, "[swap]", "--swap.verbose")
-        )
         try:
             with private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt:
             remedy = checkpoints.how_to_resume(Path(ckpt.path))
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
-        write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
-    return 0
 
 
 def _read_record(path: Path) -> dict[str, Any]:
-    """A JSON file that an earlier start wrote; {} if there is none or, after a line that says so, if it is torn."""
+    """A JSON file that an earlier start wrote.
+
+    It is {} if there is none, and, after a line that says so, if the file is torn.
+    """
     if not path.exists():
         return {}
     with suppress(ValueError, RecursionError):
@@ -113,16 +122,16 @@ def _check_quickly(configuration: Configuration) -> None:
     check_writable("--swap.output_dir", Path(run.output_dir))
     for name in FOLDERS:
         check_writable(f"--{name}", Path(configuration.values[name]))
-    check_model_files(
-        "--actor.model_name_or_path", args.actor.model_name_or_path, run.trust_remote_code
-    )
-    for flag, files in (
-        ("--data.prompt_dataset", args.data.prompt_dataset),
-        ("--eval.dataset", args.eval.dataset),
-    ):
-        for file in map(str.strip, (files or "").split(",")):
-            if file.endswith(DATA_FILES):
-                check_quickly(flag, file, columns_of(args))
+    model = args.actor.model_name_or_path
+    check_model_files("--actor.model_name_or_path", model, run.trust_remote_code)
+    data_sets = {
+        "--data.prompt_dataset": args.data.prompt_dataset,
+        "--eval.dataset": args.eval.dataset or "",
+    }
+    for flag, names in data_sets.items():
+        for name in map(str.strip, names.split(",")):
+            if name.endswith(DATA_FILES):
+                check_quickly(flag, name, columns_of(args))
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
     check_objective(configuration)  # last, because its import takes a second
@@ -130,9 +139,8 @@ def _check_quickly(configuration: Configuration) -> None:
 
 def _train(configuration: Configuration, words: list[str]) -> None:
     notes = complete(configuration.values)[1]
-    print(
-        f"{shlex.join([*COMMAND.split(), *words])}\n{notes}", end=""
-    )  # a resumed run appends to the log
+    command = shlex.join([*COMMAND.split(), *words])
+    print(f"{command}\n{notes}", end="")  # a resumed run appends to the log
     with ctrl_c_after():  # in the middle of torch's import it would abort the process
         from openrlhf_swap.integration import patches
 
@@ -142,26 +150,13 @@ def _train(configuration: Configuration, words: list[str]) -> None:
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)
-    method, run = configuration.method, configuration.run.replaced(output_dir=str(output))
-    declared, options = objective_class(method.objective).Settings.declared(), method.options
-    paths = {
-        name for name, spec in declared.items() if extra(spec)["is_path"] and options.get(name)
-    }
-    method = method.replaced(
-        options={**options, **{name: str(Path(options[name]).absolute()) for name in paths}}
-    )
+    run = configuration.run.replaced(output_dir=str(output))
     named = configuration.replace_flags({RUN_NAME: names["run_name"]})
-    resolved = resolve_run(replace(named, method=method, run=run))
+    resolved = resolve_run(replace(named, method=_whole_paths(configuration.method), run=run))
     # Records have the data sets that were given.
     _write_records(replace(named, method=resolved.method, run=run), words, names)
     args = resolved.args
-    engines, actors = args.vllm.num_engines, policy_ranks(args)
-    print(
-        f"[swap] training {args.actor.model_name_or_path} with {resolved.method.objective}: {args.rollout.batch_size} "
-        f"prompts x {args.rollout.n_samples_per_prompt} responses a step, up to {args.rollout.max_new_tokens} tokens "
-        f"each; {actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
-        f"{engines} vLLM engine{'s' * (engines > 1)} with {args.vllm.gpu_memory_utilization:.0%} of the memory"
-    )
+    print(f"[swap] {_opening(resolved)}")
     whole = resolved.use_whole_paths()
     if not whole.on_cpu:
         whole = check_gpus(whole)
@@ -176,65 +171,94 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
 
 
+def _whole_paths(method: SwapConfig) -> SwapConfig:
+    """The method with whole paths for the files that settings of its objective name."""
+    options = dict(method.options)
+    for name, spec in objective_class(method.objective).Settings.declared().items():
+        if extra(spec)["is_path"] and options.get(name):
+            options[name] = str(Path(options[name]).absolute())
+    return method.replaced(options=options)
+
+
+def _opening(configuration: Configuration) -> str:
+    """What a run trains, in one line."""
+    args = configuration.args
+    engines, actors = args.vllm.num_engines, policy_ranks(args)
+    return (
+        f"training {args.actor.model_name_or_path} with {configuration.method.objective}: "
+        f"{args.rollout.batch_size} prompts x {args.rollout.n_samples_per_prompt} responses a step, "
+        f"up to {args.rollout.max_new_tokens} tokens each; "
+        f"{actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
+        f"{engines} vLLM engine{'s' * (engines > 1)} "
+        f"with {args.vllm.gpu_memory_utilization:.0%} of the memory"
+    )
+
+
 def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
     """Name and id of the run for TensorBoard and W&B; a resumed run keeps those it had."""
     args = configuration.args
     before = _read_record(output / checkpoints.CONFIGURATION) if args.ckpt.load_enable else {}
-    kept = None if RUN_NAME in configuration.named else before.get("run_name")
-    return {
-        "run_name": kept or args.logger.wandb.run_name,
-        "run_id": before.get("run_id") or uuid4().hex[:16],
-    }
+    name = args.logger.wandb.run_name
+    if RUN_NAME not in configuration.named:
+        name = before.get("run_name") or name
+    return {"run_name": name, "run_id": before.get("run_id") or uuid4().hex[:16]}
 
 
 def _write_records(given: Configuration, words: list[str], names: dict[str, str]) -> None:
-    """Write swap_config.json, which says what the run is made of, and run.yaml, which starts it again."""
+    """Write the records of a run into its folder.
+
+    swap_config.json says what the run is made of, and run.yaml starts it again.
+    """
     output, args = Path(given.run.output_dir), given.args
     output.mkdir(parents=True, exist_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
-    settings = {**given.method.model_dump(), **given.run.model_dump()}
     content = {
-        "swap": settings,
+        "swap": {**given.method.model_dump(), **given.run.model_dump()},
         "flags": given.dump(),
         **made_of(COMMAND, words, **inputs),
         **names,
     }
     write_text(output / checkpoints.CONFIGURATION, to_line(content, indent=2))
-    write_text(
-        output / "run.yaml", RUN_FILE.format(folder=output) + _as_yaml(given.use_whole_paths())
-    )
+    settings = _as_yaml(given.use_whole_paths())
+    write_text(output / "run.yaml", RUN_FILE.format(folder=output) + settings)
 
 
 def _as_yaml(configuration: Configuration) -> str:
     import yaml
 
-    return str(
-        yaml.safe_dump(
-            {"flags": configuration.dump()}, sort_keys=False, allow_unicode=True, width=1000
-        )
-    )
+    flags = {"flags": configuration.dump()}
+    return str(yaml.safe_dump(flags, sort_keys=False, allow_unicode=True, width=1000))
 
 
 def redacted(words: list[str]) -> list[str]:
     """A command line without the tracker's key."""
     flag = f"--{SECRET}"
-    hidden = [
-        "***" if before == flag else word for before, word in zip(["", *words], words, strict=False)
-    ]
-    return [f"{flag}=***" if word.startswith(f"{flag}=") else word for word in hidden]
+    hidden = []
+    for before, word in zip(["", *words], words, strict=False):
+        if before == flag:
+            word = "***"
+        elif word.startswith(f"{flag}="):
+            word = f"{flag}=***"
+        hidden.append(word)
+    return hidden
 
 
 def _recipe_lines(configuration: Configuration) -> list[str]:
     """What a recipe sets, each value with its source, and what cannot be done here."""
     recipe = configuration.recipe
-    lines = [f"recipe {recipe.name}, after {recipe.origin}:"] if recipe.name else []
+    if not recipe.name:
+        return []
+    lines = [f"recipe {recipe.name}, after {recipe.origin}:"]
     for name, value in recipe.flags.items():
-        note, source = " (overruled)" * (name in configuration.overruled), recipe.sources[name]
-        lines.append(
-            f"  {' '.join(as_words({name: value}))}{note}" + (f"  # {source}" if source else "")
-        )
-    asked = [f"  prompt: {recipe.prompt}"] if recipe.prompt else []
-    return lines + asked + [f"  not here: {missing}" for missing in recipe.cannot]
+        line = "  " + " ".join(as_words({name: value}))
+        if name in configuration.overruled:
+            line += " (overruled)"
+        if recipe.sources[name]:
+            line += f"  # {recipe.sources[name]}"
+        lines.append(line)
+    if recipe.prompt:
+        lines.append(f"  prompt: {recipe.prompt}")
+    return lines + [f"  not here: {missing}" for missing in recipe.cannot]
 
 
 def _print_objectives() -> None:
@@ -253,17 +277,16 @@ def _print_objectives() -> None:
 def _print_help() -> None:
     parser = training_parser()
     parser.description = __doc__
+    add_config(parser)
     text = "list objectives and their own settings, and exit"
     parser.add_argument("--list-objectives", action="store_true", help=text)
-    parser.add_argument(
-        DRY_RUN,
-        action="store_true",
-        help="print all settings as a YAML file for --config, and exit",
-    )
+    text = "print all settings as a YAML file for --config, and exit"
+    parser.add_argument(DRY_RUN, action="store_true", help=text)
     parser.print_help()
     print("\nDEFAULTS that differ from OpenRLHF's:")
-    ours = DEFAULTS | {name: f"{folder}, in --swap.output_dir" for name, folder in FOLDERS.items()}
-    print(*(f"  --{name} {value}" for name, value in ours.items()), sep="\n")
+    folders = {name: f"{folder}, in --swap.output_dir" for name, folder in FOLDERS.items()}
+    for name, value in {**DEFAULTS, **folders}.items():
+        print(f"  --{name} {value}")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if [[ ! -d "$VENV/tests_only/scipy-$SCIPY.dist-info" ]]; then
 fi
 ruff check .
 ruff format --check .
-shellcheck -x scripts/*.sh scripts/*.sbatch examples/*/*.sh .ci/run
+shellcheck -x scripts/*.sh scripts/*.sbatch evaluation/*.sh examples/*/*.sh .ci/run
 mypy
 lint-imports --no-logo --no-cache
 if (( ${#FLAGS[@]} )); then exec python -m pytest "${FLAGS[@]}"; fi

@@ -28,7 +28,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import Floats, bootstrap_interval, paired_difference
-from openrlhf_swap.evaluation.samples import graded_samples, read_problems
+from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.evaluation.traces import traces
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.runs.metrics import STEP_PHASES
@@ -71,8 +71,8 @@ def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokeniz
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in held_out:
         asked = {row["problem"]: operations.from_row(row) for row in read_rows(path)}
-        texts = read_problems(folder, path.stem)
-        for sample, grade in graded_samples(folder, path.stem):
+        texts = SampleFiles(folder, path.stem).problems()
+        for sample, grade in SampleFiles(folder, path.stem).graded():
             problem = asked[texts[sample["id"]]["problem"]]
             labels = [
                 sentence.label for sentence in thoughts.classify(sample["text"], problem.operations)

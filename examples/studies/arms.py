@@ -19,7 +19,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.objectives.group_rewards import PassRatePenalty
+from openrlhf_swap.objectives.pass_rate_penalty import PassRatePenalty
 from openrlhf_swap.objectives.registry import coefficients
 
 PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_baseline": "zero"}}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.sampling import VSRM, step_rewards
+from openrlhf_swap.objectives.vsrm import VSRM, step_rewards
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, StepReader
 
 NOISE = 0.02  # of a probability; as in vsrm_scores

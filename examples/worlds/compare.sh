@@ -61,6 +61,7 @@ if [[ -n "$EVALUATE_EVERY" ]]; then
                 --eval.n_samples_per_prompt 1)
 fi
 train=(bash "$HERE/train_swap.sh" --ckpt.load_enable "${on_the_way[@]}")
-exec python examples/studies/run_sweep.py --configurations "$HERE/objectives/${WORLD/word_pairs/words}.json" \
+python "$HERE/objectives.py" --world "${WORLD/word_pairs/words}" --output "$OUTPUT/configurations.json"
+exec python examples/studies/run_sweep.py --configurations "$OUTPUT/configurations.json" \
     --seeds "${SEEDS[@]}" --output "$OUTPUT" --train "env OUTPUT={output} SEED={seed} ${train[*]@Q}" \
     --evaluate "${evaluate[*]@Q} --model {output}/policy --output {output}/result.json" "$@"

@@ -17,7 +17,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from world import CLOSE, EOS, NAMES, Problem, World, load, rendered
 
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.objectives.sampling import EXACT, MAXIMUM, PROMISE
+from openrlhf_swap.objectives.hbpo import PROMISE
+from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
 ASKED, PROMISED = (
     (40, 140),

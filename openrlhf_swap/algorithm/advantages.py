@@ -8,6 +8,7 @@ float64, so that neither group size nor input dtype changes them.
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,7 +91,9 @@ class StepSignals:
 
 
 def step_signals(
-    batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
+    batch: StepBatch,
+    coefficients: Coefficients,
+    weights: Tensor | None = None,
 ) -> StepSignals:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward,
     norm_step).
@@ -99,7 +102,7 @@ def step_signals(
     before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
     K), in place of those of the gains.
     """
-    mask, eps, noise = batch.step_mask, coefficients.eps, coefficients.step_noise
+    mask = batch.step_mask
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
@@ -109,20 +112,30 @@ def step_signals(
     penalties = mass.unsqueeze(-1) * weights
     rewards = gains - penalties
 
-    mean, deviation, spreads = _moments(rewards.flatten(1), mask.flatten(1), eps)
-    price = mean / (deviation.clamp(min=noise) + eps) * coefficients.centres_steps
-    charges = torch.where(mask & spreads.unsqueeze(-1), price.unsqueeze(-1), 0.0)
-    if coefficients.price_by_weights:
+    pooled = moments(rewards.flatten(1), mask.flatten(1), coefficients.eps)
+    divisor = pooled.deviation.clamp(min=coefficients.step_noise) + coefficients.eps
+    price = pooled.mean / divisor * coefficients.centres_steps
+    has_signal = mask & pooled.spreads.unsqueeze(-1)
+    charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
+    shared = coefficients.price_by_weights
+    centre = pooled.mean * (coefficients.centres_steps and not shared)
+    scaled = (rewards - centre.unsqueeze(-1)) / divisor.unsqueeze(-1)
+    normalised = torch.where(has_signal, scaled, 0.0)
+    if shared:
         charges = charges * mask.sum(-1, keepdim=True) * weights
-        normalised = normalise_step_rewards(rewards, mask, eps, False, noise) - charges
-    else:
-        normalised = normalise_step_rewards(rewards, mask, eps, coefficients.centres_steps, noise)
+        normalised = normalised - charges
     normalised = torch.where(mask, normalised - coefficients.step_constant, 0.0)
-    deviation, price = (
-        torch.where(spreads, values, math.nan).squeeze(-1) for values in (deviation, price)
-    )
     return StepSignals(
-        gains, changes, mass, weights, penalties, rewards, charges, normalised, deviation, price
+        gains=gains,
+        local_gains=changes,
+        penalty_mass=mass,
+        weights=weights,
+        penalties=penalties,
+        rewards=rewards,
+        charges=charges,
+        normalised=normalised,
+        deviation=torch.where(pooled.spreads, pooled.deviation, math.nan).squeeze(-1),
+        price=torch.where(pooled.spreads, price, math.nan).squeeze(-1),
     )
 
 
@@ -136,11 +149,9 @@ def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> fl
     """
     if not coefficients.in_deviations:
         return coefficients.tau
-    _, deviation, spreads = _moments(
-        gains.double().flatten(1), step_mask.flatten(1), coefficients.eps
-    )
-    deviation = torch.where(spreads, deviation.clamp(min=coefficients.step_noise), torch.inf)
-    return (coefficients.tau * deviation).unsqueeze(-1)
+    pooled = moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
+    deviation = pooled.deviation.clamp(min=coefficients.step_noise)
+    return (coefficients.tau * torch.where(pooled.spreads, deviation, torch.inf)).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
@@ -156,26 +167,21 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
 
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
-    values = rewards.unsqueeze(-1)
-    return normalise_step_rewards(values, torch.ones_like(values, dtype=torch.bool), eps).squeeze(
-        -1
-    )
+    return standardise(rewards, torch.ones_like(rewards, dtype=torch.bool), eps)
 
 
-def normalise_step_rewards(
-    rewards: Tensor, step_mask: Tensor, eps: float, centre: bool = True, noise: float = 0.0
-) -> Tensor:
-    """r~ = (r - mu)/(sigma + eps), mu and sigma pooled over all steps of a group's correct
-    responses (Eq. norm_step).
+def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
+    """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
 
-    (G, N, K) float64; 0 where there is no step, and for a group with fewer than two steps or no
-    spread. A deviation below `eps` counts as float noise, and one below `noise`, in nats, is
-    replaced by it. Without `centre`, r~ = r/(sigma + eps).
+    Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
+    pooled. Returns (..., n) float64: 0 where the mask is False, and everywhere in a row with fewer
+    than two values or a std that is no more than float noise, which is eps times the mean's size.
+    Without `unbiased` the std divides by the number of values instead of one less.
     """
-    flat, mask = rewards.double().flatten(1), step_mask.flatten(1)
-    mean, std, spreads = _moments(flat, mask, eps)
-    normalised = (flat - mean * centre) / (std.clamp(min=noise) + eps)
-    return torch.where(spreads & mask, normalised, 0.0).view(rewards.shape)
+    values = values.double()
+    pooled = moments(values, mask, eps, unbiased)
+    scaled = (values - pooled.mean) / (pooled.deviation + eps)
+    return torch.where(mask & pooled.spreads, scaled, 0.0)
 
 
 def process_advantages(
@@ -220,9 +226,9 @@ def unified_advantages(
     is `outcome_weight * outcome`, bit for bit.
     """
     advantages = outcome_weight * outcome
-    return (
-        advantages if process is None else advantages + (process_weight * process).to(outcome.dtype)
-    )
+    if process is None:
+        return advantages
+    return advantages + (process_weight * process).to(outcome.dtype)
 
 
 def group_advantages(
@@ -233,11 +239,8 @@ def group_advantages(
 
     `rewards` are (G, N), of the outcome; `process` is (G, N, A), or None.
     """
-    outcome = (
-        outcome_advantages(rewards, coefficients.eps)
-        .unsqueeze(-1)
-        .expand(-1, -1, int(batch.lengths.max()))
-    )
+    outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1)
+    outcome = outcome.expand(-1, -1, int(batch.lengths.max()))
     advantages = unified_advantages(
         outcome, process, coefficients.outcome_weight, coefficients.process_weight
     )
@@ -247,12 +250,20 @@ def group_advantages(
     ]
 
 
-def _moments(values: Tensor, mask: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, unbiased deviation, and whether there is any, over the last axis where `mask` is True;
-    all (..., 1).
-    """
+class Moments(NamedTuple):
+    """Statistics of rows of values; all (..., 1)."""
+
+    mean: Tensor
+    deviation: Tensor
+    spreads: Tensor  # bool, whether the row has two values, and a deviation above float noise
+
+
+def moments(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Moments:
+    """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
     mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)
-    std = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    return mean, std, (count > 1) & (std > eps * mean.abs().clamp(min=1))
+    degrees = count - 1 if unbiased else count
+    deviation = (centred.square().sum(-1, keepdim=True) / degrees.clamp(min=1)).sqrt()
+    noise = eps * mean.abs().clamp(min=1)
+    return Moments(mean, deviation, (count > 1) & (deviation > noise))

@@ -1,13 +1,13 @@
 """Step markers of groups of responses as tensors.
 
-Shapes: G groups, N responses a group, K steps (padded at the end), n states of all responses, d
-numbers of a state.
+Shapes: G groups, N responses a group, K steps (padded at the end), n prefixes with a hidden state
+in all responses, d numbers of a state.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS, STATES, Signal
 from openrlhf_swap.errors import NonFiniteError
 
 
@@ -24,19 +25,20 @@ from openrlhf_swap.errors import NonFiniteError
 class StepTrace:
     """One response of a group.
 
-    Attributes: length: L, generated tokens, the end token included. correct: c, whether the answer
-        was graded correct. answer_logprobs: l_0..l_K in nats per answer token. Used only if the
-        response is correct. step_ends: e_1..e_K, the index of each step's last token in the
-        response. states: (K+1, d) tensor or array for a critic: the policy's hidden state at the
-        last token of the prompt and of
-            each step. None for all responses where no critic is used.
+    Attributes:
+        length: L, the number of generated tokens, the end token included.
+        correct: c, whether the answer was graded correct.
+        answer_logprobs: l_0..l_K in nats per answer token. Only a correct response needs them.
+        step_ends: e_1..e_K, the index of each step's last token in the response.
+        signals: further numbers of the steps by name (`algorithm.signals`), as tensors, arrays or
+            lists whose first dimension is K or K+1.
     """
 
     length: int
     correct: bool
     answer_logprobs: Sequence[float] = ()
     step_ends: Sequence[int] = ()
-    states: Any = field(default=None, compare=False, repr=False)
+    signals: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError for a graded `correct`, which would count as fully correct."""
@@ -44,32 +46,33 @@ class StepTrace:
             raise ValueError(
                 f"correct is {self.correct!r}, neither right nor wrong: use True or False"
             )
+        unknown = self.signals.keys() - SIGNALS.keys()
+        if unknown:
+            raise ValueError(f"signals has {min(unknown)!r}; known are {', '.join(SIGNALS)}")
+
+    @property
+    def states(self) -> Any:
+        """(K+1, d), the policy's hidden state after each prefix; None where none was read."""
+        return self.signals.get(STATES.name)
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """G groups of N responses as tensors.
-
-    `states` are those of all responses in order, and with each what has passed: its tokens, their
-    root, the steps; `state_mask` tells which is whose. Empty where no states were read.
-    """
+    """G groups of N responses as tensors. What stands where there is no step is arbitrary."""
 
     lengths: Tensor  # (G, N) int64
     correct: Tensor  # (G, N) bool
-    answer_logprobs: Tensor  # (G, N, K+1) float64; arbitrary where there is no scored step
-    step_ends: Tensor  # (G, N, K) int64; arbitrary where there is no step
-    step_mask: (
-        Tensor  # (G, N, K) bool, the scored steps: False for every step of an incorrect response
-    )
-    state_mask: Tensor  # (G, N, K+1) bool, where a response has a state: before its first step, and after each
-    states: Tensor  # (n, d+3) float64
+    step_ends: Tensor  # (G, N, K) int64
+    step_mask: Tensor  # (G, N, K) bool, the scored steps; incorrect responses have none
+    state_mask: Tensor  # (G, N, K+1) bool, the prefixes: before the first step, and after each
+    signals: Mapping[str, Tensor]  # (G, N, K or K+1) float64 by name, or (.., d) for vectors
 
     @classmethod
     def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:
         """Check groups of equal size and pad their steps.
 
-        Raises ValueError for an empty or unequal group, or step ends or states that do not fit the
-        response, and NonFiniteError for a NaN or infinite log-probability of a correct response.
+        Raises ValueError for an empty or unequal group, or step ends or signals that do not fit the
+        response, and NonFiniteError for a NaN or infinite signal of a correct response.
         """
         sizes = {len(group) for group in groups}
         if len(sizes) != 1 or 0 in sizes:
@@ -78,75 +81,125 @@ class StepBatch:
             )
         shape = (len(groups), *sizes)
         traces = [trace for group in groups for trace in group]
-        has_states = any(trace.states is not None for trace in traces)
-        ends, logprobs, states = [], [], []
-        for row, trace in enumerate(traces):
-            # The steps of an incorrect response matter to a critic alone.
-            its_ends = list(trace.step_ends) if trace.correct or has_states else []
-            scores = list(trace.answer_logprobs) if trace.correct and its_ends else []
-            where = f"response {row % shape[1]} of group {row // shape[1]}"
-            _check(
-                trace.length,
-                its_ends,
-                scores,
-                needs_scores=trace.correct and not has_states,
-                where=where,
-            )
-            ends.append(torch.tensor(its_ends, dtype=torch.int64))
-            logprobs.append(
-                torch.tensor(scores or [math.nan] * (len(its_ends) + 1), dtype=torch.float64)
-            )
-            if has_states:
-                states.append(_checked_states(trace, where))
-        step_ends = pad_sequence(ends, batch_first=True)
-        answer_logprobs = pad_sequence(logprobs, batch_first=True, padding_value=math.nan)
-        count = torch.tensor([len(its_ends) for its_ends in ends]).unsqueeze(-1)
-        number = torch.arange(step_ends.shape[-1] + 1).expand(len(traces), -1)
-        has_state, passed = number <= count, pad(step_ends + 1, (1, 0))
-        progress = torch.stack([passed, passed.sqrt(), number], dim=-1)[has_state].double()
+        names = {name for trace in traces for name in trace.signals}
+        known = _Responses(traces, size=shape[1], names=names)
+        signals = {name: known.padded(SIGNALS[name]) for name in (ANSWER_LOGPROBS.name, *names)}
+        step_ends = pad_sequence(
+            [torch.tensor(ends, dtype=torch.int64) for ends in known.ends], batch_first=True
+        )
+        counts = torch.tensor([len(ends) for ends in known.ends]).unsqueeze(-1)
+        prefixes = torch.arange(step_ends.shape[-1] + 1) <= counts
+        scored = torch.tensor([len(scores) > 0 for scores in known.scores]).unsqueeze(-1)
         return cls(
             lengths=torch.tensor([trace.length for trace in traces]).view(shape),
             correct=torch.tensor([bool(trace.correct) for trace in traces]).view(shape),
-            answer_logprobs=answer_logprobs.nan_to_num().view(*shape, -1),
             step_ends=step_ends.view(*shape, -1),
-            step_mask=(has_state & ~answer_logprobs.isnan())[:, 1:].view(*shape, -1),
-            state_mask=has_state.view(*shape, -1),
-            states=torch.cat([torch.cat(states), progress], dim=-1)
-            if states
-            else torch.empty(0, 0),
+            step_mask=(prefixes & scored)[:, 1:].view(*shape, -1),
+            state_mask=prefixes.view(*shape, -1),
+            signals={name: all_.view(*shape, *all_.shape[1:]) for name, all_ in signals.items()},
         )
 
     @property
+    def answer_logprobs(self) -> Tensor:
+        """(G, N, K+1) float64, l_0..l_K; arbitrary where there is no scored step."""
+        return self.signals[ANSWER_LOGPROBS.name]
+
+    @property
+    def states(self) -> Tensor:
+        """(n, d+3) float64, the hidden state after each prefix of `state_mask`, and what has passed.
+
+        The last three numbers are the tokens so far, their square root, and the number of steps.
+        Empty where no states were read.
+        """
+        if STATES.name not in self.signals:
+            return torch.empty(0, 0)
+        tokens = self._tokens_before
+        steps = torch.arange(tokens.shape[-1]).expand_as(tokens)
+        progress = torch.stack([tokens, tokens.sqrt(), steps], dim=-1)
+        rows = [self.signals[STATES.name][self.state_mask], progress[self.state_mask].double()]
+        return torch.cat(rows, dim=-1)
+
+    @property
     def tokens_left(self) -> Tensor:
-        """(G, N, K+1) float64, tokens that follow each state; 0 where there is none."""
-        left = self.lengths.unsqueeze(-1) - pad(self.step_ends + 1, (1, 0))
+        """(G, N, K+1) float64, tokens that follow each prefix; 0 where there is none."""
+        left = self.lengths.unsqueeze(-1) - self._tokens_before
         return torch.where(self.state_mask, left, 0).double()
 
+    @property
+    def _tokens_before(self) -> Tensor:
+        return pad(self.step_ends + 1, (1, 0))
 
-def _check(
-    length: int, ends: list[int], scores: list[float], needs_scores: bool, where: str
-) -> None:
-    if length < 0:
-        raise ValueError(f"{where}: length is {length}; use the number of generated tokens")
-    if ends and (scores or needs_scores) and len(scores) != len(ends) + 1:
-        raise ValueError(
-            f"{where}: {len(scores)} answer_logprobs for {len(ends)} step_ends; "
-            "give l_0..l_K, one more than there are steps"
-        )
-    if ends and (ends[0] < 0 or ends[-1] >= length or any(a >= b for a, b in pairwise(ends))):
-        raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")
-    for k, value in enumerate(scores):
+
+class _Responses:
+    """The responses of a batch in a row, checked one after the other."""
+
+    def __init__(self, traces: Sequence[StepTrace], size: int, names: set[str]) -> None:
+        """Take the responses of all groups, the size of a group, and the names of their signals."""
+        self._traces = traces
+        self._size = size
+        # The steps of an incorrect response matter only to a signal that all responses have.
+        shared = any(not SIGNALS[name].only_correct for name in names)
+        self.ends = [list(each.step_ends) if each.correct or shared else [] for each in traces]
+        self.scores: list[list[float]] = []
+        for row, trace in enumerate(traces):
+            has_scores = trace.correct and self.ends[row]
+            self.scores.append(list(trace.answer_logprobs) if has_scores else [])
+            self._check(row, needs_scores=trace.correct and not shared)
+
+    def padded(self, signal: Signal) -> Tensor:
+        """(responses, K or K+1, ...) float64, 0 where a response has no value."""
+        values = [self._values(row, signal) for row in range(len(self._traces))]
+        width = signal.count(max(len(ends) for ends in self.ends))
+        tail = max(tuple(each.shape[1:]) for each in values)
+        rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
+        for row, each in enumerate(values):
+            if len(each):
+                rows[row, : len(each)] = each
+        return rows
+
+    def _values(self, row: int, signal: Signal) -> Tensor:
+        """The (K or K+1, ...) float64 values of one response; empty where it has none."""
+        trace = self._traces[row]
+        if signal is ANSWER_LOGPROBS:
+            return torch.tensor(self.scores[row], dtype=torch.float64)
+        if signal.only_correct and not trace.correct:
+            return torch.empty(0, dtype=torch.float64)
+        values = torch.as_tensor(trace.signals.get(signal.name, ())).double()
+        steps = len(self.ends[row])
+        if values.dim() != signal.dimensions or len(values) != signal.count(steps):
+            each = "the prompt and of each step" if signal.per == "prefix" else "each step"
+            raise ValueError(
+                f"{self._name(row)}: {signal.name} of shape {tuple(values.shape)} for {steps} "
+                f"step_ends; give one of {each}"
+            )
+        if signal.dimensions == 1:
+            _check_finite(values.tolist(), signal.name, self._name(row))
+        return values
+
+    def _name(self, row: int) -> str:
+        return f"response {row % self._size} of group {row // self._size}"
+
+    def _check(self, row: int, needs_scores: bool) -> None:
+        length = self._traces[row].length
+        ends = self.ends[row]
+        scores = self.scores[row]
+        where = self._name(row)
+        if length < 0:
+            raise ValueError(f"{where}: length is {length}; use the number of generated tokens")
+        if ends and (scores or needs_scores) and len(scores) != len(ends) + 1:
+            raise ValueError(
+                f"{where}: {len(scores)} answer_logprobs for {len(ends)} step_ends; "
+                "give l_0..l_K, one more than there are steps"
+            )
+        ascending = all(before < after for before, after in pairwise(ends))
+        if ends and not (ascending and ends[0] >= 0 and ends[-1] < length):
+            raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")
+        _check_finite(scores, ANSWER_LOGPROBS.name, where)
+
+
+def _check_finite(values: Sequence[float], name: str, where: str) -> None:
+    for place, value in enumerate(values):
         if not math.isfinite(value):
             raise NonFiniteError(
-                f"{where}: answer_logprobs[{k}] is {value}; a log-probability must be finite"
+                f"{where}: {name}[{place}] is {value}; a log-probability must be finite"
             )
-
-
-def _checked_states(trace: StepTrace, where: str) -> Tensor:
-    states = torch.as_tensor(() if trace.states is None else trace.states)
-    if states.dim() != 2 or len(states) != len(trace.step_ends) + 1:
-        raise ValueError(
-            f"{where}: states of shape {tuple(states.shape)} for {len(trace.step_ends)} step_ends; give one of the "
-            "prompt's last token and one of each step's"
-        )
-    return states.double()

@@ -1,36 +1,83 @@
 """The coefficients of the step arithmetic."""
 
+from __future__ import annotations
+
+import math
 from dataclasses import dataclass
+from typing import Literal
+
+DEVIATIONS = "sd"  # after a tau that is a number of deviations
+
+
+@dataclass(frozen=True)
+class Tau:
+    """The temperature of the penalty's softmax."""
+
+    number: float
+    in_deviations: bool = False  # standard deviations of a group's gains; otherwise nats
+
+    @classmethod
+    def parse(cls, value: float | str) -> Tau:
+        """Read 0.5 or "0.5" as nats, and "0.5sd" as deviations; ValueError for any other value."""
+        text = str(value)
+        number = float(text.removesuffix(DEVIATIONS))
+        in_deviations = text.endswith(DEVIATIONS)
+        if not number > 0 or (in_deviations and math.isinf(number)):
+            raise ValueError(f"{value} is not a valid tau")
+        return cls(number, in_deviations)
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Weights and constants of the unified advantage, with the paper's symbols."""
+    """Weights and constants of the unified advantage.
+
+    A field that has the name of a setting has its meaning too (`SwapConfig.coefficients`).
+    """
 
     length_coef: float = 1.0  # lambda, of the penalty mass
-    tau: float = 1.0  # of the penalty's softmax, in nats
-    in_deviations: bool = False  # whether tau is in standard deviations of a group's gains instead
-    monotone_weights: bool = (
-        False  # whether the softmax is of the monotone gains Delta, or of the local gains g
-    )
+    temperature: Tau = Tau(1.0)  # of the penalty's softmax
+    weights_from: Literal["local", "monotone"] = "local"  # the gains that the softmax ranks
     outcome_weight: float = 1.0  # beta
     process_weight: float = 0.3  # theta; 0 needs no step scores
-    centres_steps: bool = (
-        True  # whether step rewards are normalised around their mean, or around zero
-    )
-    price_by_weights: bool = (
-        False  # whether a response's steps share by w what the mean charges it, or alike
-    )
-    step_noise: float = (
-        0.0  # lower bound, in nats, of the deviation that step rewards are divided by
-    )
-    step_constant: float = (
-        0.0  # taken off every *normalised* step reward; before normalisation it would cancel out
-    )
+    step_baseline: Literal["mean", "zero", "state"] = "mean"
+    step_price: Literal["steps", "weights"] = "steps"
+    step_noise: float = 0.0  # lower bound, in nats, of the deviation of step rewards
+    step_constant: float = 0.0  # taken off every *normalised* step reward; before, it would cancel
     penalises_outcome: bool = False  # the outcome reward becomes c - c P instead of c
     eps: float = 1e-6  # added to standard deviations; a deviation below it counts as zero
+
+    @property
+    def tau(self) -> float:
+        """The number of the temperature: nats, or deviations if `in_deviations`."""
+        return self.temperature.number
+
+    @property
+    def in_deviations(self) -> bool:
+        """Whether `tau` counts standard deviations of a group's gains."""
+        return self.temperature.in_deviations
+
+    @property
+    def monotone_weights(self) -> bool:
+        """Whether the softmax ranks the monotone gains Delta instead of the local gains g."""
+        return self.weights_from == "monotone"
+
+    @property
+    def centres_steps(self) -> bool:
+        """Whether step rewards are normalised around their mean instead of around zero."""
+        return self.step_baseline == "mean"
+
+    @property
+    def price_by_weights(self) -> bool:
+        """Whether the steps of a response share by w what the mean charges the response."""
+        return self.step_price == "weights"
 
     @property
     def needs_scores(self) -> bool:
         """Whether the policy has to score the answer after each step."""
         return self.process_weight > 0
+
+    @property
+    def chooses_steps(self) -> bool:
+        """Whether tau decides which steps pay more than others."""
+        shares_by_weights = self.length_coef > 0 or self.price_by_weights
+        return self.needs_scores and shares_by_weights and not math.isinf(self.tau)

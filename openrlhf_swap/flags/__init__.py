@@ -1,3 +1,1 @@
-"""The command line of a training: its flags, defaults and rules. Nothing here imports torch or
-OpenRLHF.
-"""
+"""The command line of a training, read without torch or OpenRLHF: flags, defaults and rules."""

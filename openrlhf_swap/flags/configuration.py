@@ -1,5 +1,4 @@
-"""A command line becomes one frozen `Configuration`, here and nowhere else; every later function
-takes it.
+"""A command line becomes one frozen `Configuration`, here and nowhere else.
 
 Layers, each winning over the ones before: OpenRLHF's default, ours, the objective's, the recipe's,
 the file's of `--config`, and the command line's.
@@ -11,11 +10,11 @@ import argparse
 import difflib
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,20 +73,21 @@ FOLDERS = {
     "logger.tensorboard_dir": "tensorboard",
 }
 """OpenRLHF's folders, below --swap.output_dir; there the first two are the same for every run."""
-CHOICES = {  # OpenRLHF takes any value, and fails when the models are loaded
+# OpenRLHF takes any value of these flags, and fails when the models are loaded.
+CHOICES: dict[str, tuple[Any, ...]] = {
     "ds.zero_stage": (1, 2, 3),
     "ds.grad_accum_dtype": ("fp32", "bf16", "fp16"),
     "vllm.sync_backend": ("nccl", "gloo"),
     "actor.lr_scheduler": (
-        *(
-            "constant",
-            "constant_with_warmup",
-            "cosine",
-            "cosine_with_min_lr",
-            "cosine_with_restarts",
-            "inverse_sqrt",
-        ),
-        *("linear", "polynomial", "cosine_warmup_with_min_lr"),
+        "constant",
+        "constant_with_warmup",
+        "cosine",
+        "cosine_with_min_lr",
+        "cosine_with_restarts",
+        "inverse_sqrt",
+        "linear",
+        "polynomial",
+        "cosine_warmup_with_min_lr",
     ),
 }
 SETTINGS: tuple[type[FlagSettings], ...] = (SwapConfig, RunConfig)
@@ -97,9 +97,11 @@ TEMPLATES = (
     "swap.close_template",
     "data.input_template",
 )
+MODEL = "actor.model_name_or_path"
 SECRET = "logger.wandb.key"
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
-WRITTEN = ("ckpt.path", "ckpt.output_dir", "logger.tensorboard_dir")
+FILES = ("reward.remote_url", "train.agent_func_path")
+DATA_SETS = ("data.prompt_dataset", "eval.dataset")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
 PATTERNS = "*?["  # by which a path stands for several
 
@@ -118,8 +120,9 @@ class Configuration:
 
     @cached_property
     def args(self) -> SimpleNamespace:
-        """OpenRLHF's arguments as its main hands them to the training; raises ConfigError for what
-        that refuses.
+        """OpenRLHF's arguments as its main hands them to the training.
+
+        Raises ConfigError for arguments that its main refuses.
         """
         return complete(self.values)[0]
 
@@ -128,141 +131,164 @@ class Configuration:
         return replace(self, values={**self.values, **changes})
 
     def use_whole_paths(self) -> Configuration:
-        """A copy with whole paths for what is on this machine: Ray's actors may run in another
-        folder.
+        """A copy with whole paths for the files and folders of this machine.
+
+        Ray's actors may run in another folder.
         """
-        values = self.values
-        changes = {name: str(Path(values[name]).absolute()) for name in WRITTEN if values[name]}
-        changes["actor.model_name_or_path"] = _whole(values["actor.model_name_or_path"])
-        files = dict.fromkeys(("reward.remote_url", "train.agent_func_path"), _whole)
-        for name, whole in (
-            files | dict.fromkeys(("data.prompt_dataset", "eval.dataset"), _whole_data_set)
-        ).items():
-            if values[name]:
-                changes[name] = ",".join(
-                    whole(source.strip()) for source in values[name].split(",")
-                )
+        changes: dict[str, Any] = {MODEL: _whole(self.values[MODEL])}
+        for name in FOLDERS:
+            if self.values[name]:
+                changes[name] = str(Path(self.values[name]).absolute())
+        for name in FILES:
+            changes[name] = _whole_each(self.values[name], _whole)
+        for name in DATA_SETS:
+            changes[name] = _whole_each(self.values[name], _whole_data_set)
         return self.replace_flags(changes)
 
     def dump(self) -> dict[str, Any]:
-        """Every setting by flag without dashes, as `--config` reads it; without the tracker's key."""
-        parts, objective = (self.method, self.run), short_name(self.method.objective)
-        ours = {
-            f"swap.{name}": getattr(part, name)
-            for part in parts
-            for name in part.declared()
-            if name != "recipe"
-        }
-        ours |= {f"swap.{objective}.{name}": text for name, text in self.method.options.items()}
-        hidden = {
+        """Every setting by its flag without dashes, as `--config` reads it.
+
+        The tracker's key is left out, and so are values that follow from other settings.
+        """
+        content = {}
+        for part in (self.method, self.run):
+            for name in part.declared():
+                content[f"swap.{name}"] = getattr(part, name)
+        del content["swap.recipe"]  # its values are there
+        objective = short_name(self.method.objective)
+        for name, text in self.method.options.items():
+            content[f"swap.{objective}.{name}"] = text
+        left_out = {
             SECRET: self.values[SECRET],
             "reward.remote_url": REWARD_FILE,
             **_folders(self.run),
         }
-        theirs = {
-            name: self.values[name] for name in sorted(self.named) if self.values[name] is not None
-        }
-        return ours | {name: value for name, value in theirs.items() if hidden.get(name) != value}
+        for name in sorted(self.named):
+            value = self.values[name]
+            if value is not None and left_out.get(name) != value:
+                content[name] = value
+        return content
 
 
 def configure(
     words: Sequence[str], on_cpu: bool | None = None, defaults: Mapping[str, Any] | None = None
 ) -> Configuration:
-    """Read a command line of the training; a caller's own `defaults` of OpenRLHF's flags win over
-    ours.
+    """Read a command line of the training.
+
+    `on_cpu` is whether torch has no accelerator, None to find out. `defaults` are a caller's own
+    values of OpenRLHF's flags, which win over our defaults.
 
     Raises ConfigError for an unknown flag, a value that cannot be read, and what OpenRLHF's main
-    refuses, and CompatibilityError for another version of OpenRLHF.
+    refuses; CompatibilityError for another version of OpenRLHF.
     """
-    filed, words = read_config(words)
-    name = find_value(words, "--swap.recipe") or filed.get("swap.recipe")
-    recipe = read_recipe(name) if name else FlagFile("")
-    typed = dict.fromkeys(
-        found[1] for word in words if (found := re.match(r"--(?:no-)?([^=]*)", word))
-    )
-    below = layered(layered(recipe.flags, filed), typed)
-    words = [*as_words({name: value for name, value in below.items() if name not in typed}), *words]
-    parser = training_parser(words)
-    stock: dict[str, Any] = {}
-    for action in reversed(parser._actions):
-        default = action.default  # as the parser gives it, text becomes the flag's type
-        stock[action.dest] = (
-            parser._get_value(action, default) if isinstance(default, str) else default
-        )
-        action.default = argparse.SUPPRESS  # the parser then says what was given
-    namespace, unknown = parser.parse_known_args(words)
-    if unknown:
-        flag = unknown[0].partition("=")[0]
-        known = [each for each in parser._option_string_actions if not each.startswith("--no-")]
-        nearest = difflib.get_close_matches(flag, known, n=1)
-        remedy = (
-            f"did you mean {nearest[0]}?" if nearest else f"{parser.prog} --help lists all flags"
-        )
-        remedy = "only switches can be turned off like this" if flag.startswith("--no-") else remedy
-        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
-    chosen = vars(namespace)
+    if on_cpu is None:
+        on_cpu = is_cpu_build()
+    file, words = read_config(words)
+    recipe_name = find_value(words, "--swap.recipe") or file.get("swap.recipe")
+    recipe = read_recipe(recipe_name) if recipe_name else FlagFile("")
 
-    on_cpu = is_cpu_build() if on_cpu is None else on_cpu
+    sources = [as_words(recipe.flags), as_words(file), words]
+    parser = training_parser([*chain(*sources)])
+    stock = vars(parser.parse_args([]))
+    given = [_given(parser, stock, source) for source in sources]
+    chosen = reduce(layered, given)
     method, run = _settings(chosen)
-    ours = (
-        DEFAULTS
-        | (CPU_DEFAULTS if on_cpu else {})
-        | (ASYNC_DEFAULTS if chosen.get("train.async_enable") else {})
-    )
-    ours |= default_flags(method.objective) | _folders(run) | dict(defaults or {})
+
+    ours = dict(DEFAULTS)
+    if on_cpu:
+        ours |= CPU_DEFAULTS
+    if chosen.get("train.async_enable"):
+        ours |= ASYNC_DEFAULTS
+    ours |= default_flags(method.objective)
+    ours |= _folders(run)
+    ours |= defaults or {}
     ours |= _placement({**stock, **ours, **chosen})
-    values = {
-        name: value for name, value in {**stock, **ours, **chosen}.items() if not _is_ours(name)
-    }
-    named = frozenset(values.keys() & (ours.keys() | chosen.keys()))
-    overruled = frozenset(recipe.flags.keys() & {*filed, *typed})
-    configuration = Configuration(method, run, values, named, recipe, overruled, on_cpu)
+
+    merged = {**stock, **ours, **chosen}
+    values = {name: value for name, value in merged.items() if not _is_ours(name)}
+    named = values.keys() & (ours.keys() | chosen.keys())
+    overruled = recipe.flags.keys() & {*given[1], *given[2]}
+    configuration = Configuration(
+        method, run, values, frozenset(named), recipe, frozenset(overruled), on_cpu
+    )
     _ = configuration.args  # OpenRLHF's main may refuse them
     return configuration
 
 
+def _given(parser: Parser, names: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+    """The values that some words give to flags, converted by the parser."""
+    unset = object()
+    namespace = argparse.Namespace(**dict.fromkeys(names, unset))
+    _, unknown = parser.parse_known_args(words, namespace)
+    if unknown:
+        flag = unknown[0].partition("=")[0]
+        nearest = difflib.get_close_matches(flag, [f"--{name}" for name in names], n=1)
+        if flag.startswith("--no-"):
+            remedy = "only switches can be turned off like this"
+        elif nearest:
+            remedy = f"did you mean {nearest[0]}?"
+        else:
+            remedy = f"{parser.prog} --help lists all flags"
+        raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
+    return {name: value for name, value in vars(namespace).items() if value is not unset}
+
+
+class TrainingParser(Parser):
+    """A parser that narrows OpenRLHF's flags, and adds `--no-FLAG` to each of its switches."""
+
+    def add_argument(self, *flags: str, **options: Any) -> argparse.Action:
+        name = flags[0].removeprefix("--")
+        if name in CHOICES:
+            options["choices"] = CHOICES[name]
+        if name in TEMPLATES:
+            options["type"] = _unescape
+        action = super().add_argument(*flags, **options)
+        if options.get("action") == "store_true":
+            super().add_argument(
+                f"--no-{name}", dest=name, action="store_false", help=argparse.SUPPRESS
+            )
+        return action
+
+
 def training_parser(words: Sequence[str] = ()) -> Parser:
-    """OpenRLHF's parser with our flags, those of single objectives that `words` name, and
-    `--no-FLAG` for switches.
-    """
-    parser = stock_parser()
-    for action in list(parser._actions):
-        action.choices = CHOICES.get(action.dest, action.choices)
-        action.type = _unescape if action.dest in TEMPLATES else action.type
-        if isinstance(action, argparse._StoreTrueAction):
-            off = f"--no-{action.dest}"
-            parser.add_argument(off, dest=action.dest, action="store_false", help=argparse.SUPPRESS)
+    """OpenRLHF's parser with our flags, and those of single objectives that `words` name."""
+    parser = stock_parser(parser=TrainingParser("openrlhf-swap train"))
     add_settings(parser)
     add_template_arguments(parser, TEMPLATE_ARGUMENTS.removeprefix("--"))
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
         if flag.startswith("--swap.") and flag.count(".") == 2:
-            parser.add_argument(flag, help=argparse.SUPPRESS)
-    text = "YAML file of flags, such as a run's run.yaml; later files win, and flags of the command line"
-    parser.add_argument(CONFIG, metavar="FILE", action="append", help=text)
+            parser.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return parser
 
 
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Explain `--config`, which `read_config` takes out of the words before they are parsed."""
+    text = (
+        "YAML file of flags, such as a run's run.yaml; "
+        "later files win, and flags of the command line"
+    )
+    parser.add_argument(CONFIG, metavar="FILE", action="append", help=text)
+
+
 def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = None) -> None:
-    """Add a flag `--swap.<name>` for each setting of ours, or for those that are named, whose value
-    stays text.
+    """Add a flag `--swap.<name>` for each setting of ours, or for those that are named.
+
+    The values stay text: the settings convert and check them.
     """
     for kind in SETTINGS:
-        group = parser.add_argument_group("SWAP: " + (kind.__doc__ or "").partition(".")[0].lower())
+        title = (kind.__doc__ or "").partition(".")[0].lower()
+        group = parser.add_argument_group(f"SWAP: {title}")
         for name, spec in kind.declared().items():
             if names is not None and name not in names:
                 continue
             text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
-            flag = f"--swap.{name}"
+            options: dict[str, Any] = {"default": spec.default, "help": text}
             if spec.annotation is bool:
-                group.add_argument(
-                    flag, action=argparse.BooleanOptionalAction, default=spec.default, help=text
-                )
+                options["action"] = argparse.BooleanOptionalAction
             else:
-                convert = _unescape if f"swap.{name}" in TEMPLATES else str
-                metavar = type_name(spec).upper()
-                group.add_argument(
-                    flag, metavar=metavar, type=convert, default=spec.default, help=text
-                )
+                options["metavar"] = type_name(spec).upper()
+                options["type"] = _unescape if f"swap.{name}" in TEMPLATES else str
+            group.add_argument(f"--swap.{name}", **options)
 
 
 def add_template_arguments(
@@ -274,9 +300,7 @@ def add_template_arguments(
 
 
 def add_rendering(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of commands whose problems are no chats: arguments of the template, and a
-    system's turn.
-    """
+    """Add the flags with which a command turns problems into chats."""
     add_template_arguments(parser)
     text = "the system's turn before each problem, as the training's chats have it"
     parser.add_argument("--system-prompt", help=text)
@@ -294,8 +318,9 @@ def _json_object(text: str) -> str:
 def parse_with_settings(
     parser: argparse.ArgumentParser, names: Sequence[str], words: Sequence[str]
 ) -> argparse.Namespace:
-    """Parse the flags of a command that takes some of the training's settings, too; these have no
-    prefix then.
+    """Parse a command line in which some of the training's settings are flags, too.
+
+    In the result these have no prefix `swap.`.
     """
     add_settings(parser, names)
     given = vars(parser.parse_args(words))
@@ -309,44 +334,53 @@ def _unescape(text: str) -> str:
 
 
 def _settings(chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
-    """Our settings out of the chosen flags; raises ConfigError for a bad value or another
-    objective's setting.
+    """Our settings out of the chosen flags.
+
+    Raises ConfigError for an invalid value, and for a setting of another objective.
     """
-    objective, options = (
-        chosen.get("swap.objective", SwapConfig.model_fields["objective"].default),
-        {},
-    )
-    for name, value in chosen.items():
-        if _is_ours(name) and name.count(".") == 2:
-            owner, option = name.split(".")[1:]
-            if owner != short_name(objective):
-                known = [f"--swap.{setting}" for kind in SETTINGS for setting in kind.declared()]
-                remedy = f"belongs to {owner}, but --swap.objective is {objective}: leave it out"
-                unknown = f"unknown flag --{name}; {did_you_mean('--' + name, known)}"
-                raise ConfigError(f"--{name} {remedy}" if owner in OBJECTIVES else unknown)
+    own = {name.removeprefix("swap."): value for name, value in chosen.items() if _is_ours(name)}
+    objective = own.get("objective", SwapConfig.model_fields["objective"].default)
+    options = {}
+    for name, value in own.items():
+        owner, dot, option = name.partition(".")
+        if dot:
+            _check_owner(owner, option, objective)
             options[option] = str(value)
-    method, run = (
-        {name: chosen[f"swap.{name}"] for name in kind.declared() if f"swap.{name}" in chosen}
-        for kind in SETTINGS
-    )
+    method = {name: own[name] for name in SwapConfig.declared() if name in own}
+    run = {name: own[name] for name in RunConfig.declared() if name in own}
     return SwapConfig(**method, options=options), RunConfig(**run)
 
 
+def _check_owner(owner: str, option: str, objective: str) -> None:
+    """Raise ConfigError for a flag `--swap.<owner>.<option>` of another objective."""
+    if owner == short_name(objective):
+        return
+    flag = f"--swap.{owner}.{option}"
+    if owner in OBJECTIVES:
+        raise ConfigError(
+            f"{flag} belongs to {owner}, but --swap.objective is {objective}: leave it out"
+        )
+    known = [f"--swap.{name}" for kind in SETTINGS for name in kind.declared()]
+    raise ConfigError(f"unknown flag {flag}; {did_you_mean(flag, known)}")
+
+
 def _is_ours(name: str) -> bool:
-    return name.startswith("swap.") or name in ("config", "help")
+    return name.startswith("swap.")
 
 
 def _placement(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults that follow from the actor's GPUs: engines fill them if both share, the reference
-    model has as many.
+    """Defaults that follow from the actor's GPUs.
+
+    The reference model has as many, and engines that share them fill them.
     """
-    places = {
-        f"ref.{place}": values[f"actor.{place}"] for place in ("num_nodes", "num_gpus_per_node")
-    }
-    placed = places if values["algo.kl.init_coef"] > 0 else {}
+    nodes = values["actor.num_nodes"]
+    gpus = values["actor.num_gpus_per_node"]
+    placed: dict[str, Any] = {}
+    if values["algo.kl.init_coef"] > 0:
+        placed |= {"ref.num_nodes": nodes, "ref.num_gpus_per_node": gpus}
     if values["train.colocate_all"] and not values["train.async_enable"]:
-        gpus = values["actor.num_nodes"] * values["actor.num_gpus_per_node"]
-        return placed | {"vllm.num_engines": gpus // max(1, values["vllm.tensor_parallel_size"])}
+        size = max(1, values["vllm.tensor_parallel_size"])
+        placed["vllm.num_engines"] = nodes * gpus // size
     return placed
 
 
@@ -359,12 +393,19 @@ def find_special(path: Path | str, characters: str = SEPARATORS + PATTERNS) -> s
     return next((character for character in str(path) if character in characters), None)
 
 
+def _whole_each(names: str | None, whole: Callable[[str], str]) -> str | None:
+    """A list of paths, separated by commas, with each made whole; None stays None."""
+    if not names:
+        return names
+    return ",".join(whole(name.strip()) for name in names.split(","))
+
+
 def _whole(name: str) -> str:
     return str(Path(name).absolute()) if os.path.exists(name) else name
 
 
 def _whole_data_set(name: str) -> str:
-    """The same for `DATA_SET@FOLDER`; a path that OpenRLHF would split stays as it is."""
+    """The whole path of `DATA_SET@FOLDER`; a path that OpenRLHF would split stays as it is."""
     place, at, inside = name.partition("@")
     whole = _whole(place)
     return name if find_special(whole, SEPARATORS) else whole + at + inside

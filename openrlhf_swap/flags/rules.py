@@ -1,17 +1,17 @@
-"""What OpenRLHF's flags cannot be with our objectives: only what would otherwise fail silently,
-wrongly or late.
+"""Which of OpenRLHF's flags are refused: those that would fail silently, wrongly or late.
 
 OpenRLHF's own parser and main have accepted the arguments by then (`configuration.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -19,12 +19,6 @@ from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
-
-if TYPE_CHECKING:
-    from openrlhf_swap.objectives.base import Objective
-
-Refusals = Iterator[tuple[object, str]]
-"""Whether a rule is broken, and the message if it is."""
 
 NEEDED = {
     "actor.model_name_or_path": "is missing; give a Hugging Face model or a folder",
@@ -37,11 +31,11 @@ NEEDED = {
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "at least 1": (
         lambda number: number >= 1,
-        """actor.num_nodes actor.num_gpus_per_node ref.num_nodes ref.num_gpus_per_node vllm.num_engines
-        vllm.tensor_parallel_size rollout.batch_size rollout.micro_batch_size rollout.max_new_tokens
-        rollout.max_tokens_per_gpu train.batch_size train.micro_batch_size train.max_tokens_per_gpu train.max_epochs
-        train.num_episodes train.async_queue_size eval.n_samples_per_prompt data.max_samples ckpt.max_num
-        logger.logging_steps""",
+        """actor.num_nodes actor.num_gpus_per_node ref.num_nodes ref.num_gpus_per_node
+        vllm.num_engines vllm.tensor_parallel_size rollout.batch_size rollout.micro_batch_size
+        rollout.max_new_tokens rollout.max_tokens_per_gpu train.batch_size train.micro_batch_size
+        train.max_tokens_per_gpu train.max_epochs train.num_episodes train.async_queue_size
+        eval.n_samples_per_prompt data.max_samples ckpt.max_num logger.logging_steps""",
     ),
     "at least 1, or -1 to switch it off": (
         lambda number: number >= 1 or number == -1,
@@ -65,68 +59,70 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         "actor.lr_warmup_ratio train.ema_beta",
     ),
 }
-FIXED = (
-    ("algo.advantage.estimator", "group_norm", "the outcome term is group_norm: leave it out"),
-    ("algo.advantage.gamma", 1.0, "step rewards are not discounted: use 1"),
-    ("critic.model_name_or_path", None, "the objectives have no critic: leave it out"),
-    ("reward.model_name_or_path", None, "the grader and the policy give the rewards: leave it out"),
-    ("data.max_images_per_prompt", 0, "only text is supported: use 0"),
-    ("vllm.sync_with_ray", False, "weights travel by vLLM's own weight transfer: leave it out"),
-    ("ds.ring_attn_size", 1, "sequence-sharded keys cannot be scored: use 1"),
-    (
-        "ds.tensor_parallel_size",
+# The only value that a flag may have, and why.
+FIXED: dict[str, tuple[Any, str]] = {
+    "algo.advantage.estimator": ("group_norm", "the outcome term is group_norm: leave it out"),
+    "algo.advantage.gamma": (1.0, "step rewards are not discounted: use 1"),
+    "critic.model_name_or_path": (None, "the objectives have no critic: leave it out"),
+    "reward.model_name_or_path": (
+        None,
+        "the grader and the policy give the rewards: leave it out",
+    ),
+    "data.max_images_per_prompt": (0, "only text is supported: use 0"),
+    "vllm.sync_with_ray": (False, "weights travel by vLLM's own weight transfer: leave it out"),
+    "ds.ring_attn_size": (1, "sequence-sharded keys cannot be scored: use 1"),
+    "ds.tensor_parallel_size": (
         1,
         "steps cannot be scored under DeepSpeed tensor parallelism: use ZeRO-3",
     ),
-    (
-        "ds.param_dtype",
+    "ds.param_dtype": (
         "bf16",
         "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out",
     ),
-    ("ds.load_in_4bit", False, "vLLM cannot take 4-bit weights over: leave it out"),
-    (
-        "ds.use_universal_ckpt",
+    "ds.load_in_4bit": (False, "vLLM cannot take 4-bit weights over: leave it out"),
+    "ds.use_universal_ckpt": (
         False,
         "DeepSpeed would load converted checkpoints only: leave it out",
     ),
-)
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A condition on the facts of a run, and the message where it is met; its braces name facts."""
+
+    broken: Callable[[SimpleNamespace], object]
+    message: str
 
 
 def check_flags(configuration: Configuration) -> None:
-    """Check OpenRLHF's flags by themselves, with each other and with the grader; imports no torch.
+    """Check OpenRLHF's flags by themselves, with each other and with the grader.
 
-    Raises ConfigError for the first broken rule; the message names the flag, its value and the
-    remedy.
+    Imports no torch. Raises ConfigError for the first broken rule; the message names the flag, its
+    value and the remedy.
     """
-    _refuse(
-        chain(
-            _values(configuration),
-            _texts(configuration),
-            _combinations(configuration),
-            _shares(configuration),
-        )
-    )
+    _check_values(configuration)
+    _check_template(configuration)
+    _check_reward(configuration)
+    _refuse((*COMBINATIONS, *SHARES), _facts(configuration))
+    _check_grader(configuration)
 
 
 def check_objective(configuration: Configuration) -> None:
-    """Check the objective's own settings, and OpenRLHF's flags with it; raises ConfigError as
-    `check_flags`.
+    """Check the objective's own settings, and OpenRLHF's flags with it.
+
+    Raises ConfigError for the first broken rule.
     """
-    objective, grader = build(configuration.method), configuration.run.grader
-    _refuse(_objective(configuration.args, objective))
+    objective = build(configuration.method)
+    _refuse(OBJECTIVE, _facts(configuration, objective=objective, name=objective.config.objective))
+    grader = configuration.run.grader
     if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:
         able = [name for name in OBJECTIVES if not build(SwapConfig(objective=name)).reads_answers]
         raise ConfigError(
-            f"--swap.objective is {objective.config.objective}, which needs an answer text, and --swap.grader "
-            f"{grader} has none; use one of: {', '.join(able)}"
+            f"--swap.objective is {objective.config.objective}, which needs an answer text, "
+            f"and --swap.grader {grader} has none; use one of: {', '.join(able)}"
         )
     objective.check(configuration.args)
-
-
-def _refuse(rules: Iterable[tuple[object, str]]) -> None:
-    for broken, message in rules:
-        if broken:
-            raise ConfigError(message)
 
 
 def prompt_capacity(args: SimpleNamespace) -> int:
@@ -139,250 +135,297 @@ def columns_of(args: SimpleNamespace) -> dict[str, str]:
     return {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
 
 
-def _values(configuration: Configuration) -> Refusals:
-    """Each flag by itself."""
+def _facts(configuration: Configuration, **more: object) -> SimpleNamespace:
+    """What rules look at: OpenRLHF's arguments, the run's settings, and what follows from them."""
+    args = configuration.args
+    correction = args.algo.advantage
+    kl = args.algo.kl
+    reward = args.reward
+    ranks = policy_ranks(args)
+    low, high = correction.is_correction_threshold
+    return SimpleNamespace(
+        **vars(args),
+        run=configuration.run,
+        on_cpu=configuration.on_cpu,
+        ranks=ranks,
+        engine_gpus=engine_gpus(args),
+        responses=args.rollout.batch_size * args.rollout.n_samples_per_prompt,
+        scored_rows=args.rollout.micro_batch_size if ranks > 1 else 1,
+        rank=args.ds.lora.rank,
+        level=correction.is_correction_level,
+        gating=correction.is_correction_gating,
+        low=low,
+        high=high,
+        penalises_length=(
+            reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None
+        ),
+        penalises_kl=kl.init_coef > 0 and not kl.use_loss,
+        **more,
+    )
+
+
+def _refuse(rules: Iterable[Rule], facts: SimpleNamespace) -> None:
+    for rule in rules:
+        if rule.broken(facts):
+            raise ConfigError(rule.message.format(**vars(facts)))
+
+
+def _check_values(configuration: Configuration) -> None:
+    """Check each flag by itself."""
     args, values = configuration.args, configuration.values
     for name, remedy in NEEDED.items():
-        yield not values[name], f"--{name} {remedy}"
+        if not values[name]:
+            raise ConfigError(f"--{name} {remedy}")
     for text, (fits, names) in RANGES.items():
         for name in names.split():
             value = attrgetter(name)(args)
-            yield (
-                value is not None
-                and not (abs(value) < 2**63 and fits(value)),  # of NaN neither is true
-                f"--{name} is {value}; use {text}",
-            )
-    for name, wanted, reason in FIXED:
-        yield (values[name] or None) != (wanted or None), f"--{name} is {values[name]}; {reason}"
-    yield (
-        prompt_capacity(args) < 1,
-        f"--data.max_len is {args.data.max_len}, in which --rollout.max_new_tokens {args.rollout.max_new_tokens} "
-        "leaves no room for a prompt; use fewer new tokens, or a longer --data.max_len",
-    )
+            # Of NaN neither comparison is true.
+            if value is not None and not (abs(value) < 2**63 and fits(value)):
+                raise ConfigError(f"--{name} is {value}; use {text}")
+    for name, (wanted, reason) in FIXED.items():
+        if (values[name] or None) != (wanted or None):
+            raise ConfigError(f"--{name} is {values[name]}; {reason}")
+    if prompt_capacity(args) < 1:
+        raise ConfigError(
+            f"--data.max_len is {args.data.max_len}, in which --rollout.max_new_tokens "
+            f"{args.rollout.max_new_tokens} leaves no room for a prompt; use fewer new tokens, "
+            "or a longer --data.max_len"
+        )
 
 
-def _texts(configuration: Configuration) -> Refusals:
-    """The template and the reward function, which is not loaded."""
+def _check_template(configuration: Configuration) -> None:
+    """Check that prompts can be filled into the template, if there is one."""
+    data, template = configuration.args.data, configuration.values["data.input_template"]
+    if data.chat_template_kwargs and not data.apply_chat_template:
+        raise ConfigError(
+            f"--data.chat_template_kwargs is {data.chat_template_kwargs}, but no template is "
+            "applied: give --data.apply_chat_template, too"
+        )
+    if not template:
+        return
+    flag = f"--data.input_template is {template!r}"
+    if data.apply_chat_template:
+        raise ConfigError(f"{flag}, ignored with --data.apply_chat_template: leave one of them out")
+    filled = ""
+    with suppress(ValueError, LookupError, AttributeError):
+        filled = template.format("problem\0")
+    if "{}" not in template or "problem\0" not in filled:
+        raise ConfigError(
+            f"{flag}, which cannot be filled in; write {{}} once for the problem, "
+            "and braces that are to stay twice: {{ and }}"
+        )
+
+
+def _check_reward(configuration: Configuration) -> None:
+    """Check what gives the rewards: an agent's environment, or functions and services."""
     args = configuration.args
-    if template := configuration.values["data.input_template"]:
-        flag = f"--data.input_template is {template!r}"
-        yield (
-            args.data.apply_chat_template,
-            f"{flag}, ignored with --data.apply_chat_template: leave one of them out",
-        )
-        try:
-            filled = template.format("problem\0")
-        except (ValueError, LookupError, AttributeError):
-            filled = ""
-        yield (
-            "{}" not in template or "problem\0" not in filled,
-            f"{flag}, which cannot be filled in; write {{}} once for the problem, and braces that are to stay twice: "
-            "{{ and }}",
-        )
-    yield (
-        args.data.chat_template_kwargs and not args.data.apply_chat_template,
-        f"--data.chat_template_kwargs is {args.data.chat_template_kwargs}, but no template is applied: give "
-        "--data.apply_chat_template, too",
-    )
-    if agent := args.train.agent_func_path:
-        yield from _defines(
-            "train.agent_func_path", agent, "AgentExecutor", "a subclass of MultiTurnAgentExecutor"
-        )
-        return  # the environment gives the rewards
+    agent = args.train.agent_func_path
+    if agent:
+        form = "a subclass of MultiTurnAgentExecutor"
+        _check_defines("train.agent_func_path", agent, "AgentExecutor", form)
+        return
     for source in args.reward.remote_url:
         if source.endswith(".py"):
-            yield from _defines(
-                "reward.remote_url", source, "reward_func", "reward_func(queries, prompts, labels)"
-            )
+            form = "reward_func(queries, prompts, labels)"
+            _check_defines("reward.remote_url", source, "reward_func", form)
         elif not source.startswith(("http://", "https://")):
-            flag = f"--reward.remote_url is {source}"
-            yield True, f"{flag}; use a file that ends in .py, or an address that starts with http"
+            raise ConfigError(
+                f"--reward.remote_url is {source}; use a file that ends in .py, "
+                "or an address that starts with http"
+            )
 
 
-def _defines(flag: str, source: str, name: str, form: str) -> Refusals:
+def _check_defines(flag: str, source: str, name: str, form: str) -> None:
+    """Raise ConfigError for a file that cannot be read or has not the name; nothing of it runs."""
     try:
         text = Path(source).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"--{flag} is {source}, which cannot be read ({error}); give a file with {name}"
         ) from None
-    yield name not in text, f"--{flag} is {source}, which defines no {name}; define {form}"
+    if name not in text:
+        raise ConfigError(f"--{flag} is {source}, which defines no {name}; define {form}")
 
 
-def _combinations(configuration: Configuration) -> Refusals:
-    """Features of OpenRLHF that do not work with one another, or not with ours."""
-    args = configuration.args
-    train, ds, advantage, rank = args.train, args.ds, args.algo.advantage, args.ds.lora.rank
-    yield (
-        args.rollout.vllm_generate_batch_size != args.rollout.batch_size,
-        f"--rollout.vllm_generate_batch_size is {args.rollout.vllm_generate_batch_size}; prompts that wait for a step "
-        "of their own would be lost when a run goes on from a checkpoint: leave it out (--train.async_queue_size lets "
-        "batches wait)",
-    )
-    yield (
-        train.async_enable and train.colocate_all,
-        "--train.colocate_all with --train.async_enable: vLLM generates on GPUs of its own meanwhile: leave it out",
-    )
-    yield (
-        train.colocate_all and not train.async_enable and policy_ranks(args) != engine_gpus(args),
-        f"--actor.num_nodes x --actor.num_gpus_per_node is {policy_ranks(args)} and --vllm.num_engines x "
-        f"--vllm.tensor_parallel_size is {engine_gpus(args)}; with --train.colocate_all both must be equal",
-    )
-    yield (
-        train.colocate_all and args.vllm.sync_backend == "gloo" and not configuration.on_cpu,
-        "--vllm.sync_backend is gloo with --train.colocate_all; OpenRLHF would send the weights through NCCL, which "
-        "takes no two processes on one GPU: use nccl, with which vLLM reads them where they are",
-    )
-    if ds.zero_stage == 3:
-        stage = "with --ds.zero_stage 3"
-        yield (
-            rank > 0,
-            f"--ds.lora.rank is {rank} {stage}, which shards weights that adapters are added to: use 2",
-        )
-        yield (
-            train.enable_ema,
-            f"--train.enable_ema {stage}, which shards weights that one process averages: use 2",
-        )
-        yield (
-            configuration.run.scoring == "per_prefix",
-            f"--swap.scoring is per_prefix {stage}; ranks would run different numbers of collective forwards: use "
-            "shared_prefix",
-        )
-    yield (
-        ds.zero_stage == 1 and ds.grad_accum_dtype == "fp32",
-        "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, where DeepSpeed takes an optimizer that does not skip "
-        "gradients that are not finite: use 2 or 3, or leave it out",
-    )
-    yield (
-        train.enable_ema and rank > 0,
-        f"--train.enable_ema with --ds.lora.rank {rank}: OpenRLHF 0.11.2 averages whole models only: leave one of "
-        "them out",
-    )
-    level, gating = advantage.is_correction_level, advantage.is_correction_gating
-    low, high = advantage.is_correction_threshold
-    yield (
-        advantage.is_correction_mode == "clip" and (level == "seq" or gating != "ratio"),
-        f"--algo.advantage.is_correction_mode is clip with level {level} and gating {gating}; only the ratio of a "
-        "token can be clipped: use mask",
-    )
-    yield (
-        level != "off" and args.rollout.top_p < 1,
-        f"--rollout.top_p is {args.rollout.top_p:g} with --algo.advantage.is_correction_level {level}; vLLM's "
-        "log-probabilities are of the cut distribution, the policy's are not: use 1",
-    )
-    yield (
-        level != "off" and gating != "ratio" and low > 0,
-        f"--algo.advantage.is_correction_threshold is {low:g} {high:g}; {gating} has an upper bound only: give one "
-        "number",
-    )
-
-    buffer, longest = args.reward.overlong_buffer_len, args.rollout.max_new_tokens
-    yield (
-        buffer is not None and not 0 < buffer <= longest,
-        f"--reward.overlong_buffer_len is {buffer or 0:g}; a response has at most {longest} tokens: use fewer, at "
-        "least 1",
-    )
-    yield (
-        args.eval.dataset and args.eval.steps == -1,
-        f"--eval.dataset is {args.eval.dataset}, which nothing would be evaluated on: give --eval.steps, the number "
-        "of training steps between evaluations, as well",
-    )
-    if (grader := configuration.run.grader) != MATH:
-        find_verifier(grader)  # whether there is one
-        giver = f"--reward.remote_url {','.join(args.reward.remote_url)}"
-        giver = (
-            f"--train.agent_func_path {train.agent_func_path}" if train.agent_func_path else giver
-        )
-        own = args.reward.remote_url != [REWARD_FILE]
-        yield own, f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out"
-
-
-def _shares(configuration: Configuration) -> Refusals:
-    """Actors with unequal shares would wait for each other without end; an update of its own size
-    mixes two steps.
-    """
-    args, actors = configuration.args, policy_ranks(configuration.args)
-    train, rollout = args.train, args.rollout
-    responses = rollout.batch_size * rollout.n_samples_per_prompt
-    yield (
-        responses % train.batch_size,
-        f"--train.batch_size is {train.batch_size}, which does not divide the {responses} responses of a step "
-        f"(--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt {rollout.n_samples_per_prompt})"
-        f": use {responses}",
-    )
-    if train.dynamic_batch_enable:
-        yield (
-            train.batch_size % actors,
-            f"--train.batch_size is {train.batch_size}; {actors} actors cannot share the responses of an update "
-            "equally, and OpenRLHF would leave the rest out: use a number of actors that divides it",
-        )
+def _check_grader(configuration: Configuration) -> None:
+    """Check that the grader exists, and that nothing else gives the rewards."""
+    args, grader = configuration.args, configuration.run.grader
+    if grader == MATH:
         return
-    for flag, rows, part, size in (
-        ("--train.micro_batch_size", train.micro_batch_size, "an update", train.batch_size),
-        (
-            "--rollout.micro_batch_size",
-            rollout.micro_batch_size if actors > 1 else 1,
-            "a step",
-            responses,
+    find_verifier(grader)
+    if args.reward.remote_url == [REWARD_FILE]:
+        return
+    giver = f"--reward.remote_url {','.join(args.reward.remote_url)}"
+    if args.train.agent_func_path:
+        giver = f"--train.agent_func_path {args.train.agent_func_path}"
+    raise ConfigError(f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out")
+
+
+# Features of OpenRLHF that do not work with one another, or not with ours.
+COMBINATIONS = (
+    Rule(
+        lambda run: run.rollout.vllm_generate_batch_size != run.rollout.batch_size,
+        "--rollout.vllm_generate_batch_size is {rollout.vllm_generate_batch_size}; prompts that "
+        "wait for a step of their own would be lost when a run goes on from a checkpoint: leave it "
+        "out (--train.async_queue_size lets batches wait)",
+    ),
+    Rule(
+        lambda run: run.train.async_enable and run.train.colocate_all,
+        "--train.colocate_all with --train.async_enable: vLLM generates on GPUs of its own "
+        "meanwhile: leave it out",
+    ),
+    Rule(
+        lambda run: run.train.colocate_all and run.ranks != run.engine_gpus,
+        "--actor.num_nodes x --actor.num_gpus_per_node is {ranks} and --vllm.num_engines x "
+        "--vllm.tensor_parallel_size is {engine_gpus}; with --train.colocate_all both must be "
+        "equal",
+    ),
+    Rule(
+        lambda run: run.train.colocate_all and run.vllm.sync_backend == "gloo" and not run.on_cpu,
+        "--vllm.sync_backend is gloo with --train.colocate_all; OpenRLHF would send the weights "
+        "through NCCL, which takes no two processes on one GPU: use nccl, with which vLLM reads "
+        "them where they are",
+    ),
+    Rule(
+        lambda run: run.ds.zero_stage == 3 and run.rank,
+        "--ds.lora.rank is {rank} with --ds.zero_stage 3, which shards weights that "
+        "adapters are added to: use 2",
+    ),
+    Rule(
+        lambda run: run.ds.zero_stage == 3 and run.train.enable_ema,
+        "--train.enable_ema with --ds.zero_stage 3, which shards weights that one process "
+        "averages: use 2",
+    ),
+    Rule(
+        lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
+        "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
+        "collective forwards: use shared_prefix",
+    ),
+    Rule(
+        lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",
+        "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, where DeepSpeed takes an optimizer "
+        "that does not skip gradients that are not finite: use 2 or 3, or leave it out",
+    ),
+    Rule(
+        lambda run: run.train.enable_ema and run.rank,
+        "--train.enable_ema with --ds.lora.rank {rank}: OpenRLHF 0.11.2 averages whole "
+        "models only: leave one of them out",
+    ),
+    Rule(
+        lambda run: (
+            run.algo.advantage.is_correction_mode == "clip"
+            and (run.level == "seq" or run.gating != "ratio")
         ),
-    ):
-        yield (
-            size % (actors * rows),
-            f"{flag} is {rows}; {actors} actors cannot share the {size} responses of {part} in micro-batches of that "
-            f"size: use a number of actors and a micro-batch whose product divides {size}",
-        )
-
-
-def _objective(args: SimpleNamespace, objective: Objective) -> Refusals:
-    """What the objective's way of working rules out."""
-    algo, train, reward, name = args.algo, args.train, args.reward, objective.config.objective
-    if train.async_enable:
-        flag = f"--train.async_enable does not work with {name}"
-        yield (
-            objective.reshapes_responses,
-            f"{flag}, which trains on tokens that vLLM did not sample: nothing would correct for the older weights "
-            "behind its rollouts; leave it out",
-        )
-        yield (
-            objective.remembers_batches,
-            f"{flag}, whose rewards depend on the batch before: leave it out",
-        )
-    yield (
-        train.partial_rollout_enable and objective.continues != "no",
-        f"--train.partial_rollout_enable does not work with {name}, which continues responses with the weights that "
-        "began them: leave it out",
-    )
-    yield (
-        train.agent_func_path and objective.reshapes_responses,
-        f"--train.agent_func_path does not work with {name}, which changes or continues responses of one turn: "
-        "leave it out, or use another objective",
-    )
-    yield (
-        algo.dynamic_filtering_enable and objective.needs_all_groups,
-        "--algo.dynamic_filtering_enable drops groups that are all correct or all wrong, from which "
-        f"{name} learns: leave it out",
-    )
-    yield (
-        objective.reshapes_responses and algo.advantage.is_correction_level != "off",
-        f"--algo.advantage.is_correction_level is {algo.advantage.is_correction_level}; {name} trains on tokens that "
-        "vLLM did not sample: use off",
-    )
-    penalised = (
-        reward.overlong_buffer_len is not None or reward.stop_properly_penalty_coef is not None
-    )
-    yield (
-        penalised and (objective.normaliser != "group" or objective.outcome_weight == 0),
-        f"--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {name} takes no other penalty in the "
-        "reward: leave them out",
-    )
-    if algo.kl.init_coef > 0 and not algo.kl.use_loss:
-        flag = f"--algo.kl.init_coef is {algo.kl.init_coef}; {name}"
-        yield (
-            objective.normaliser != "group",
-            f"{flag} takes no KL penalty in the reward: give --algo.kl.use_loss",
-        )
-        yield (
-            objective.outcome_weight != 1,
-            f"{flag} multiplies the outcome advantage, in which the KL penalty would be, by "
-            f"{objective.outcome_weight:g}: use --algo.kl.use_loss",
-        )
+        "--algo.advantage.is_correction_mode is clip with level {level} "
+        "and gating {gating}; only the ratio of a token can be clipped: "
+        "use mask",
+    ),
+    Rule(
+        lambda run: run.level != "off" and run.rollout.top_p < 1,
+        "--rollout.top_p is {rollout.top_p:g} with --algo.advantage.is_correction_level "
+        "{level}; vLLM's log-probabilities are of the cut distribution, "
+        "the policy's are not: use 1",
+    ),
+    Rule(
+        lambda run: run.level != "off" and run.gating != "ratio" and run.low > 0,
+        "--algo.advantage.is_correction_threshold is {low:g} {high:g}; "
+        "{gating} has an upper bound only: give one number",
+    ),
+    Rule(
+        lambda run: (
+            run.reward.overlong_buffer_len is not None
+            and not 0 < run.reward.overlong_buffer_len <= run.rollout.max_new_tokens
+        ),
+        "--reward.overlong_buffer_len is {reward.overlong_buffer_len:g}; a response has at most "
+        "{rollout.max_new_tokens} tokens: use fewer, at least 1",
+    ),
+    Rule(
+        lambda run: run.eval.dataset and run.eval.steps == -1,
+        "--eval.dataset is {eval.dataset}, which nothing would be evaluated on: give --eval.steps, "
+        "the number of training steps between evaluations, as well",
+    ),
+)
+# Actors with unequal shares would wait for each other without end, and an update of its own size
+# mixes two steps.
+SHARES = (
+    Rule(
+        lambda run: run.responses % run.train.batch_size,
+        "--train.batch_size is {train.batch_size}, which does not divide the {responses} responses "
+        "of a step (--rollout.batch_size {rollout.batch_size} x --rollout.n_samples_per_prompt "
+        "{rollout.n_samples_per_prompt}): use {responses}",
+    ),
+    Rule(
+        lambda run: run.train.dynamic_batch_enable and run.train.batch_size % run.ranks,
+        "--train.batch_size is {train.batch_size}; {ranks} actors cannot share the responses of an "
+        "update equally, and OpenRLHF would leave the rest out: use a number of actors that "
+        "divides it",
+    ),
+    Rule(
+        lambda run: (
+            not run.train.dynamic_batch_enable
+            and run.train.batch_size % (run.ranks * run.train.micro_batch_size)
+        ),
+        "--train.micro_batch_size is {train.micro_batch_size}; {ranks} actors cannot share the "
+        "{train.batch_size} responses of an update in micro-batches of that size: use a number of "
+        "actors and a micro-batch whose product divides {train.batch_size}",
+    ),
+    Rule(
+        lambda run: (
+            not run.train.dynamic_batch_enable and run.responses % (run.ranks * run.scored_rows)
+        ),
+        "--rollout.micro_batch_size is {scored_rows}; {ranks} actors cannot share the {responses} "
+        "responses of a step in micro-batches of that size: use a number of actors and a "
+        "micro-batch whose product divides {responses}",
+    ),
+)
+# What the objective's way of working rules out.
+OBJECTIVE = (
+    Rule(
+        lambda run: run.train.async_enable and run.objective.reshapes_responses,
+        "--train.async_enable does not work with {name}, which trains on tokens that vLLM did not "
+        "sample: nothing would correct for the older weights behind its rollouts; leave it out",
+    ),
+    Rule(
+        lambda run: run.train.async_enable and run.objective.remembers_batches,
+        "--train.async_enable does not work with {name}, whose rewards depend on the batch before: "
+        "leave it out",
+    ),
+    Rule(
+        lambda run: run.train.partial_rollout_enable and run.objective.continues != "no",
+        "--train.partial_rollout_enable does not work with {name}, which continues responses with "
+        "the weights that began them: leave it out",
+    ),
+    Rule(
+        lambda run: run.train.agent_func_path and run.objective.reshapes_responses,
+        "--train.agent_func_path does not work with {name}, which changes or continues responses "
+        "of one turn: leave it out, or use another objective",
+    ),
+    Rule(
+        lambda run: run.algo.dynamic_filtering_enable and run.objective.needs_all_groups,
+        "--algo.dynamic_filtering_enable drops groups that are all correct or all wrong, from "
+        "which {name} learns: leave it out",
+    ),
+    Rule(
+        lambda run: run.objective.reshapes_responses and run.level != "off",
+        "--algo.advantage.is_correction_level is {level}; {name} trains "
+        "on tokens that vLLM did not sample: use off",
+    ),
+    Rule(
+        lambda run: (
+            run.penalises_length
+            and (run.objective.normaliser != "group" or run.objective.outcome_weight == 0)
+        ),
+        "--reward.overlong_buffer_len or --reward.stop_properly_penalty_coef: {name} takes no "
+        "other penalty in the reward: leave them out",
+    ),
+    Rule(
+        lambda run: run.penalises_kl and run.objective.normaliser != "group",
+        "--algo.kl.init_coef is {algo.kl.init_coef}; {name} takes no KL penalty in the reward: "
+        "give --algo.kl.use_loss",
+    ),
+    Rule(
+        lambda run: run.penalises_kl and run.objective.outcome_weight != 1,
+        "--algo.kl.init_coef is {algo.kl.init_coef}; {name} multiplies the outcome advantage, in "
+        "which the KL penalty would be, by {objective.outcome_weight:g}: use --algo.kl.use_loss",
+    ),
+)

@@ -1,15 +1,14 @@
-"""OpenRLHF's command line without importing OpenRLHF: its parser, and what its main makes of the
-parsed arguments.
+"""OpenRLHF's command line without the import of OpenRLHF.
 
-Both stand under `__main__` of `openrlhf.cli.*`, after imports of many seconds; only the lines that
-are needed run.
+Its parser, and what its main makes of the parsed arguments, stand under `__main__` of
+`openrlhf.cli.*`, after imports of many seconds. Only the lines that are needed run here.
 """
 
 import ast
 from collections.abc import Mapping
 from contextlib import redirect_stdout
 from datetime import datetime
-from functools import cache, reduce
+from functools import cache
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
@@ -23,15 +22,16 @@ from openrlhf_swap.packages import versions
 TRAIN = "train_ppo_ray"
 
 
-def stock_parser(cli: str = TRAIN) -> Parser:
-    """A new parser of a module of `openrlhf.cli`; raises CompatibilityError for another version of
-    OpenRLHF.
+def stock_parser(cli: str = TRAIN, parser: Parser | None = None) -> Parser:
+    """The parser of a module of `openrlhf.cli`; its flags are added to `parser`, if one is given.
+
+    Raises CompatibilityError for another version of OpenRLHF.
     """
     versions.check_version("openrlhf")
-    parser = Parser("openrlhf-swap train")
-    names = {"argparse": SimpleNamespace(ArgumentParser=lambda: parser), "datetime": datetime}
+    filled = parser or Parser(f"openrlhf.cli.{cli}")
+    names = {"argparse": SimpleNamespace(ArgumentParser=lambda: filled), "datetime": datetime}
     exec(_main_of(cli)[0], names)
-    return parser
+    return filled
 
 
 def nested(values: Mapping[str, Any]) -> SimpleNamespace:
@@ -39,18 +39,20 @@ def nested(values: Mapping[str, Any]) -> SimpleNamespace:
     root = SimpleNamespace()
     for name, value in values.items():
         *groups, last = name.split(".")
-        place = reduce(
-            lambda space, group: space.__dict__.setdefault(group, SimpleNamespace()), groups, root
-        )
+        place = root
+        for group in groups:
+            place = vars(place).setdefault(group, SimpleNamespace())
         setattr(place, last, list(value) if isinstance(value, list) else value)
     return root
 
 
 def complete(values: Mapping[str, Any]) -> tuple[SimpleNamespace, str]:
-    """Parsed values as OpenRLHF's main completes them, nested, and what it prints; ConfigError with
-    its words.
+    """Parsed values as OpenRLHF's main completes and nests them, and the text that it prints.
+
+    Raises ConfigError with OpenRLHF's words for values that its main refuses.
     """
-    args, printed = nested(values), StringIO()
+    args = nested(values)
+    printed = StringIO()
     try:
         with redirect_stdout(printed):
             exec(_main_of(TRAIN)[1], {"args": args})
@@ -65,24 +67,19 @@ def complete(values: Mapping[str, Any]) -> tuple[SimpleNamespace, str]:
 
 @cache
 def _main_of(cli: str) -> tuple[Any, Any]:
-    """The compiled halves of a CLI's main: what builds the parser, and what follows until the
-    training is called.
+    """The compiled halves of a CLI's main.
+
+    The first builds the parser; the second follows the parsing, until the training is called.
     """
     spec = find_spec("openrlhf")
     assert spec is not None and spec.submodule_search_locations, "its version was checked"
     source = Path(spec.submodule_search_locations[0]) / "cli" / f"{cli}.py"
-    main = next(
-        node
-        for node in ast.parse(source.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.If)
-    ).body
+    module = ast.parse(source.read_text(encoding="utf-8"))
+    main = next(node for node in module.body if isinstance(node, ast.If)).body
     texts = [ast.unparse(node) for node in main]
-    parse = next(index for index, text in enumerate(texts) if "parse_args" in text)
-    hierarchize = next(
-        index for index, text in enumerate(texts) if text.startswith("args = hierarchize")
-    )
-    first, second = (
-        ast.Module(half, [])
-        for half in (main[:parse], main[hierarchize + 1 : texts.index("train(args)")])
-    )
+    parse = next(place for place, text in enumerate(texts) if "parse_args" in text)
+    nest = next(place for place, text in enumerate(texts) if text.startswith("args = hierarchize"))
+    train = texts.index("train(args)")
+    first = ast.Module(main[:parse], [])
+    second = ast.Module(main[nest + 1 : train], [])
     return compile(first, str(source), "exec"), compile(second, str(source), "exec")

@@ -18,13 +18,14 @@ from torch import Tensor
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
-from openrlhf_swap.objectives.registry import plain_coefficients
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 
 def split_numbers(value: Any) -> Any:
-    """The numbers of a text such as 10,30,50; none of an empty one."""
-    return [word for word in value.split(",") if word] if isinstance(value, str) else value
+    """The numbers of a text such as 10,30,50; an empty text has none."""
+    if not isinstance(value, str):
+        return value
+    return [word for word in value.split(",") if word]
 
 
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(split_numbers)]
@@ -33,20 +34,20 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(spl
 
 def numbers(default: str, doc: str) -> Any:
     """Declare a setting of one number or more."""
-    return setting(
-        default, doc, f"use numbers such as {default}", min_length=1, validate_default=True
-    )
+    remedy = f"use numbers such as {default}"
+    return setting(default, doc, remedy, min_length=1, validate_default=True)
 
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """How to sample a part of a group: `count` responses to a prompt, as the chat template renders
-    it.
+    """How to sample a part of a group: `count` responses to one prompt.
 
-    Every response starts with the text `forced`, which counts as generated and is trained on. If
-    the policy should learn to choose between the parts of a group, `chance` is the probability with
-    which it counts as having chosen this one: of a response's first token if that is forced, times
-    the policy's own if not.
+    Attributes:
+        prompt: as the chat template renders it.
+        forced: text with which every response starts. It counts as generated and is trained on.
+        chance: set it where the policy should learn to choose between the parts of a group. It is
+            the probability with which the policy counts as having chosen this part: the
+            probability of the first token if that is forced, otherwise a factor of the policy's.
     """
 
     prompt: str
@@ -58,11 +59,12 @@ class SamplingRequest:
 
 @dataclass(frozen=True)
 class Continuation:
-    """A second generation, `count` times, from the first `kept` tokens of a response and a text
-    after them.
+    """A second generation, `count` times, from a beginning of a response and a text after it.
 
-    `suffix` counts as part of the response. Where the context is full, fewer tokens follow it, but
-    at least one.
+    Attributes:
+        kept: tokens of the response that are its beginning.
+        suffix: the text after them, which counts as part of the response.
+        max_new_tokens: at most so many tokens follow; where the context is full fewer, but one.
     """
 
     kept: int
@@ -82,95 +84,92 @@ class Objective:
 
     The advantage of a token is `outcome_weight * normalise(rewards) + process_weight *
     token_advantages`. The methods follow the order of a run: before Ray starts, generation,
-    training.
+    training. The first line of a subclass's docstring is its equation, which
+    `train --list-objectives` prints.
     """
 
-    normaliser: ClassVar[Literal["group", "centre", "none"]] = (
-        "group"  # (r - mean)/std of the group; r - mean; or r
-    )
-    flags: ClassVar[dict[str, str]] = {}
-    """Defaults of OpenRLHF's flags that the objective needs, by name without dashes; the command line wins."""
-    scores_steps: bool = False  # whether the policy has to score the answer after every step
+    normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
+    """What `normalise` is: (r - mean)/std of the group; r - mean; or r."""
+    flags: ClassVar[dict[str, Any]] = {}
+    """Defaults of OpenRLHF's flags that the objective needs, by name without dashes."""
+    scores_steps: bool = False
+    """Whether the policy has to score the answer after every step."""
     reads_states: bool = False
-    """Whether the policy's hidden states at the ends of steps are needed, of every response (`Rollout.states`)."""
+    """Whether the policy's hidden states at the ends of steps are needed (`Rollout.states`)."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
-    """Whether responses have `continuations`, which are only graded (`Rollout.probes`) or join the group."""
+    """Whether `continuations` are only graded (`Rollout.probes`), or join the group."""
     boxes_answers: ClassVar[bool] = False
-    """Whether it asks for a boxed answer, looks for one, or looks for the reference answer in a thought."""
-    needs_all_groups: bool = (
-        True  # whether groups teach something that dynamic filtering drops: all correct or wrong
-    )
-    reshapes_responses: ClassVar[bool] = (
-        False  # whether tokens are forced, deleted or joined, unlike those sampled
-    )
-    rewrites_evaluation: ClassVar[bool] = (
-        False  # whether `rewrite_problem` also writes the evaluation's rows
-    )
+    """Whether it asks for a box, looks for one, or looks for the answer in a thought."""
+    needs_all_groups: bool = True
+    """Whether groups that are all correct or all wrong, which a filter drops, teach something."""
+    reshapes_responses: ClassVar[bool] = False
+    """Whether tokens are forced, deleted or joined, so that vLLM did not sample the response."""
+    rewrites_evaluation: ClassVar[bool] = False
+    """Whether `rewrite_problem` also writes the evaluation's rows."""
     remembers_batches: ClassVar[bool] = False
-    """Whether `rewards` changes the objective's state, so that batches must come one after the other."""
-    state: ClassVar[tuple[str, ...]] = ()  # the attributes that a checkpoint holds, as plain values
+    """Whether `rewards` changes the state, so that batches must come one after the other."""
+    state: ClassVar[tuple[str, ...]] = ()
+    """The attributes that a checkpoint holds, as plain values."""
+    no_numbers: ClassVar[str] = ""
+    """Why `tests/conformance` has no numbers of the authors, where it has none."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
     critic: Any = None
-    """What learns from batches in `token_advantages`, with `state_dict` and `load_state_dict` for checkpoints.
+    """What learns in `token_advantages`, with `state_dict` and `load_state_dict` for checkpoints.
 
     It changes nothing in the sampling: in an asynchronous run it stays with the training."""
     predicted_tokens_left: Sequence[Sequence[float]] | None = None
-    """Tokens predicted to be left at each state of each response of the last batch, for the table of rollouts."""
+    """Tokens predicted to be left at each state of each response, for the table of rollouts."""
     Settings: ClassVar[type[FlagSettings]] = FlagSettings
-    """The attributes declared by `setting(...)`, here and in base classes: each a flag `--swap.<objective>.<name>`."""
+    """The attributes declared by `setting(...)`: each a flag `--swap.<objective>.<name>`."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
         cls.reshapes_responses |= cls.continues == "join"
-        hints, own = get_type_hints(cls, include_extras=True), vars(cls).items()
-        fields: Any = {
-            name: (hints[name], value) for name, value in own if isinstance(value, FieldInfo)
-        }
+        if cls.continues != "no":
+            # Continuations begin with what the engine has seen. OpenRLHF empties the cache when
+            # it brings new weights.
+            cls.flags = {"vllm.enable_prefix_caching": True, **cls.flags}
+        hints = get_type_hints(cls, include_extras=True)
+        declared = {name: spec for name, spec in vars(cls).items() if isinstance(spec, FieldInfo)}
+        fields: Any = {name: (hints[name], spec) for name, spec in declared.items()}
         cls.Settings = create_model("Settings", __base__=cls.Settings, **fields)
 
     def __init__(self, config: SwapConfig) -> None:
-        """Sets the settings from `config.options`; raises ConfigError for an unknown name or a bad
-        value.
+        """Set the settings from `config.options`.
+
+        Raises ConfigError for an unknown name or a bad value.
         """
         self.config = config
         self.name = short_name(config.objective)
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
-        self.coefficients: Coefficients = plain_coefficients(config)
+        self.coefficients: Coefficients = config.coefficients()
         """What `Batch.signals` is computed with."""
         self.step = 0
-        """Batches sampled so far; in `rewards` and `token_advantages` the batch itself is counted."""
+        """Batches sampled so far; `rewards` and `token_advantages` count the batch itself."""
 
     @property
     def reads_answers(self) -> bool:
-        """Whether it needs reference answers that a response could state, which unit tests are not."""
+        """Whether it needs reference answers that a response could state; unit tests are none."""
         return self.scores_steps or self.boxes_answers
 
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
 
     def rewrite_problem(self, problem: str, rng: random.Random) -> str:
-        """The user's turn of a row of the data set. The same row must give the same text in every
-        run.
-        """
+        """The user's turn of a row of the data set: the same row gives the same text in any run."""
         return problem
 
     def check_prompts(self, prompts: Iterable[str]) -> None:
-        """Raise DataError for prompts, as the chat template renders them, that cannot be trained
-        on.
-        """
+        """Raise DataError for rendered prompts that cannot be trained on."""
 
     def eval_prompt(self, prompt: str) -> str:
-        """What an evaluation during the training asks, instead of a prompt as the chat template
-        renders it.
-        """
+        """What an evaluation during the training asks in the place of a rendered prompt."""
         return prompt
 
     def monitor(self) -> tuple[int, int] | None:
-        """How many training prompts to sample before the next step, and how many responses to each;
-        None for none.
-        """
+        """How many training prompts to sample before the next step, and how often each."""
         return None
 
     def observe_monitor(self, batch: Batch) -> None:
@@ -189,9 +188,7 @@ class Objective:
         return []
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
-        """The response to train on instead of the sampled one, and what to remember of it in
-        `metadata`.
-        """
+        """The response to train on; numbers about it may be kept in its `metadata`."""
         return rollout
 
     def correct(self, batch: Batch) -> Tensor:
@@ -203,11 +200,11 @@ class Objective:
         return batch.correct
 
     def filter_scores(self, batch: Batch) -> Tensor:
-        """(G, N) float64: dynamic filtering keeps the groups whose mean lies within its range, the
-        ends excluded.
+        """(G, N) float64, what dynamic filtering looks at instead of rewards.
 
-        The grader's rewards, and 0 for a response that does not count as correct. Must not change
-        the state.
+        The filter keeps the groups whose mean lies within its range, the ends excluded. The
+        scores are the grader's rewards, and 0 for a response that does not count as correct. They
+        must not change the state.
         """
         return torch.where(batch.correct & ~self.correct(batch), 0.0, batch.rewards)
 
@@ -216,9 +213,7 @@ class Objective:
         return self.filter_scores(batch)
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
-        """(G, N, A) what is added to each token's normalised outcome, times `process_weight`; None
-        for nothing.
-        """
+        """(G, N, A) what is added to each token's normalised outcome, or None for nothing."""
         return None
 
     def metrics(self) -> dict[str, float]:
@@ -226,7 +221,7 @@ class Objective:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state by name; in an asynchronous run every batch brings the one it was sampled with."""
+        """The state by name; in an asynchronous run a batch brings the one it was sampled with."""
         return {name: copy(getattr(self, name)) for name in self.state}
 
     def resume(self, step: int, state: Mapping[str, Any] | None = None) -> None:
@@ -237,10 +232,10 @@ class Objective:
 
 
 def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """`rewards` and `token_advantages` of a batch; ObjectiveError for another shape, or a number
-    that is not finite.
+    """`rewards` and `token_advantages` of a batch.
 
-    What stands after the end of a response reaches no update, so it may be anything.
+    Raises ObjectiveError for another shape, or a number that is not finite. What stands after the
+    end of a response reaches no update, so it may be anything.
     """
     rewards = objective.rewards(batch)
     _check(objective, "rewards", rewards, torch.ones_like(batch.correct))
@@ -253,20 +248,28 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
 
 def _check(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
     """The values must have the shape of `counts`, and be finite where it is True."""
-    shape, found = (
-        tuple(counts.shape),
-        tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__,
-    )
-    if found != shape:
-        axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
-        fault = f"{found}; expected a tensor of shape {shape}, ({', '.join(axes)})"
-    elif (
-        wrong := (~values.float().isfinite() & counts).nonzero().tolist()
-    ):  # 1e308 is finite in float64 only
-        fault = f"{values[tuple(wrong[0])].item()} at {tuple(wrong[0])}; expected finite numbers"
-    else:
-        return
-    where, name = f"{type(objective).__qualname__}.{method}", objective.config.objective
-    raise ObjectiveError(
-        f"--swap.objective is {name}, whose `{method}` returned {fault}: fix {where}"
-    )
+    fault = _shape_fault(values, counts) or _value_fault(values, counts)
+    if fault:
+        where = f"{type(objective).__qualname__}.{method}"
+        raise ObjectiveError(
+            f"--swap.objective is {objective.config.objective}, whose `{method}` returned "
+            f"{fault}: fix {where}"
+        )
+
+
+def _shape_fault(values: Any, counts: Tensor) -> str:
+    shape = tuple(counts.shape)
+    found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+    if found == shape:
+        return ""
+    axes = ("groups", "responses a group", "tokens of the longest response")[: len(shape)]
+    return f"{found}; expected a tensor of shape {shape}, ({', '.join(axes)})"
+
+
+def _value_fault(values: Tensor, counts: Tensor) -> str:
+    is_finite = values.float().isfinite()  # 1e308 is finite in float64 only
+    wrong = (~is_finite & counts).nonzero()
+    if not len(wrong):
+        return ""
+    place = tuple(wrong[0].tolist())
+    return f"{values[place].item()} at {place}; expected finite numbers"

@@ -1,5 +1,4 @@
-"""A critic of length of our own: a price whose baseline is what the policy's states predict to be
-left.
+"""A critic of length of ours: the price's baseline is what the policy's states predict to be left.
 
 docs/method/critic.md derives it. It scores no answer, so it also serves tasks without one.
 """
@@ -20,14 +19,18 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class LengthCritic(StateObjective):
-    """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length of
-    the step of t.
+    """A[t] = beta A_out - theta [pays] a_k / mean length; a_k: generalised TD error of length.
+
+    k is the step of t. Where nobody pays, or the payers' costs do not spread (unit deviation), the
+    second term is 0.
     """
 
+    no_numbers = "not published: ours"
     reads_states = True
     gae_lambda: float = setting(
         0.9,
-        "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for itself alone",
+        "lambda of the generalised advantage: 1 lets a step pay for all that follows it, 0 for "
+        "itself alone",
         ge=0,
         le=1,
     )
@@ -36,52 +39,60 @@ class LengthCritic(StateObjective):
     )
     target: Literal["none", "group"] = setting(
         "none",
-        "group: a response that is no longer than the median of its group's correct ones pays nothing",
+        "group: a response that is no longer than the median of its group's correct ones pays "
+        "nothing",
     )
     unit: Literal["length", "deviation"] = setting(
         "length",
-        "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then about what 1 is "
-        "with deviation), or their deviation, which falls with what is left to save, so that a token gets ever "
-        "dearer",
+        "what costs are divided by: the payers' mean length (--swap.process_weight 4 is then "
+        "about what 1 is with deviation), or their deviation, which falls with what is left to "
+        "save, so that a token gets ever dearer",
     )
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        self.outcome_weight, self.process_weight = config.outcome_weight, config.process_weight
+        self.outcome_weight = config.outcome_weight
+        self.process_weight = config.process_weight
         self._unit = 0.0  # tokens that cost 1; 0 if nothing is to be paid
 
     def token_advantages(self, batch: Batch) -> Tensor:
         return self.state_advantages(batch.steps)
 
     def state_advantages(self, batch: StepBatch) -> Tensor:
-        """(G, N, A) float64, the negative costs of the steps of those who pay, and 0 for the
-        others.
-        """
+        """(G, N, A) float64, the negative costs of the payers' steps, and 0 for the others."""
         predicted = self.predict_returns(batch, batch.tokens_left, batch.state_mask).clamp(min=0)
         rows = zip(predicted.flatten(0, 1), batch.state_mask.flatten(0, 1), strict=True)
         self.predicted_tokens_left = [row[mask].tolist() for row, mask in rows]
         costs = step_costs(batch.tokens_left, predicted, self.gae_lambda)
-        pays = batch.correct if self.pays == "correct" else torch.ones_like(batch.correct)
-        if (
-            self.target == "group"
-        ):  # a group without a correct response has a target of NaN, which no length exceeds
-            pays = pays & (
-                batch.lengths > target_lengths(batch.lengths, batch.correct).unsqueeze(-1)
-            )
-        paid, eps = batch.state_mask & pays.unsqueeze(-1), self.coefficients.eps
-        if self.unit == "length":
-            self._unit = float(batch.lengths[pays].double().mean()) if pays.any() else 0.0
-        else:
-            deviation = float(costs[paid].std()) if paid.sum() > 1 else 0.0
-            self._unit = deviation + eps if deviation > eps else 0.0
-        scaled = (
-            torch.where(paid, costs / self._unit, 0.0) if self._unit else torch.zeros_like(costs)
-        )
+        pays = self._payers(batch)
+        self._unit = self._tokens_of_one(batch, costs, pays)
+        scaled = torch.zeros_like(costs)
+        if self._unit:
+            paid = batch.state_mask & pays.unsqueeze(-1)
+            scaled[paid] = costs[paid] / self._unit
         # The state after a response's last step stands for its rest: the padding after that is the
         # same.
-        return -per_token(
-            scaled, batch.step_ends, batch.state_mask[..., 1:], int(batch.lengths.max())
-        )
+        has_step = batch.state_mask[..., 1:]
+        return -per_token(scaled, batch.step_ends, has_step, int(batch.lengths.max()))
+
+    def _payers(self, batch: StepBatch) -> Tensor:
+        """(G, N) bool, who pays for its length."""
+        pays = torch.ones_like(batch.correct) if self.pays == "all" else batch.correct
+        if self.target == "none":
+            return pays
+        # A group without a correct response has a target of NaN, which no length exceeds.
+        targets = target_lengths(batch.lengths, batch.correct)
+        return pays & (batch.lengths > targets.unsqueeze(-1))
+
+    def _tokens_of_one(self, batch: StepBatch, costs: Tensor, pays: Tensor) -> float:
+        if not pays.any():
+            return 0.0
+        if self.unit == "length":
+            return float(batch.lengths[pays].double().mean())
+        paid = costs[batch.state_mask & pays.unsqueeze(-1)]
+        eps = self.coefficients.eps
+        deviation = float(paid.std()) if len(paid) > 1 else 0.0
+        return deviation + eps if deviation > eps else 0.0
 
     def metrics(self) -> dict[str, float]:
         return {**super().metrics(), "swap/critic_unit": self._unit}

@@ -1,6 +1,4 @@
-"""SWAP with the rows of its ablation table, GRPO among them; states of the policy may predict its
-baseline.
-"""
+"""SWAP with the rows of its ablation table, GRPO among them."""
 
 from collections.abc import Sequence
 
@@ -26,7 +24,7 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class StateObjective(Objective):
-    """May predict returns from states; the metrics say how well."""
+    """May predict returns from the policy's states; the metrics say how well."""
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
@@ -35,7 +33,7 @@ class StateObjective(Objective):
         self._warned = False
 
     def predict_returns(self, batch: StepBatch, returns: Tensor, mask: Tensor) -> Tensor:
-        """(G, N, K+1) float64 what the states predict of their returns where `mask`, else 0.
+        """(G, N, K+1) float64, the returns that the states predict where `mask`, else 0.
 
         The critic then learns from the true ones. Raises NonFiniteError for a state that is not
         finite.
@@ -43,17 +41,20 @@ class StateObjective(Objective):
         values = torch.zeros_like(returns)
         if not mask.any():
             return values
-        chosen = mask[batch.state_mask]
-        predicted, r2, solved = self.critic.predict(
-            batch.states[chosen], returns[mask], mask.nonzero()[:, 0]
-        )
-        values[mask] = predicted
-        self._metrics = {"swap/critic_r2": r2, "swap/critic_unsolved": float(not solved)}
-        if not solved and not self._warned:
+        states = batch.states[mask[batch.state_mask]]
+        groups = mask.nonzero()[:, 0]
+        prediction = self.critic.predict(states, returns[mask], groups)
+        values[mask] = prediction.values
+        self._metrics = {
+            "swap/critic_r2": prediction.r2,
+            "swap/critic_unsolved": float(not prediction.solved),
+        }
+        if not prediction.solved and not self._warned:
             self._warned = True
             print(
-                "[swap] warning: what is left cannot be predicted from this batch's states (too few groups, or states "
-                "that do not differ): the mean of each group takes its place; swap/critic_unsolved counts such steps",
+                "[swap] warning: what is left cannot be predicted from this batch's states (too "
+                "few groups, or states that do not differ): the mean of each group takes its "
+                "place; swap/critic_unsolved counts such steps",
                 flush=True,
             )
         return values
@@ -65,35 +66,43 @@ class StateObjective(Objective):
 class Swap(StateObjective):
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv)."""
 
+    no_numbers = (
+        "the paper gives formulas and no code: its worked group is in `tests/unit/algorithm`, "
+        "beside slow versions of what is ours"
+    )
+
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)
-        numbers = self.coefficients = coefficients(config)
+        numbers = self.coefficients
         self.scores_steps = numbers.needs_scores
         self.reads_states = self.scores_steps and config.step_baseline == "state"
         self.needs_all_groups = self.scores_steps or numbers.penalises_outcome
-        self.outcome_weight, self.process_weight = numbers.outcome_weight, numbers.process_weight
+        self.outcome_weight = numbers.outcome_weight
+        self.process_weight = numbers.process_weight
 
     def rewards(self, batch: Batch) -> Tensor:
         """The grader's, less c P for outcome_only."""
-        return batch.rewards - (
-            batch.correct.double() - outcome_rewards(batch.steps, self.coefficients)
-        )
+        lost = batch.correct.double() - outcome_rewards(batch.steps, self.coefficients)
+        return batch.rewards - lost
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
         if not self.scores_steps:
             return None
-        steps, tokens = batch.steps, int(batch.lengths.max())
-        process = process_advantages(
-            batch.signals.normalised, steps.step_ends, steps.step_mask, tokens
-        )
-        return process - self._baseline(batch, tokens) if self.reads_states else process
+        steps = batch.steps
+        tokens = int(batch.lengths.max())
+        normalised = batch.signals.normalised
+        process = process_advantages(normalised, steps.step_ends, steps.step_mask, tokens)
+        if not self.reads_states:
+            return process
+        return process - self._baseline(batch, tokens)
 
     def _baseline(self, batch: Batch, tokens: int) -> Tensor:
-        """(G, N, A) the step rewards to come, as the state before each token's step predicts them."""
-        steps, signals = batch.steps, batch.signals
+        """(G, N, A) the step rewards to come, as the state before a token's step predicts them."""
+        steps = batch.steps
         # A group without a signal has rewards of 0, and needs no baseline.
-        counted = steps.step_mask & ~signals.deviation.isnan()[:, None, None]
-        returns = pad(sum_to_come(signals.normalised), (0, 1))
+        has_signal = ~batch.signals.deviation.isnan()
+        counted = steps.step_mask & has_signal[:, None, None]
+        returns = pad(sum_to_come(batch.signals.normalised), (0, 1))
         predicted = self.predict_returns(steps, returns, pad(counted, (0, 1)))
         return per_token(predicted, steps.step_ends, steps.step_mask, tokens)
 
@@ -104,16 +113,21 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
     Returns:
         One float64 tensor of `length` values a response.
 
-    Raises: ConfigError: for an objective that is not made of step rewards, and for a baseline from
-        states. ValueError: for an empty group, or step ends that do not fit their response.
+    Raises:
+        ConfigError: for an objective that is not made of step rewards, or a baseline from states.
+        ValueError: for an empty group, or step ends that do not fit their response.
         NonFiniteError: for a NaN or infinite log-probability of a correct response.
     """
     if config.step_baseline == "state":
         raise ConfigError(
-            "--swap.step_baseline is state, which compares groups: train with it, or use mean or zero"
+            "--swap.step_baseline is state, which compares groups: train with it, or use mean "
+            "or zero"
         )
-    batch, numbers, process = StepBatch.from_traces([group]), coefficients(config), None
+    numbers = coefficients(config)
+    batch = StepBatch.from_traces([group])
+    process = None
     if numbers.needs_scores:
-        normalised, tokens = step_signals(batch, numbers).normalised, int(batch.lengths.max())
+        normalised = step_signals(batch, numbers).normalised
+        tokens = int(batch.lengths.max())
         process = process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
     return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]

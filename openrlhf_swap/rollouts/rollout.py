@@ -1,14 +1,12 @@
-"""Responses on their way from the engine to the update: where their reasoning and steps end, one by
-one, in groups.
-"""
+"""Responses on their way from the engine to the update: where their thoughts and steps end."""
 
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,8 +26,9 @@ UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
 class ResponseReader:
-    """Decodes responses and finds where their thought ends, in token space; a response is never
-    re-tokenised.
+    """Decodes responses and finds where their thought ends, in token space.
+
+    A response is never re-tokenised.
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", end_of_thought: str) -> None:
@@ -39,10 +38,7 @@ class ResponseReader:
         self.end_tokens = len(self._end_ids)  # that it takes on its own
         self.end_token: int = tokenizer.eos_token_id
         added = tokenizer.added_tokens_decoder.items()
-        self._special = {
-            tokenizer.eos_token_id,
-            *(number for number, token in added if token.special),
-        }
+        self._special = {number for number, token in added if token.special} | {self.end_token}
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens, special tokens included."""
@@ -54,33 +50,38 @@ class ResponseReader:
 
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
-        ids, end = list(response_ids), self._end_ids
-        places = (
-            place
-            for place, token in enumerate(ids)
-            if token == end[0] and ids[place : place + len(end)] == end
-        )
-        start = next(places, None)
-        if len(end) == 1:
+        ids = list(response_ids)
+        start = self._first_end(ids)
+        if len(self._end_ids) == 1:
             return start
         # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the
         # first.
-        if start is not None and self.end_of_thought not in self.text(ids[: start + len(end)])[:-1]:
-            return start
+        if start is not None:
+            before = self.text(ids[: start + len(self._end_ids)])[:-1]
+            if self.end_of_thought not in before:
+                return start
         position = self.text(ids).find(self.end_of_thought)
         return None if position < 0 else self._tokens_before(ids, position)
 
+    def _first_end(self, ids: list[int]) -> int | None:
+        """Where the tokens that the end of the thought has on its own appear first."""
+        end = self._end_ids
+        for place, token in enumerate(ids):
+            if token == end[0] and ids[place : place + len(end)] == end:
+                return place
+        return None
+
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
-        """Tokens before the end of the thought; of an open one, before it states its final answer
-        (`answer_start`).
+        """Tokens before the end of the thought.
+
+        An open thought ends before it states its final answer (`answer_start`), and before the
+        special tokens at its end: nothing would be generated after those, and so nothing is scored.
         """
         closed = self.thought_length(response_ids)
         if closed is not None:
             return closed
         ids = list(response_ids)
-        while (
-            ids and ids[-1] in self._special
-        ):  # nothing would be generated after it, and so nothing is scored
+        while ids and ids[-1] in self._special:
             ids.pop()
         start = answer_start(self.text(ids))
         return len(ids) if start is None else self._tokens_before(ids, start)
@@ -90,8 +91,9 @@ class ResponseReader:
 
 
 class StepReader(ResponseReader):
-    """Cuts responses into steps, by M, K and the patience of `segment_steps`. Decodes the
-    vocabulary once.
+    """Cuts responses into steps, by M, K and the patience of `segment_steps`.
+
+    It decodes the vocabulary once.
     """
 
     def __init__(
@@ -106,9 +108,8 @@ class StepReader(ResponseReader):
         self._limits = (step_tokens, max_steps, newline_patience)
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain
         # a newline.
-        texts = tokenizer.batch_decode(
-            [[i] for i in range(len(tokenizer))], skip_special_tokens=False
-        )
+        every_id = [[number] for number in range(len(tokenizer))]
+        texts = tokenizer.batch_decode(every_id, skip_special_tokens=False)
         self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
 
     def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
@@ -120,74 +121,72 @@ class StepReader(ResponseReader):
         """
         if not turn_starts:
             return self._cut(response_ids[: self.reasoning_length(response_ids)], *self._limits)
-        bounds = pairwise(
-            [
-                0,
-                *turn_starts,
-                turn_starts[-1] + self.reasoning_length(response_ids[turn_starts[-1] :]),
-            ]
-        )
+        last = turn_starts[-1]
+        reasoning = last + self.reasoning_length(response_ids[last:])
+        bounds = pairwise([0, *turn_starts, reasoning])
         turns = [(begin, response_ids[begin:end]) for begin, end in bounds if begin < end]
-        size, most, patience = self._limits
+        step_tokens, most, patience = self._limits
         while True:
-            ends = [
-                begin + end
-                for begin, ids in turns
-                for end in self._cut(ids, size, len(ids), patience)
-            ]
+            ends: list[int] = []
+            for begin, ids in turns:
+                own = self._cut(ids, step_tokens, max_steps=len(ids), patience=patience)
+                ends += [begin + end for end in own]
             if len(ends) <= max(most, len(turns)):
                 return ends
-            size += max(1, size // 8)
+            step_tokens += max(1, step_tokens // 8)
 
     def _cut(
-        self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float
+        self,
+        ids: Sequence[int],
+        step_tokens: int,
+        max_steps: int,
+        patience: float,
     ) -> list[int]:
         newlines = [place for place, token in enumerate(ids) if token in self._newlines]
         return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
+        """The decoded text of each step."""
         bounds = pairwise([0, *(end + 1 for end in step_ends)])
         return [self.text(response_ids[start:end]) for start, end in bounds]
 
 
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     """Whether a response closes its thought once and boxes an answer after it."""
-    closed = reader.thought_length(
-        response_ids
-    )  # no end begins before it, so the text from there has all of them
-    once = (
-        closed is not None and reader.text(response_ids[closed:]).count(reader.end_of_thought) == 1
-    )
-    return once and boxes_answer(response_ids, reader)
+    closed = reader.thought_length(response_ids)
+    if closed is None:
+        return False
+    # No end begins before `closed`, so the text from there on has all of them.
+    ends = reader.text(response_ids[closed:]).count(reader.end_of_thought)
+    return ends == 1 and boxes_answer(response_ids, reader)
 
 
 def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     """Whether a response closes its thought and boxes an answer after it."""
     closed = reader.thought_length(response_ids)
-    text = (
-        ""
-        if closed is None
-        else text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)
-    )
+    if closed is None:
+        return False
+    text = text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)
     return last_boxed(text) is not None
 
 
 def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
-    """For each place in the text, the fewest leading tokens whose text has at least so many
-    characters.
-    """
+    """For each number of characters, the fewest leading tokens whose text has as many."""
     lengths = _TextLengths(ids, reader)
     return [bisect_left(lengths, characters) for characters in places]
 
 
 class _TextLengths:
-    """The characters in the text of the first 0, 1, 2, ... tokens, to bisect in: each decodes a
-    part of a chunk.
+    """The number of characters in the text of the first 0, 1, 2, ... tokens, to bisect in.
+
+    Each look-up decodes a part of a chunk.
     """
 
     def __init__(self, ids: Sequence[int], reader: ResponseReader) -> None:
-        self._ids, self._text = ids, reader.text
-        self._starts, pieces = [0], []
+        self._ids = ids
+        self._text = reader.text
+        self._starts = [0]
+        pieces: list[str] = []
         for end in range(CHUNK, len(ids), CHUNK):
             piece = self._text(ids[self._starts[-1] : end])
             if not piece.endswith(UNFINISHED):
@@ -197,7 +196,8 @@ class _TextLengths:
         if len(pieces) > 1 and "".join(pieces) != self._text(ids):
             # The tokenizer decodes a beginning differently (some drop its space): one chunk, from
             # the real beginning.
-            self._starts, pieces = [0], []
+            self._starts = [0]
+            pieces = []
         self._characters = [0, *accumulate(map(len, pieces))]  # before each chunk
 
     def __len__(self) -> int:
@@ -210,41 +210,43 @@ class _TextLengths:
 
 @dataclass(frozen=True)
 class Rollout:
-    """A response, what it earned and what its steps scored."""
+    """A response, what it earned, and what the policy says about its steps.
 
-    prompt: str  # as the chat template renders it
-    answer: str  # the reference answer
-    response_ids: Sequence[
-        int
-    ]  # L tokens that the policy generated, the end token included; of all turns of an agent
-    prompt_ids: Sequence[int]  # as the engine got them
-    reward: float  # the grader's; ours are between 0 and 1
-    truncated: bool = False  # by the token limit
-    step_ends: Sequence[
-        int
-    ] = ()  # e_1..e_K, indices in the response; empty where steps are neither scored nor read
-    answer_logprobs: Sequence[
-        float
-    ] = ()  # l_0..l_K in nats per answer token; empty before they are scored
-    # (K+1, d) float32, the policy's hidden states at the last token of the prompt and of each step,
-    # if they are read.
-    states: Tensor | None = field(default=None, compare=False)
-    # (L,) of its tokens under the policy, at the rollouts' temperature; None before the policy's
-    # forward.
+    Attributes:
+        prompt: the prompt as the chat template renders it.
+        answer: the reference answer.
+        response_ids: L tokens that the policy generated, the end token included; those of all turns
+            of an agent.
+        prompt_ids: the prompt's tokens, as the engine got them.
+        reward: the grader's; ours are between 0 and 1.
+        truncated: whether the token limit cut the response off.
+        step_ends: e_1..e_K, indices in the response; empty where no signal is wanted.
+        signals: what the policy gives for the steps by name (`algorithm.signals`): float tensors
+            whose first dimension is K or K+1. Empty before they are read.
+        logprobs: (L,) log-probabilities of the tokens under the policy, at the rollouts'
+            temperature; None before the policy's forward.
+        probes: (kept tokens, share of correct answers) of each prefix that was continued for
+            grading, in order.
+        graded_correct: whether the grader called it correct; None if it gave a reward only.
+        metadata: what the objective keeps from sampling to update.
+        record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
+        observations: (place, token ids) of what an environment wrote before `response_ids[place]`,
+            in order. A new turn begins there.
+    """
+
+    prompt: str
+    answer: str
+    response_ids: Sequence[int]
+    prompt_ids: Sequence[int]
+    reward: float
+    truncated: bool = False
+    step_ends: Sequence[int] = ()
+    signals: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
     logprobs: Tensor | None = field(default=None, compare=False, repr=False)
-    # (kept tokens, share of correct answers) of each prefix that was continued for grading, in
-    # order.
     probes: Sequence[tuple[int, float]] = ()
-    graded_correct: bool | None = (
-        None  # whether the grader called it correct; None if it gave a reward only
-    )
-    metadata: Mapping[str, float] = field(
-        default_factory=dict
-    )  # what the objective keeps from sampling to update
-    # What else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
+    graded_correct: bool | None = None
+    metadata: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    # (place, token ids) of what an environment wrote before `response_ids[place]`, in order: a new
-    # turn begins there.
     observations: Sequence[tuple[int, Sequence[int]]] = ()
 
     @property
@@ -254,10 +256,27 @@ class Rollout:
 
     @property
     def correct(self) -> bool:
-        """c: what the grader says; for a reward function that gives a reward only, whether that is
-        positive.
-        """
+        """c: what the grader says. Of a grader that gives a reward only, whether it is positive."""
         return self.reward > 0 if self.graded_correct is None else self.graded_correct
+
+    @property
+    def answer_logprobs(self) -> list[float]:
+        """l_0..l_K in nats per answer token; empty before they are scored."""
+        scores: list[float] = torch.as_tensor(self.signals.get("answer_logprobs", ())).tolist()
+        return scores
+
+    @property
+    def states(self) -> Tensor | None:
+        """(K+1, d) float32, the policy's hidden state at the last token of each prefix, if read."""
+        return self.signals.get("states")
+
+    def with_signals(self, **signals: Any) -> "Rollout":
+        """A copy with further signals: tensors or lists whose first dimension is K or K+1."""
+        added = dict(self.signals)
+        for name, values in signals.items():
+            known = isinstance(values, Tensor)
+            added[name] = values if known else torch.tensor(values, dtype=torch.float64)
+        return replace(self, signals=added)
 
     @property
     def turn_starts(self) -> list[int]:
@@ -266,17 +285,18 @@ class Rollout:
 
     @property
     def turns(self) -> list[Sequence[int]]:
+        """The generated tokens of each turn."""
         bounds = pairwise([0, *self.turn_starts, len(self.response_ids)])
         return [self.response_ids[begin:end] for begin, end in bounds]
 
     @property
     def row_ids(self) -> list[int]:
         """Token ids of the whole row: the prompt, then turns and observations in turn."""
-        observed = [*(ids for _, ids in self.observations), ()]
-        return [
-            *self.prompt_ids,
-            *chain.from_iterable(chain(*zip(self.turns, observed, strict=True))),
-        ]
+        ids = list(self.prompt_ids)
+        observed = [observation for _, observation in self.observations]
+        for turn, observation in zip_longest(self.turns, observed, fillvalue=()):
+            ids += [*turn, *observation]
+        return ids
 
     @cached_property
     def positions(self) -> Tensor:
@@ -287,52 +307,28 @@ class Rollout:
         return self.start + torch.arange(len(self.response_ids)) + shift.cumsum(0)[:-1]
 
     @property
-    def prefix_ends(self) -> tuple[int, ...]:
-        """(K+1) positions in the row: the last prompt token's, then each step's last, or that of
-        what it observed.
-        """
-        return (
-            self.start - 1,
-            *(int(self.positions[end]) + self._observed[end] for end in self.step_ends),
-        )
+    def generated_ends(self) -> tuple[int, ...]:
+        """(K) positions in the row of each step's last generated token."""
+        return tuple(self.positions[list(self.step_ends)].tolist())
 
     @property
-    def split_prefix_ends(self) -> tuple[int, ...]:
-        """As `prefix_ends`, with two positions for a step before an observation: before it, and
-        after it.
-        """
-        steps = [(int(self.positions[end]), self._observed[end]) for end in self.step_ends]
-        ends = ((end, end + observed) if observed else (end,) for end, observed in steps)
-        return (self.start - 1, *chain.from_iterable(ends))
+    def prefix_ends(self) -> tuple[int, ...]:
+        """(K+1) positions in the row: the prompt's last token, then the last token of each step.
 
-    def without_observations(self, logprobs: Sequence[float]) -> list[float]:
-        """l_0..l_K of the steps alone: what an observation changes is taken from all `logprobs`
-        that follow it.
+        Where a step ends with an observation, that is the observation's last token.
         """
-        values, changed = iter(logprobs), 0.0
-        kept = [next(values)]
-        for end in self.step_ends:
-            before = next(values)
-            kept.append(before - changed)
-            if self._observed[end]:
-                changed += next(values) - before
-        return kept
-
-    @cached_property
-    def _observed(self) -> Counter[int]:
         observed = Counter[int]()
         for place, ids in self.observations:
             observed[place - 1] += len(ids)
-        return observed
+        ends = zip(self.generated_ends, self.step_ends, strict=True)
+        return (self.start - 1, *(position + observed[end] for position, end in ends))
 
     def trace(self) -> StepTrace:
-        """What the step arithmetic and a critic need to know; no steps where these are neither
-        scored nor read.
-        """
-        ends = self.step_ends if self.answer_logprobs or self.states is not None else ()
-        return StepTrace(
-            len(self.response_ids), self.correct, self.answer_logprobs, ends, self.states
-        )
+        """What the step arithmetic and a critic need to know; no steps before signals are read."""
+        others = dict(self.signals)
+        others.pop("answer_logprobs", None)
+        ends = self.step_ends if self.signals else ()
+        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, ends, others)
 
 
 @dataclass(frozen=True)
@@ -367,9 +363,8 @@ class Batch:
     @cached_property
     def closed(self) -> Tensor:
         """(G, N) bool, whether the thought was closed."""
-        return self.each(
-            lambda rollout: self.reader.thought_length(rollout.response_ids) is not None
-        ).bool()
+        length = self.reader.thought_length
+        return self.each(lambda rollout: length(rollout.response_ids) is not None).bool()
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -378,10 +373,9 @@ class Batch:
 
     @cached_property
     def steps(self) -> StepBatch:
-        """The step markers; no steps for an objective that needs no scores."""
-        return StepBatch.from_traces(
-            [[rollout.trace() for rollout in group] for group in self.groups]
-        )
+        """The step markers; no steps for an objective that wants no signals."""
+        traces = [[rollout.trace() for rollout in group] for group in self.groups]
+        return StepBatch.from_traces(traces)
 
     @cached_property
     def signals(self) -> StepSignals:
@@ -394,9 +388,8 @@ class Batch:
 
     def each(self, function: Callable[[Rollout], float]) -> Tensor:
         """Apply a function to every rollout; (G, N) float64."""
-        return torch.tensor(
-            [[function(rollout) for rollout in group] for group in self.groups], dtype=torch.float64
-        )
+        values = [[function(rollout) for rollout in group] for group in self.groups]
+        return torch.tensor(values, dtype=torch.float64)
 
 
 def prompt_key(prompt: str) -> str:

@@ -1,5 +1,6 @@
-"""The answer branch, and the slow and obvious way to score it, against which everything else is
-tested.
+"""What is asked of the policy about a response, and the slow and obvious way to score its answer.
+
+Everything else is tested against `score_per_prefix`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,31 +11,78 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards.answers import strip_answer
 
 
 @dataclass(frozen=True)
 class AnswerBranch:
-    """Close template and answer as tokens, to be appended to any prefix of a rollout."""
+    """Close template and answer as tokens, to be appended to any prefix of a response.
+
+    `scored` says of each token whether it belongs to the answer.
+    """
 
     ids: tuple[int, ...]
-    scored: tuple[bool, ...]  # for each of them, whether it belongs to the answer
+    scored: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
 class ScoreRequest:
-    """One response to score."""
+    """The signals that are wanted of one response of a batch.
 
-    row: int  # in the batch
-    prefix_ends: tuple[
-        int, ...
-    ]  # K+1 places in the padded row: the last prompt token's, each step's last token's
-    branch: AnswerBranch
+    Attributes:
+        row: the response's row in the batch.
+        prefix_ends: K+1 places in the padded row: the last token of the prompt and of each step.
+        branch: close template and answer, for the signals that score the answer.
+        signals: names of the wanted signals (`algorithm.signals`).
+        generated_ends: K places in the padded row, the last token of each step that the policy
+            generated itself; empty where no step ends with an observation.
+        splits_observations: whether the answer is scored before an observation as well, so that
+            what the observation changes is not counted as the step's.
+    """
+
+    row: int
+    prefix_ends: tuple[int, ...]
+    branch: AnswerBranch | None = None
+    signals: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
+    generated_ends: tuple[int, ...] = ()
+    splits_observations: bool = False
+
+    @property
+    def own_ends(self) -> tuple[int, ...]:
+        """K places in the padded row, the last token of each step that the policy generated."""
+        return self.generated_ends or self.prefix_ends[1:]
+
+    @property
+    def scored_ends(self) -> tuple[int, ...]:
+        """The places in the padded row after which the answer is scored, in order."""
+        if not self.splits_observations:
+            return self.prefix_ends
+        before_observations = set(self.own_ends)
+        return tuple(sorted({*self.prefix_ends, *before_observations}))
+
+    def answer_logprobs(self, scores: Tensor) -> Tensor:
+        """(K+1,) l_0..l_K, from the scores after each of `scored_ends`.
+
+        Where observations are split off, what an observation changes is taken from all scores that
+        follow it; the result is float64 then.
+        """
+        if not self.splits_observations:
+            return scores
+        found = dict(zip(self.scored_ends, scores.double(), strict=True))
+        changed = torch.zeros((), dtype=torch.float64)
+        kept = [found[self.prefix_ends[0]]]
+        for own_end, prefix_end in zip(self.own_ends, self.prefix_ends[1:], strict=True):
+            kept.append(found[own_end] - changed)
+            changed = changed + (found[prefix_end] - found[own_end])
+        return torch.stack(kept)
 
 
 def answer_branch(
-    tokenizer: PreTrainedTokenizerBase, close_template: str, answer: str
+    tokenizer: PreTrainedTokenizerBase,
+    close_template: str,
+    answer: str,
 ) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 
@@ -46,12 +94,10 @@ def answer_branch(
     if not bare:
         raise DataError(f"the answer {answer!r} is empty; give every problem a non-empty answer")
     if not tokenizer.is_fast:
-        raise ConfigError(
-            f"{type(tokenizer).__name__} is a slow tokenizer; scoring needs a fast one (tokenizer.json)"
-        )
-    encoded = tokenizer(
-        close_template + bare, add_special_tokens=False, return_offsets_mapping=True
-    )
+        kind = type(tokenizer).__name__
+        raise ConfigError(f"{kind} is a slow tokenizer; scoring needs a fast one (tokenizer.json)")
+    text = close_template + bare
+    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     scored = tuple(end > len(close_template) for _, end in encoded["offset_mapping"])
     return AnswerBranch(tuple(encoded["input_ids"]), scored)
 
@@ -70,16 +116,14 @@ def score_per_prefix(
     int64 ids of prompt and response without padding, and K+1 numbers of tokens, prompt included.
     Runs a forward for each prefix. Returns (K+1,) float32, or float64 for a float64 model.
     """
-    ids, scored = (
-        torch.tensor(values, device=input_ids.device) for values in (branch.ids, branch.scored)
-    )
+    ids = torch.tensor(branch.ids, device=input_ids.device)
+    scored = torch.tensor(branch.scored, device=input_ids.device)
     scores = []
     for length in prefix_lengths:
         sequence = torch.cat([input_ids[:length], ids]).unsqueeze(0)
-        logits = widen(model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1])
-        scores.append(
-            logits.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)[scored].mean()
-        )
+        logits = model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1]
+        log_probs = widen(logits).log_softmax(-1).gather(-1, ids.unsqueeze(-1))
+        scores.append(log_probs.squeeze(-1)[scored].mean())
     return torch.stack(scores)
 
 

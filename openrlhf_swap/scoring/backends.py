@@ -1,5 +1,6 @@
-"""How prefixes are scored: together where a trial on a small random model of the same architecture
-is exact.
+"""Two ways to score prefixes: together where that is exact, else one forward for each.
+
+A trial on a small random model of the same architecture decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,10 +17,12 @@ from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_p
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
-SHARED_PREFIX, PER_PREFIX = "shared_prefix", "per_prefix"
+SHARED_PREFIX = "shared_prefix"
+PER_PREFIX = "per_prefix"
 COSTS = {
     SHARED_PREFIX: "all prefixes in the forward of the response itself (the log-probability pass)",
-    PER_PREFIX: "each prefix in a forward of its own; 25 steps cost about 13 forwards of each correct response",
+    PER_PREFIX: "each prefix in a forward of its own; 25 steps cost about 13 forwards of each "
+    "correct response",
 }
 TOLERANCE = 1e-4
 # What a model's code may raise when a backend uses it in a way that it was not written for.
@@ -65,13 +68,12 @@ class ScoringBackend:
             )
         scores = []
         for request in requests:
+            assert request.branch is not None
             present = attention_mask[request.row].bool()
-            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
-            scores.append(
-                score_per_prefix(
-                    model, sequences[request.row][present], lengths, request.branch
-                ).cpu()
-            )
+            ids = sequences[request.row][present]
+            lengths = present.cumsum(-1)[list(request.scored_ends)].tolist()
+            own = score_per_prefix(model, ids, lengths, request.branch)
+            scores.append(request.answer_logprobs(own.cpu()))
         return scores
 
 
@@ -85,60 +87,82 @@ def find_backend(
     """Find whether prefixes can be scored together, by a trial on a small random model of the same
     architecture.
 
-    `build` makes it, with the model's own code. `wanted` is `scoring` of RunConfig; "per_prefix" is
-    taken without a trial. `packed`, the forward that the branches ride in has all responses packed
-    into one row.
+    `build` makes the model, with the family's own code. `wanted` is `scoring` of RunConfig;
+    "per_prefix" is taken without a trial. `packed` says that the forward in which the branches ride
+    has all responses packed into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
-    warn_if_untested(
-        "transformers", "a scoring backend is only chosen if it is exact on a small model"
-    )
+    consequence = "a scoring backend is only chosen if it is exact on a small model"
+    warn_if_untested("transformers", consequence)
     batches = [trial_batch(left, device) for left in (False, True)]
-    for narrow in (True, False):
-        try:
-            model = small_model(config, build, device, narrow)
-            expected = _scores(ScoringBackend(PER_PREFIX), model, batches)
-            break
-        except MODEL_ERRORS as error:
-            reason = f"no small model of its architecture could be run ({first_line(error)})"
-    else:
+    try:
+        model, expected = _small_model_and_scores(config, build, device, batches)
+    except MODEL_ERRORS as error:
+        reason = f"no small model of its architecture could be run ({first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
     kind = f"branching a small {type(model).__name__}"
     try:
-        difference = float(
-            (_scores(ScoringBackend(SHARED_PREFIX), model, batches, packed) - expected).abs().max()
-        )
+        found = _scores(ScoringBackend(SHARED_PREFIX), model, batches, packed)
     except MODEL_ERRORS as error:
-        return ScoringBackend(
-            PER_PREFIX, f"{kind} failed ({type(error).__name__}: {first_line(error)})"
-        )
+        reason = f"{kind} failed ({type(error).__name__}: {first_line(error)})"
+        return ScoringBackend(PER_PREFIX, reason)
+    difference = float((found - expected).abs().max())
     if difference < TOLERANCE:
         return ScoringBackend(SHARED_PREFIX)
     return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
 
 
-Batch = tuple[Tensor, Tensor, list[ScoreRequest]]  # (B, T) ids, (B, T) mask, requests
+@dataclass(frozen=True)
+class TrialBatch:
+    """Responses for a trial."""
+
+    ids: Tensor  # (B, T) int64
+    attention_mask: Tensor  # (B, T) int64, 1 for tokens
+    requests: list[ScoreRequest]
+
+
+def _small_model_and_scores(
+    config: PretrainedConfig,
+    build: Callable[[PretrainedConfig], PreTrainedModel],
+    device: torch.device | str,
+    batches: list[TrialBatch],
+) -> tuple[PreTrainedModel, Tensor]:
+    """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
+    slow = ScoringBackend(PER_PREFIX)
+    try:
+        model = small_model(config, build, device, narrow=True)
+        return model, _scores(slow, model, batches)
+    except MODEL_ERRORS:
+        model = small_model(config, build, device, narrow=False)
+        return model, _scores(slow, model, batches)
 
 
 def _scores(
-    backend: ScoringBackend, model: PreTrainedModel, batches: list[Batch], packed: bool = False
+    backend: ScoringBackend,
+    model: PreTrainedModel,
+    batches: list[TrialBatch],
+    packed: bool = False,
 ) -> Tensor:
-    scores = [backend.score(model, model.config, *batch, packed=packed) for batch in batches]
-    return torch.cat([torch.cat(batch) for batch in scores])
+    """The scores of all requests of all batches, one after the other."""
+    scores = []
+    for batch in batches:
+        given = batch.ids, batch.attention_mask, batch.requests
+        scores += backend.score(model, model.config, *given, packed=packed)
+    return torch.cat(scores)
 
 
-def trial_batch(left: bool, device: torch.device | str) -> Batch:
+def trial_batch(left: bool, device: torch.device | str) -> TrialBatch:
     """Two responses of unequal lengths, padded on one side."""
     generator = torch.Generator().manual_seed(0)
-    lengths, width = (90, 37), 92
-    ends = ((0, 21, 33, 77, 88, 89), (4, 13, 36))
+    width = 92
+    responses = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # step ends by length
     ids = torch.randint(0, WORDS, (2, width), generator=generator)
     mask = torch.zeros_like(ids)
     requests = []
-    for row, length in enumerate(lengths):
+    for row, (length, ends) in enumerate(responses.items()):
         offset = width - length if left else 0
         mask[row, offset : offset + length] = 1
         branch = AnswerBranch(tuple(range(3, 9 + row)), (False, False) + (True,) * (4 + row))
-        requests.append(ScoreRequest(row, tuple(end + offset for end in ends[row]), branch))
-    return ids.to(device), mask.to(device), requests
+        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
+    return TrialBatch(ids.to(device), mask.to(device), requests)

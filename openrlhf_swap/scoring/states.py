@@ -1,6 +1,6 @@
 """The policy's hidden states at chosen tokens, out of a forward that runs anyway.
 
-Two states of each token, joined: the one in the middle of the layers, and the last one, which the
+A token has two states, joined: the one in the middle of the layers, and the last one, which the
 head reads. A fixed random matrix projects wider ones to `WIDTH`: a regression on them loses little,
 and they are small enough to be sent.
 
@@ -9,8 +9,7 @@ Shapes: B rows, T tokens a row, D the model's width.
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -18,71 +17,62 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from openrlhf_swap.scoring.answer import ScoreRequest
+
 WIDTH = 128  # numbers of each of the two states
-
-
-@dataclass(frozen=True)
-class StateRequest:
-    """The tokens of a response whose states are wanted."""
-
-    row: int  # in the batch
-    positions: tuple[
-        int, ...
-    ]  # in the padded row: the last prompt token's, then each step's last token's
 
 
 @contextmanager
 def recording_states(
-    model: Any, attention_mask: Tensor, requests: Sequence[StateRequest], packed: bool = False
+    model: Any,
+    attention_mask: Tensor,
+    requests: Sequence[ScoreRequest],
+    packed: bool = False,
 ) -> Iterator[list[Tensor]]:
-    """Within it, run one forward over the rows; afterwards, the list that it yields has the states
-    of each request.
+    """Record the states of each request in one forward over the rows, run inside the block.
 
-    They are (K+1, d) float32 tensors on the CPU, d at most twice `WIDTH`. Later forwards in it
+    Afterwards the list that it yields has a (K+1, d) float32 tensor on the CPU for each request, of
+    the tokens at its `prefix_ends`; d is at most twice `WIDTH`. Later forwards inside the block
     leave no trace. Takes a PreTrainedModel without wrappers and adapters (its wrapper may be what
-    runs) and a (B, T) mask, 1 for tokens. `packed`, the forward has all rows in one, without
-    padding.
+    runs) and a (B, T) mask, 1 for tokens. `packed` says that the forward has all rows in one,
+    without padding.
     """
     states: list[Tensor] = []
     if not requests:
         yield states
         return
-    places = [(request.row, place) for request in requests for place in request.positions]
+    places = [(request.row, place) for request in requests for place in request.prefix_ends]
     rows, columns = torch.tensor(places).T.to(attention_mask.device)
     if packed:
         columns = (attention_mask.flatten().cumsum(0) - 1)[rows * attention_mask.shape[1] + columns]
         rows = torch.zeros_like(columns)
-    layer, head = middle_layer(model), model.get_output_embeddings()
+    layer = middle_layer(model)
     parts: list[Tensor] = []
 
-    def keep(_module: nn.Module, inputs: Any, output: Any = None) -> None:
-        """After the layer, or before the head."""
-        found = inputs if output is None else output
+    def keep(hidden: Any) -> None:
         if len(parts) < (1 if layer is None else 2):
-            parts.append(
-                projected((found if isinstance(found, Tensor) else found[0])[rows, columns])
-            )
+            tensor = hidden if isinstance(hidden, Tensor) else hidden[0]
+            parts.append(projected(tensor[rows, columns]))
 
-    hooks = [] if layer is None else [layer.register_forward_hook(keep)]
-    hooks.append(head.register_forward_pre_hook(keep))
-    try:
+    head = model.get_output_embeddings()
+    with ExitStack() as hooks:
+        if layer is not None:
+            hooks.enter_context(
+                layer.register_forward_hook(lambda _, _inputs, output: keep(output))
+            )
+        hooks.enter_context(head.register_forward_pre_hook(lambda _, inputs: keep(inputs)))
         yield states
-    finally:
-        for hook in hooks:
-            hook.remove()
-    states += torch.split(
-        torch.cat(parts, dim=-1).cpu(), [len(request.positions) for request in requests]
-    )
+    counts = [len(request.prefix_ends) for request in requests]
+    states += torch.split(torch.cat(parts, dim=-1).cpu(), counts)
 
 
 def read_states(
     model: PreTrainedModel,
     sequences: Tensor,
     attention_mask: Tensor,
-    requests: Sequence[StateRequest],
+    requests: Sequence[ScoreRequest],
 ) -> list[Tensor]:
-    """Run a forward and return the (K+1, d) float32 states of each request, for a trainer of your
-    own.
+    """Run a forward and return the (K+1, d) float32 states at each request's `prefix_ends`.
 
     Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1
     for tokens. Where a forward over the same rows runs anyway, run it within `recording_states`
@@ -95,22 +85,22 @@ def read_states(
 
 
 def middle_layer(model: Any) -> nn.Module | None:
-    """The layer after which half of the language model's layers have run; None where they cannot be
-    told.
-    """
+    """The layer after which half of the model's layers have run; None where it cannot be told."""
     count = model.config.get_text_config().num_hidden_layers
     decoder = model.get_decoder()
-    stacks = [
-        module
-        for module in decoder.modules()
-        if isinstance(module, nn.ModuleList) and len(module) == count
-    ]
-    return stacks[0][count // 2 - 1] if stacks and count > 1 else None
+    if count < 2:
+        return None
+    for stack in decoder.modules():
+        if isinstance(stack, nn.ModuleList) and len(stack) == count:
+            layer: nn.Module = stack[count // 2 - 1]
+            return layer
+    return None
 
 
 def projected(states: Tensor) -> Tensor:
-    """(n, D) states as (n, min(D, `WIDTH`)) float32, each first divided by its root mean square, as
-    in a norm.
+    """(n, D) states as (n, min(D, `WIDTH`)) float32.
+
+    Each is first divided by its root mean square, as in a norm.
     """
     states = states.float()
     states = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6)

@@ -1,5 +1,4 @@
-"""How much a training run takes, and what makes it fit: memory, disk, floating-point operations and
-time.
+"""What a training run takes: memory, disk, floating-point operations and time.
 
 The formulas are pure, in bytes and seconds. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM
 0.29.0; docs/internals/sizing_formulas.md says where each comes from. Symbols: N parameters, n
@@ -9,7 +8,6 @@ tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layer
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, product
 from operator import attrgetter
 from typing import Any
 
@@ -19,36 +17,43 @@ from openrlhf_swap.flags.placement import MOST_SEQUENCES, policy_ranks, response
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.models import GIB, Model, read_model
 
-BIT16, FP32 = 2, 4  # bytes of a number
+BIT16 = 2  # bytes of a number
+FP32 = 4
 PROMPT = 200  # assumed: mean tokens of a prompt
-BRANCH, ANSWER = 24, 6  # assumed: tokens of close template and answer together, and of the answer
+BRANCH = 24  # assumed: tokens of close template and answer together
+ANSWER = 6  # assumed: tokens of the answer
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
-LIVE = 1_050_000_000  # parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size)
+# Parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size).
+LIVE = 1_050_000_000
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
 MIB = 2**20
+PIECE = 256 * MIB  # of weights that travel to vLLM: `PIECE_BYTES` of their transfer
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
-LARGE, LARGE_ROUNDING = 10 * MIB, 2 * MIB
-ALLOWANCE = (
-    4 * GIB
-)  # of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation
-VLLM_OVERHEAD = int(
-    1.5 * GIB
-)  # assumed: activations of vLLM's profiling run and memory outside torch
+LARGE = 10 * MIB
+LARGE_ROUNDING = 2 * MIB
+# Of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation.
+ALLOWANCE = 4 * GIB
+# Assumed: activations of vLLM's profiling run and memory outside torch.
+VLLM_OVERHEAD = int(1.5 * GIB)
 MOST_UTILIZATION = 0.95
 PHASES = {
     "generate": "generation",
     "score": "log-probabilities",
     "update": "the update",
     "adam": "Adam's step",
+    "transfer": "the weight transfer",
 }
 """Phases of a training step -> how reports name them."""
+CACHE = "vLLM's cache"  # what may be too small besides
+NODE_MEMORY = "main memory"
 
-# Shares of the data sheet's peaks: that of operations is what an H100 reached in
-# benchmarks.policy_step (docs/measurements.md), that of bytes is assumed. Loading prompts, sending
-# weights, sleeping and waking are left out.
-OF_OPERATIONS, OF_BYTES = 0.3, 0.6
+# Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
+# (docs/measurements.md), the second is assumed. Loading prompts, sending weights, sleeping and
+# waking are left out.
+OF_OPERATIONS = 0.3
+OF_BYTES = 0.6
 Peaks = tuple[float, float]
 """Operations and bytes a second of a GPU, by its data sheet."""
 Parts = dict[str, int]
@@ -69,9 +74,8 @@ class Settings:
     adam_offload: bool = _flag("ds.adam_offload")  # the optimizer lives and steps on the CPU
     accumulate_bytes: int  # bytes of an accumulated gradient
     overlap: bool = _flag("ds.overlap_comm")  # gradients are reduced during the backward pass
-    checkpointing: bool = _flag(
-        "actor.gradient_checkpointing_enable"
-    )  # the backward pass recomputes each layer
+    # The backward pass recomputes each layer.
+    checkpointing: bool = _flag("actor.gradient_checkpointing_enable")
     temperature: float = _flag("rollout.temperature")  # OpenRLHF divides the logits by it
     context: int = _flag("data.max_len")  # most tokens of prompt and response together
     prompt_limit: int  # most tokens of a prompt
@@ -86,36 +90,38 @@ class Settings:
     shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
     averages: bool = _flag("train.enable_ema")  # one process keeps a moving average of the weights
-    actor_sleeps: bool = _flag(
-        "ds.enable_sleep"
-    )  # optimizer and gradients are on the CPU between updates
+    # Optimizer and gradients are on the CPU between updates.
+    actor_sleeps: bool = _flag("ds.enable_sleep")
     engines: int = _flag("vllm.num_engines")
     engine_responses: int  # responses that an engine gets in a step
     sequences: int  # responses that it generates at a time; 0 for as many as fit
     tensor_parallel: int = _flag("vllm.tensor_parallel_size")  # GPUs per engine
-    utilization: float = _flag(
-        "vllm.gpu_memory_utilization"
-    )  # share of a GPU's memory that vLLM takes
+    utilization: float = _flag("vllm.gpu_memory_utilization")  # share of a GPU that vLLM takes
     can_shard: bool  # whether the run would take ZeRO-3
 
     @property
-    def gpus(self) -> int:  # of the whole run
-        return self.ranks + (0 if self.shared else self.engines * self.tensor_parallel)
+    def gpus(self) -> int:
+        """GPUs of the whole run."""
+        return self.ranks + (not self.shared) * self.engines * self.tensor_parallel
 
     @property
-    def longest(self) -> int:  # tokens of a response
+    def longest(self) -> int:
+        """The most tokens of a response."""
         return self.context - self.prompt_limit
 
     @property
-    def mean(self) -> int:  # tokens of prompt and response, where nobody says more
+    def mean(self) -> int:
+        """Mean tokens of prompt and response, where nobody says more."""
         return min(PROMPT, self.context // 2) + self.longest // 2
 
     @property
-    def update_tokens(self) -> int:  # of a micro-batch
+    def update_tokens(self) -> int:
+        """Tokens of a micro-batch of the update."""
         return max(self.context, self.update_limit or self.update_rows * self.context)
 
     @property
     def score_tokens(self) -> int:
+        """Tokens of a micro-batch of the log-probability pass."""
         return max(self.context, self.score_limit or self.score_rows * self.context)
 
 
@@ -124,40 +130,50 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
 
     Raises ConfigError for a model or an optimizer that the plan has no formula for.
     """
-    run, args = configuration.run, configuration.args
-    ds, train, rollout = args.ds, args.train, args.rollout
+    run = configuration.run
+    args = configuration.args
+    ds = args.ds
+    train = args.train
+    rollout = args.rollout
     if args.actor.optim != "adam":
         raise ConfigError(
             f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
         )
-    shared, by_tokens, ranks = train.colocate_all, train.dynamic_batch_enable, policy_ranks(args)
+    model = read_model(
+        args.actor.model_name_or_path,
+        args.data.max_len,
+        ds.lora.rank,
+        ds.lora.target_modules,
+    )
+    flagged = {}
+    for each in fields(Settings):
+        if each.metadata:
+            flagged[each.name] = attrgetter(each.metadata["flag"])(args)
+    ranks = policy_ranks(args)
+    by_tokens = train.dynamic_batch_enable
+    in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
+    near = train.colocate_all or train.colocate_actor_ref
+    whole = train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"
+    scores = build(configuration.method).scores_steps
     settings = Settings(
-        **{
-            each.name: attrgetter(each.metadata["flag"])(args)
-            for each in fields(Settings)
-            if each.metadata
-        },
+        **flagged,
         ranks=ranks,
-        accumulate_bytes=FP32 if ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2 else BIT16,
-        prompt_limit=args.data.max_len - rollout.max_new_tokens if rollout.max_new_tokens else 0,
-        update_limit=train.max_tokens_per_gpu if by_tokens else 0,
-        score_limit=(rollout.max_tokens_per_gpu or train.max_tokens_per_gpu) if by_tokens else 0,
+        accumulate_bytes=FP32 if in_float else BIT16,
+        prompt_limit=args.data.max_len - (rollout.max_new_tokens or args.data.max_len),
+        update_limit=by_tokens * train.max_tokens_per_gpu,
+        score_limit=by_tokens * (rollout.max_tokens_per_gpu or train.max_tokens_per_gpu),
         logits_chunk=run.logits_chunk,
-        branches=configuration.method.max_steps + 1
-        if build(configuration.method).scores_steps
-        else 0,
-        reference=args.algo.kl.init_coef > 0
-        and (shared or train.colocate_actor_ref)
-        and not args.ref.offload,
-        vllm_sleeps=args.vllm.enable_sleep and shared,
+        branches=scores * (configuration.method.max_steps + 1),
+        reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
+        vllm_sleeps=args.vllm.enable_sleep and train.colocate_all,
         engine_responses=responses_of_an_engine(args),
         sequences=run.engine_sequences,
-        can_shard=ranks > 1
-        and not (train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"),
+        can_shard=ranks > 1 and not whole,
     )
-    return read_model(
-        args.actor.model_name_or_path, args.data.max_len, ds.lora.rank, ds.lora.target_modules
-    ), settings
+    return model, settings
+
+
+# Memory of a GPU
 
 
 def partition(model: Model, settings: Settings) -> int:
@@ -166,50 +182,56 @@ def partition(model: Model, settings: Settings) -> int:
 
 
 def weights(model: Model, settings: Settings, gathered: bool = False) -> Parts:
-    """bf16 weights on a GPU of the actor; with the most that ZeRO-3 gathers for a forward or
-    backward pass.
+    """bf16 weights on a GPU of the actor.
+
+    With `gathered`, these include the most that ZeRO-3 gathers for a forward or backward pass.
     """
-    own = BIT16 * (partition(model, settings) if settings.stage == 3 else model.held)
-    live = (
-        {"gathered weights": BIT16 * min(model.parameters, LIVE)}
-        if gathered and settings.stage == 3
-        else {}
-    )
-    return {"weights": own, **({"reference model": own} if settings.reference else {}), **live}
+    sharded = settings.stage == 3
+    own = BIT16 * (partition(model, settings) if sharded else model.held)
+    parts = {"weights": own}
+    if settings.reference:
+        parts["reference model"] = own
+    if gathered and sharded:
+        parts["gathered weights"] = BIT16 * min(model.parameters, LIVE)
+    return parts
 
 
 def optimizer(model: Model, settings: Settings) -> Parts:
     """The fp32 master copy and Adam's two moments on a GPU, from the first update on."""
-    if settings.adam_offload:  # ZeRO-1 and 2 keep a buffer through which each gradient leaves
-        return {"offload buffer": BIT16 * model.largest} if settings.stage < 3 else {}
-    return {"optimizer": ADAM * partition(model, settings)}
+    if not settings.adam_offload:
+        return {"optimizer": ADAM * partition(model, settings)}
+    if settings.stage == 3:
+        return {}
+    # ZeRO-1 and 2 keep a buffer through which each gradient leaves.
+    return {"offload buffer": BIT16 * model.largest}
 
 
 def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
-    """Gradients on a GPU after the first micro-batch; a backward pass adds its own to those of
-    earlier ones.
+    """Gradients on a GPU after the first micro-batch.
+
+    A backward pass adds its own to those of earlier micro-batches.
     """
-    size, own = settings.accumulate_bytes, partition(model, settings)
+    size = settings.accumulate_bytes
     bucket = BIT16 * min(BUCKET, model.trained)
-    newest = BIT16 * model.largest if backward else 0
+    newest = backward * BIT16 * model.largest
     if settings.stage < 2:
-        produced = BIT16 * model.trained if backward and size != BIT16 else 0
+        produced = (backward and size != BIT16) * BIT16 * model.trained
         return {"gradients": size * model.trained + produced}
+    own = size * partition(model, settings)
     if settings.stage == 2:
         # Every gradient that touches the rank's partition is kept whole, for this micro-batch and
         # for earlier ones.
-        kept = (
-            0
-            if settings.adam_offload
-            else size * (own + (model.largest if settings.ranks > 1 else 0))
-        )
+        kept = own + (settings.ranks > 1) * size * model.largest
         # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
-        buckets = bucket * (3 if settings.overlap else 2) if backward else 0
-        return {"gradients": kept * (1 + backward), "gradient buckets": buckets + newest}
-    return {
-        "gradients": 0 if settings.adam_offload else size * own,
-        "gradient buckets": bucket + newest,
-    }
+        buckets = backward * bucket * (2 + settings.overlap)
+    else:
+        kept = own
+        buckets = bucket
+    if settings.adam_offload:
+        kept = 0
+    elif settings.stage == 2:
+        kept *= 1 + backward
+    return {"gradients": kept, "gradient buckets": buckets + newest}
 
 
 def layer_bytes(model: Model) -> int:
@@ -219,116 +241,150 @@ def layer_bytes(model: Model) -> int:
     output of the attention with its log-sum-exp; and four tensors of the MLP.
     """
     norms = 2 * ((FP32 + 2 * BIT16) * model.hidden + FP32)
-    attention = BIT16 * (2 * model.query + 2 * model.key_value) + FP32 * model.heads
-    return norms + attention + 4 * BIT16 * model.intermediate
+    attention = 2 * BIT16 * (model.query + model.key_value)
+    sums = FP32 * model.heads
+    mlp = 4 * BIT16 * model.intermediate
+    return norms + attention + sums + mlp
 
 
 def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
-    """What is allocated at the two possible peaks of an update: its loss, and the last layer's
-    backward.
+    """What is allocated at the two possible peaks of an update.
+
+    One is at its loss ("loss"), the other in the last layer's backward pass ("layer").
     """
     n = settings.update_tokens
-    kept = (
-        n * model.layers * (BIT16 * model.hidden if settings.checkpointing else layer_bytes(model))
-    )
-    resident = {**weights(model, settings, gathered=True), **optimizer(model, settings)}
-    at_loss = {
-        "kept activations": kept + 8 * model.hidden * n,
-        **_head(model, settings),
-    }  # and the final norm's
-    gradient = BIT16 * (model.hidden + 2 * model.intermediate)
-    in_layer = {
-        "kept activations": kept,
-        # Its recomputed activations, and gradients: of its output, and in its MLP two more than
-        # were freed.
-        "layer at work": ((layer_bytes(model) if settings.checkpointing else 0) + gradient) * n,
-        # Without chunks, OpenRLHF's training step holds them until it ends.
-        "logits": 0 if settings.logits_chunk else FP32 * model.vocabulary * n,
-    }
+    kept = BIT16 * model.hidden
+    # Gradients of a layer's output, and in its MLP two more than were freed.
+    at_work = BIT16 * (model.hidden + 2 * model.intermediate)
+    if settings.checkpointing:
+        at_work += layer_bytes(model)  # its recomputed activations
+    else:
+        kept = layer_bytes(model)
+    activations = n * model.layers * kept
+    # Without chunks, OpenRLHF's training step holds the logits until it ends.
+    logits = (not settings.logits_chunk) * FP32 * model.vocabulary * n
+    resident = weights(model, settings, gathered=True)
+    resident |= optimizer(model, settings)
     return {
-        "loss": {**resident, **gradients(model, settings, backward=False), **at_loss},
-        "layer": {**resident, **gradients(model, settings, backward=True), **in_layer},
+        "loss": {
+            **resident,
+            **gradients(model, settings, backward=False),
+            "kept activations": activations + 8 * model.hidden * n,  # with those of the last norm
+            **_head(model, settings),
+        },
+        "layer": {
+            **resident,
+            **gradients(model, settings, backward=True),
+            "kept activations": activations,
+            "layer at work": at_work * n,
+            "logits": logits,
+        },
     }
 
 
 def _head(model: Model, settings: Settings) -> Parts:
     """What an update's logits take while they are turned into gradients."""
-    n, vocabulary = settings.update_tokens, model.vocabulary
-    logits = FP32 * vocabulary * n
+    n = settings.update_tokens
     if not settings.logits_chunk:
-        # Their gradient, and its copy after the division by the temperature or, without one, in
-        # bf16.
-        slopes = 2 * logits if settings.temperature != 1 else logits + logits * BIT16 // FP32
-        return {"logits": logits, "gradients of logits": slopes}
-    held = min(settings.logits_chunk, n) * vocabulary
-    weight = 0 if model.adapters else model.hidden * vocabulary
+        logits = FP32 * model.vocabulary * n
+        # Their gradient, and a copy of it: after the division by the temperature or, without one,
+        # in bf16.
+        copy = logits // 2 if settings.temperature == 1 else logits
+        return {"logits": logits, "gradients of logits": logits + copy}
+    held = min(settings.logits_chunk, n) * model.vocabulary
+    weight = 0 if model.adapters else model.hidden * model.vocabulary
+    # The weight's gradient is summed in float32 over more than one chunk.
+    size = FP32 if n > settings.logits_chunk else BIT16
     return {
         # A chunk's logits in bf16 and float32; or its gradients in bf16, and their share of the
         # weight's.
         "logits": max((BIT16 + FP32) * held, BIT16 * (held + weight)),
-        # The weight's gradient, summed in float32 over more than one chunk, and that of the hidden
-        # states.
-        "gradients of the head": (FP32 if n > settings.logits_chunk else BIT16) * weight
-        + BIT16 * model.hidden * n,
+        # The weight's gradient, and that of the hidden states.
+        "gradients of the head": size * weight + BIT16 * model.hidden * n,
     }
 
 
 def adam_step(model: Model, settings: Settings) -> Parts:
     """What is allocated in the optimizer's step, with the gradients flat and in float32."""
-    own = partition(model, settings)
-    # In bf16 and float32; under ZeRO-3 group by group.
-    flat = (BIT16 + FP32) * (min(own, SUB_GROUP) if settings.stage == 3 else own)
-    copies = {} if settings.adam_offload else {"flat gradients": flat}
-    # OpenRLHF's training step holds those of its last micro-batch until it ends.
-    logits = (
-        {}
-        if settings.logits_chunk
-        else {"logits": FP32 * model.vocabulary * settings.update_tokens}
-    )
-    kept = gradients(model, settings, backward=False)
-    return {**weights(model, settings), **optimizer(model, settings), **kept, **copies, **logits}
+    parts = weights(model, settings)
+    parts |= optimizer(model, settings)
+    parts |= gradients(model, settings, backward=False)
+    if not settings.adam_offload:
+        own = partition(model, settings)
+        if settings.stage == 3:
+            own = min(own, SUB_GROUP)  # group by group
+        parts["flat gradients"] = (BIT16 + FP32) * own
+    if not settings.logits_chunk:
+        # OpenRLHF's training step holds those of its last micro-batch until it ends.
+        parts["logits"] = FP32 * model.vocabulary * settings.update_tokens
+    return parts
 
 
 def idle(model: Model, settings: Settings) -> Parts:
-    """Optimizer and gradient buffers that stay on the GPU while the actor is not updating: none in
-    sleep mode.
+    """Optimizer and gradient buffers that stay on the GPU while the actor is not updating.
+
+    In sleep mode none do.
     """
     if settings.actor_sleeps and not settings.adam_offload:
         return {}
-    buffers = gradients(model, settings, backward=False) if settings.stage == 3 else {}
-    return {**optimizer(model, settings), **buffers}
+    parts = optimizer(model, settings)
+    if settings.stage == 3:
+        parts |= gradients(model, settings, backward=False)
+    return parts
 
 
 def kept_cache(model: Model, tokens: int) -> int:
-    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16, regardless of
-    windows.
+    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16.
+
+    The windows of layers do not count.
     """
     return BIT16 * len(model.windows) * model.cached * tokens
 
 
 def scoring_pass(model: Model, settings: Settings) -> Parts:
-    """What is allocated at the peak of the log-probability pass, with the answer branches behind
-    its rows.
+    """What is allocated at the peak of the log-probability pass.
+
+    The answer branches run behind the rows of responses.
     """
-    rows = settings.score_tokens // settings.context
-    branches = rows * settings.branches
+    branches = settings.score_tokens // settings.context * settings.branches
     n = settings.score_tokens + branches * BRANCH
-    # In bf16 and float32. A chunk's are computed from a copy of its hidden states, beside those of
-    # all tokens.
-    chunk, states = min(settings.logits_chunk, n), BIT16 * model.hidden
-    held = (BIT16 + FP32) * model.vocabulary * (chunk or n) + (states * (chunk + n) if chunk else 0)
+    # In bf16 and float32.
+    logits = (BIT16 + FP32) * model.vocabulary * n
+    if settings.logits_chunk:
+        chunk = min(settings.logits_chunk, n)
+        # A chunk's are computed from a copy of its hidden states, beside those of all tokens.
+        states = BIT16 * model.hidden * (chunk + n)
+        logits = (BIT16 + FP32) * model.vocabulary * chunk + states
     # With a small vocabulary the layers need more; an adapter's output is scaled, and added to that
     # of its layer.
-    logits = max(held, ((8 if model.adapters else 6) * model.intermediate + 8 * model.hidden) * n)
-    parts = {**weights(model, settings, gathered=True), **idle(model, settings), "logits": logits}
+    width = 8 if model.adapters else 6
+    layer = (width * model.intermediate + 8 * model.hidden) * n
+    parts = weights(model, settings, gathered=True)
+    parts |= idle(model, settings)
+    parts["logits"] = max(logits, layer)
     if branches:
-        calls = math.ceil(
-            math.sqrt(branches * BRANCH * n / MASK_ELEMENTS)
-        )  # each for a share of branches and keys
+        # Each call takes a share of branches and keys.
+        calls = math.ceil(math.sqrt(branches * BRANCH * n / MASK_ELEMENTS))
         recurrent = max(1, model.layers - len(model.windows))
-        parts["branches"] = (
-            BIT16 * branches * BRANCH * n // calls + 2 * FP32 * branches * model.states // recurrent
-        )
+        states = 2 * FP32 * branches * model.states // recurrent
+        parts["branches"] = BIT16 * branches * BRANCH * n // calls + states
+    return parts
+
+
+def transfer(model: Model, settings: Settings) -> Parts:
+    """What is allocated while the weights travel to vLLM, besides vLLM's own.
+
+    They travel in pieces; the adapters are merged into one weight after the other.
+    """
+    piece = max(PIECE, BIT16 * model.largest_sent)
+    parts = weights(model, settings)
+    parts |= idle(model, settings)
+    parts["pieces of weights"] = 2 * piece  # packed, and as vLLM or the network takes it
+    if settings.stage == 3:
+        parts["gathered weights"] = piece
+    if model.adapters:
+        # What the adapter adds, and the sum.
+        parts["merged weight"] = 2 * BIT16 * model.largest_merged
     return parts
 
 
@@ -338,117 +394,173 @@ def _total(parts: Parts) -> int:
 
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
-    vllm, allowance = {"vLLM": int(settings.utilization * gpu)}, {"allowance": ALLOWANCE}
-    beside = (
-        {**weights(model, settings), **idle(model, settings), **allowance}
-        if settings.shared
-        else {}
-    )
-    others = {**(vllm if settings.shared and not settings.vllm_sleeps else {}), **allowance}
+    vllm = {"vLLM": int(settings.utilization * gpu)}
+    allowance = {"allowance": ALLOWANCE}
+    generation = dict(vllm)
+    others = dict(allowance)
+    at_transfer = dict(allowance)
+    if settings.shared:
+        generation |= weights(model, settings)
+        generation |= idle(model, settings)
+        generation |= allowance
+        if settings.vllm_sleeps:
+            at_transfer["weights of vLLM"] = _engine_weights(
+                model, settings
+            )  # it has woken these alone
+        else:
+            others |= vllm
+            at_transfer |= vllm
     update = max(update_moments(model, settings).values(), key=_total)
     return {
-        "generate": {**vllm, **beside},
+        "generate": generation,
         "score": {**scoring_pass(model, settings), **others},
         "update": {**update, **others},
         "adam": {**adam_step(model, settings), **others},
+        "transfer": {**transfer(model, settings), **at_transfer},
     }
 
 
-def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Parts:
-    """Memory of vLLM on one GPU, and the responses of full length and of `mean` tokens, prompt
-    included, in it.
+def _engine_weights(model: Model, settings: Settings) -> int:
+    """Bytes of an engine's weights on one GPU."""
+    return math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
+
+
+def _engine_cache(model: Model, settings: Settings, gpu: int) -> int:
+    """Bytes of vLLM on a GPU for keys and values; less than 0 where its weights do not fit."""
+    taken = _engine_weights(model, settings) + VLLM_OVERHEAD
+    return int(settings.utilization * gpu) - taken
+
+
+def _cached_token(model: Model, settings: Settings) -> int:
+    """Bytes of a token in vLLM's cache on one GPU, averaged over a response of full length.
+
+    vLLM keeps no more of a layer than its window.
     """
-    share = math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
-    # Averaged over a response of full length: vLLM keeps no more of a layer than its window.
-    seen = sum(min(window / settings.context, 1.0) for window in model.windows)
-    token = BIT16 * model.cached * seen + FP32 * model.states / settings.context
-    cache = max(0, int(settings.utilization * gpu) - share - VLLM_OVERHEAD)
-    tokens = cache // math.ceil(token / settings.tensor_parallel)
+    windows = [min(window / settings.context, 1.0) for window in model.windows]
+    keys = BIT16 * model.cached * sum(windows)
+    states = FP32 * model.states / settings.context
+    return math.ceil((keys + states) / settings.tensor_parallel)
+
+
+def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Parts:
+    """Memory of vLLM on one GPU, in bytes, and the responses that it has room for.
+
+    `mean` has the tokens of a response of mean length, its prompt included.
+    """
+    cache = max(0, _engine_cache(model, settings, gpu))
+    tokens = cache // _cached_token(model, settings)
     # vLLM is not told: it starts as many as fit and queues the others.
-    most = settings.sequences or max(
-        1, min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)
-    )
+    fitting = max(1, min(settings.engine_responses, tokens // mean, MOST_SEQUENCES))
     return {
-        "weights_bytes": share,
+        "weights_bytes": _engine_weights(model, settings),
         "cache_bytes": cache,
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
         "mean_sequences": tokens // mean,
-        "most_sequences": most,
+        "most_sequences": settings.sequences or fitting,
         "sequences_a_step": settings.engine_responses,
     }
 
 
+# Disk and main memory
+
+
 def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
-    """Bytes on disk: DeepSpeed's weights (not under ZeRO-3), optimizer and moving average, and the
-    exported model.
+    """Bytes on disk of one checkpoint of DeepSpeed, and of the exported model.
+
+    DeepSpeed's has the optimizer, the moving average, and the weights (not under ZeRO-3).
     """
-    stored = (
-        0 if settings.stage == 3 else BIT16 * model.held
-    ) + FP32 * model.parameters * settings.averages
-    return {"deepspeed": ADAM * model.trained + stored, "model": BIT16 * model.trained}
+    checkpoint = ADAM * model.trained
+    if settings.stage < 3:
+        checkpoint += BIT16 * model.held
+    if settings.averages:
+        checkpoint += FP32 * model.parameters
+    return {"deepspeed": checkpoint, "model": BIT16 * model.trained}
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
-    """What a node's main memory holds in addition to the processes themselves, most of it pinned."""
-    held = (
-        {"moving average": FP32 * model.parameters} if settings.averages else {}
-    )  # on the first rank's node
-    own = partition(model, settings)
+    """What a node's main memory holds in addition to the processes, most of it pinned."""
+    held = {}
+    if settings.averages:
+        held["moving average"] = FP32 * model.parameters  # on the first rank's node
     if settings.shared and settings.vllm_sleeps:
-        # Every GPU of an engine keeps its share of each weight. vLLM copies what torch has
-        # allocated: large weights in whole 2 MiB, the others together in segments.
-        shares = [BIT16 * weight / settings.tensor_parallel for weight in model.served]
-        large = [
-            math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in shares if size >= LARGE
-        ]
-        segments = math.ceil(sum(size for size in shares if size < LARGE) / SEGMENT)
-        held["weights of sleeping vLLM"] = gpus_of_node * pinned([*large, *([SEGMENT] * segments)])
+        held["weights of sleeping vLLM"] = gpus_of_node * _sleeping_weights(model, settings)
+    own = partition(model, settings)
     if settings.adam_offload:
         # Pinned are the master copy, gradients in float32, bf16 weights, and the gradients of
         # earlier micro-batches one by one; the two moments are not.
         earlier = pinned(BIT16 * weight for weight in model.weights) // settings.ranks
-        held["optimizer"] = gpus_of_node * (
-            pinned((FP32 * own, FP32 * own, BIT16 * own)) + 2 * FP32 * own + earlier
-        )
+        moments = 2 * FP32 * own
+        copies = pinned([FP32 * own, FP32 * own, BIT16 * own])
+        held["optimizer"] = gpus_of_node * (copies + moments + earlier)
     elif settings.actor_sleeps:
-        whole = settings.stage < 3  # ZeRO-3 updates and moves the optimizer group by group
-        groups = [own] if whole else [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
-        summed = 0 if whole else pinned([settings.accumulate_bytes * own])
-        held["sleeping optimizer"] = gpus_of_node * (
-            ADAM // FP32 * pinned(FP32 * group for group in groups) + summed
-        )
+        groups = [own]
+        summed = 0
+        if settings.stage == 3:  # which updates and moves the optimizer group by group
+            groups = [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
+            summed = pinned([settings.accumulate_bytes * own])
+        states = ADAM // FP32 * pinned(FP32 * group for group in groups)
+        held["sleeping optimizer"] = gpus_of_node * (states + summed)
     return held
 
 
-def pinned(sizes: Iterable[float]) -> int:
-    """Bytes of pinned main memory for tensors of these sizes in bytes: torch keeps a power of two
-    for each.
+def _sleeping_weights(model: Model, settings: Settings) -> int:
+    """Bytes of pinned main memory for the weights of one GPU of a sleeping engine.
+
+    Every GPU of an engine has its share of each weight. vLLM copies what torch has allocated: large
+    weights in whole 2 MiB, the others together in segments.
     """
-    return sum(1 << (math.ceil(size) - 1).bit_length() for size in sizes if size)
+    shares = [BIT16 * weight / settings.tensor_parallel for weight in model.served]
+    large = [size for size in shares if size >= LARGE]
+    rounded = [math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in large]
+    small = sum(shares) - sum(large)
+    segments = math.ceil(small / SEGMENT) * [SEGMENT]
+    return pinned(rounded + segments)
+
+
+def pinned(sizes: Iterable[float]) -> int:
+    """Bytes of pinned main memory for tensors of these sizes in bytes.
+
+    torch keeps a power of two for each.
+    """
+    total = 0
+    for size in sizes:
+        if size:
+            exponent = (math.ceil(size) - 1).bit_length()
+            total += 2**exponent
+    return total
+
+
+# Operations and seconds
 
 
 def forward_flops(model: Model, tokens: float) -> float:
-    """FLOPs for one sequence: 2 for each token and multiplying weight, and 4 for each pair of
-    attending tokens.
+    """FLOPs for one sequence.
+
+    These are 2 for each token and multiplying weight, and 4 for each pair of attending tokens.
     """
     return 2 * model.multiplying * tokens + 4 * model.query * model.pairs(tokens)
 
 
 def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
-    """FLOPs of the `steps` + 1 branches of one response, as a GPU attends them: in one call a
-    layer.
+    """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
 
     Every branch meets the keys of the response and of all branches there; in a layer with a window,
     of its window.
     """
-    branches, head = steps + 1, model.hidden * model.vocabulary
-    layers = 2 * (model.multiplying - head) * branches * BRANCH
+    tokens = (steps + 1) * BRANCH
+    head = model.hidden * model.vocabulary
+    layers = 2 * (model.multiplying - head) * tokens
+    output = 2 * head * (steps + 1) * ANSWER
     reach = prompt + response
-    seen = sum(
-        window + BRANCH if window < reach else reach + branches * BRANCH for window in model.windows
-    )
-    return layers + 4 * model.query * branches * BRANCH * seen + 2 * head * branches * ANSWER
+    seen = 0.0
+    for window in model.windows:
+        if window < reach:
+            seen += window + BRANCH
+        else:
+            seen += reach + tokens
+    attention = 4 * model.query * tokens * seen
+    return layers + attention + output
 
 
 def step_flops(
@@ -457,55 +569,52 @@ def step_flops(
     """FLOPs for one response in a whole training step, by phase."""
     forward = forward_flops(model, prompt + response)
     head = 2 * model.hidden * model.vocabulary * (prompt + response)
-    recomputed = (forward - head if settings.checkpointing else 0) + (
-        head if settings.logits_chunk else 0
-    )
+    passes = 2 if model.adapters else 3  # frozen weights have no gradient of their own
+    update = passes * forward
+    if settings.checkpointing:
+        update += forward - head
+    if settings.logits_chunk:
+        update += head
+    scoring = 0.0
+    if settings.branches:
+        scoring = scoring_flops(model, prompt, response, steps)
     return {
         "generate": forward,
         "log-probabilities": forward,
-        "score": scoring_flops(model, prompt, response, steps) if settings.branches else 0.0,
-        # Frozen weights have no gradient of their own.
-        "update": epochs * ((2 if model.adapters else 3) * forward + recomputed),
+        "score": scoring,
+        "update": epochs * update,
     }
 
 
 def generation_seconds(
     model: Model, settings: Settings, prompt: int, response: int, at_a_time: int, peaks: Peaks
 ) -> float:
-    """Seconds to generate all responses of a step, of `response` tokens on average, `at_a_time` on
-    an engine.
+    """Seconds to generate all responses of a step.
 
-    Each decoding adds a token to every running response, and reads the weights and the keys and
-    values so far once; the longest response takes as many as it has tokens.
+    They have `response` tokens on average, and an engine runs `at_a_time` of them. Each decoding
+    adds a token to every running response, and reads the weights and the keys and values so far
+    once; the longest response takes as many as it has tokens.
     """
+    operations, bandwidth = peaks
     tokens = settings.engine_responses * response
     decodings = max(tokens / at_a_time, settings.longest)
     running = tokens / decodings
     read = BIT16 * model.parameters + running * kept_cache(model, prompt + response // 2)
-    operations = 2 * running * model.multiplying
-    slowest = max(read / (OF_BYTES * peaks[1]), operations / (OF_OPERATIONS * peaks[0]))
-    return decodings / settings.tensor_parallel * slowest
+    reading = read / (OF_BYTES * bandwidth)
+    computing = 2 * running * model.multiplying / (OF_OPERATIONS * operations)
+    return decodings / settings.tensor_parallel * max(reading, computing)
 
 
 def step_seconds(
     settings: Settings, generation: float, training: float, peaks: Peaks
 ) -> dict[str, float]:
-    """Seconds of a step, from those of `generation` and the FLOPs of all responses in the other
-    phases.
-    """
+    """Seconds of a step: of `generation`, and of the `training` FLOPs of all responses."""
     train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
     step = generation + train if settings.shared else max(generation, train)
     return {"generate": generation, "train": train, "step": step}
 
 
-Choice = tuple[str, dict[str, Any]]
-"""A flag, which may name settings, and the settings that it changes."""
-UNCHANGED: Choice = ("", {})
-SAVE_GPU_MEMORY = {"vllm_sleeps": "--vllm.enable_sleep", "actor_sleeps": "--ds.enable_sleep"}
-TAKE_MAIN_MEMORY = SAVE_GPU_MEMORY | {
-    "adam_offload": "--ds.adam_offload",
-    "averages": "--train.enable_ema",
-}
+# What fits
 
 
 @dataclass(frozen=True)
@@ -516,38 +625,27 @@ class Machine:
     gpus_of_node: int
     node: int | None = None  # main memory of a node, if known
 
-    def holds(self, model: Model, settings: Settings) -> bool:
-        """Whether each phase fits the GPU, vLLM's part of it one response of full length, and a
-        node the rest.
+    def missing(self, model: Model, settings: Settings) -> dict[str, int]:
+        """Bytes that each phase, vLLM's cache and a node lack; less than 0 where some are left.
+
+        The cache has to hold one response of full length.
         """
-        if self.node and _total(host_bytes(model, settings, self.gpus_of_node)) > self.node:
-            return False
-        enough = engine_capacity(model, settings, self.gpu, settings.mean)["full_sequences"] > 0
-        return enough and max(map(_total, phases(model, settings, self.gpu).values())) <= self.gpu
+        needed = phases(model, settings, self.gpu)
+        lacking = {phase: _total(parts) - self.gpu for phase, parts in needed.items()}
+        longest = settings.context * _cached_token(model, settings)
+        lacking[CACHE] = longest - _engine_cache(model, settings, self.gpu)
+        if self.node:
+            held = host_bytes(model, settings, self.gpus_of_node)
+            lacking[NODE_MEMORY] = _total(held) - self.node
+        return lacking
 
-
-def find_remedy(model: Model, settings: Settings, machine: Machine) -> str | None:
-    """The flags with which everything fits, all of them together; None if no flags are enough.
-
-    All combinations are tried, the cheapest first: those of `_cheap`, then those of `_costly`, each
-    in its order.
-    """
-    cheap, costly = _cheap(settings), _costly(model, settings, machine)
-    smallest = [choices[-1] for choices in cheap]  # each of them only lowers what a phase needs
-    for chosen in product(*reversed(costly)):  # the last one varies fastest
-        if not machine.holds(model, _changed(model, settings, machine, [*chosen, *smallest])):
-            continue
-        for others in product(*reversed(cheap)):
-            choices = [*reversed(others), *reversed(chosen)]
-            changed = _changed(model, settings, machine, choices)
-            if machine.holds(model, changed):
-                return " ".join(flag.format(changed) for flag, _ in choices if flag)
-    return None
+    def holds(self, model: Model, settings: Settings) -> bool:
+        """Whether nothing is missing."""
+        return max(self.missing(model, settings).values()) <= 0
 
 
 def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
-    """The settings as a run follows them: an optimizer that may leave stays on the GPUs if it fits
-    beside vLLM.
+    """The settings as a run follows them: an optimizer that may leave stays on the GPUs if it fits.
 
     With --ds.enable_sleep and --vllm.enable_sleep on one machine it stays if every phase of a step
     fits without the former, and vLLM still runs as many responses at a time, one of full length at
@@ -556,97 +654,86 @@ def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings
     several_nodes = given.ranks > machine.gpus_of_node
     if not (given.actor_sleeps and given.vllm_sleeps) or given.adam_offload or several_nodes:
         return given
-    gpu, staying = machine.gpu, replace(given, actor_sleeps=False)
-    if max(map(_total, phases(model, staying, gpu).values())) > gpu:
-        staying = replace(
-            staying, utilization=min(given.utilization, _free_share(model, staying, gpu))
-        )
-    running, before = (
-        engine_capacity(model, run, gpu, run.mean)["most_sequences"] for run in (staying, given)
-    )
-    return (
-        staying
-        if running >= before and replace(machine, node=None).holds(model, staying)
-        else given
-    )
+    staying = replace(given, actor_sleeps=False)
+    free = _free_share(model, staying, machine.gpu)
+    staying = replace(staying, utilization=min(given.utilization, free))
+    if _at_a_time(model, staying, machine) < _at_a_time(model, given, machine):
+        return given
+    return staying if replace(machine, node=None).holds(model, staying) else given
 
 
-def _cheap(now: Settings) -> list[list[Choice]]:
-    """Flags that cost little time, cheapest first."""
-    chunk = [] if now.logits_chunk else [("--swap.logits_chunk 1024", {"logits_chunk": 1024})]
-    choices: list[list[Choice]] = [[UNCHANGED, *chunk]]
-    for name, section in (("score", "rollout"), ("update", "train")):
-        rows = range(getattr(now, f"{name}_rows") - 1, 0, -1)
-        flag = f"--{section}.micro_batch_size {{0.{name}_rows}}"
-        fewer: list[Choice] = [
-            (flag, {f"{name}_rows": n}) for n in rows if now.batch % (n * now.ranks) == 0
-        ]
-        if now.update_limit:
-            fewer = [
-                (f"--{section}.max_tokens_per_gpu {{0.context}}", {f"{name}_limit": 1})
-            ]  # a response at a time
-        choices.append([UNCHANGED, *fewer])
-    return choices
-
-
-def _costly(model: Model, now: Settings, machine: Machine) -> list[list[Choice]]:
-    """Flags that cost time in each step, cheapest first; then those that change the run."""
-    places = now.engines * now.tensor_parallel
-    sizes = [
-        n
-        for n in range(now.tensor_parallel + 1, places + 1)
-        if places % n == 0 and model.heads % n == 0
-    ]
-    tensor_parallel = (
-        "--vllm.tensor_parallel_size {0.tensor_parallel} --vllm.num_engines {0.engines}"
-    )
-    contexts = range((now.context - 1) // 1000 * 1000, max(0, now.context - now.longest), -1000)
-    flags: list[list[Choice]] = [
-        *(
-            [(flag, {name: True})]
-            for name, flag in SAVE_GPU_MEMORY.items()
-            if now.shared and not getattr(now, name)
-        ),
-        [("--actor.gradient_checkpointing_enable", {"checkpointing": True})],
-        [(tensor_parallel, {"tensor_parallel": n, "engines": places // n}) for n in sizes],
-        [("--vllm.gpu_memory_utilization {0.utilization:.2f}", {"utilization": None})],
-        [("--ds.zero_stage 3", {"stage": 3})] if now.can_shard else [],
-        [] if now.adam_offload else [("--ds.adam_offload", {"adam_offload": True})],
-        [
-            ("--data.max_len {0.context} --rollout.max_new_tokens {0.longest}", {"context": n})
-            for n in contexts
-        ],
-    ]
-    if machine.node:
-        given = ((name, flag) for name, flag in TAKE_MAIN_MEMORY.items() if getattr(now, name))
-        flags += [[(flag.replace("--", "--no-"), {name: False})] for name, flag in given]
-    return [[UNCHANGED, *choices] for choices in flags]
-
-
-def _changed(model: Model, now: Settings, machine: Machine, choices: Iterable[Choice]) -> Settings:
-    """The settings after some choices, and what follows from them."""
-    changes = dict(chain.from_iterable(change.items() for _, change in choices))
-    share = changes.pop("utilization", now.utilization)
-    changed = replace(now, **changes)
-    changed = replace(
-        changed, engine_responses=math.ceil(now.engine_responses * now.engines / changed.engines)
-    )
-    if share is not None:
-        return place_optimizer(model, replace(changed, utilization=share), machine)
-    # With all that vLLM can get, or with what an optimizer that stays leaves to it: that takes less
-    # main memory.
-    shares = (
-        _free_share(model, now, machine.gpu)
-        for now in (changed, replace(changed, actor_sleeps=False))
-    )
-    leaving, staying = (
-        place_optimizer(model, replace(changed, utilization=free), machine) for free in shares
-    )
-    return leaving if machine.holds(model, leaving) else staying
+def _at_a_time(model: Model, settings: Settings, machine: Machine) -> int:
+    """Responses of mean length that an engine runs at a time."""
+    return engine_capacity(model, settings, machine.gpu, settings.mean)["most_sequences"]
 
 
 def _free_share(model: Model, settings: Settings, gpu: int) -> float:
     """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
-    without = phases(model, replace(settings, utilization=0.0), gpu).values()
-    taken = max(_total(parts) for parts in without if "vLLM" in parts)
-    return min(MOST_UTILIZATION, max(0, math.floor(100 - 100 * taken / gpu)) / 100)
+    without = phases(model, replace(settings, utilization=0.0), gpu)
+    taken = [_total(parts) for parts in without.values() if "vLLM" in parts]
+    hundredths = math.floor(100 - 100 * max(taken) / gpu)
+    return min(MOST_UTILIZATION, max(0, hundredths) / 100)
+
+
+def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]:
+    """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
+    missing = machine.missing(model, place_optimizer(model, given, machine))
+    saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
+    for flag, changes in _alternatives(model, given, machine.gpu).items():
+        changed = place_optimizer(model, replace(given, **changes), machine)
+        left = machine.missing(model, changed)
+        for place, flags in saved.items():
+            if left[place] < missing[place]:
+                flags[flag] = missing[place] - left[place]
+    for place, flags in saved.items():
+        most_first = sorted(flags, key=flags.__getitem__, reverse=True)
+        saved[place] = {flag: flags[flag] for flag in most_first}
+    return saved
+
+
+def _alternatives(model: Model, now: Settings, gpu: int) -> dict[str, dict[str, Any]]:
+    """Flags that may save memory, and the settings that each changes; some change nothing."""
+    update_rows = _fewer(now.update_rows)
+    score_rows = _fewer(now.score_rows)
+    free = _free_share(model, now, gpu)
+    flags: dict[str, dict[str, Any]] = {
+        "--swap.logits_chunk 1024": {"logits_chunk": 1024},
+        f"--rollout.micro_batch_size {score_rows}": {"score_rows": score_rows},
+        f"--train.micro_batch_size {update_rows}": {"update_rows": update_rows},
+        f"--rollout.max_tokens_per_gpu {now.context}": {
+            "score_limit": min(now.score_limit, now.context)
+        },
+        f"--train.max_tokens_per_gpu {now.context}": {
+            "update_limit": min(now.update_limit, now.context)
+        },
+        "--actor.gradient_checkpointing_enable": {"checkpointing": True},
+        "--ds.adam_offload": {"adam_offload": True},
+        "--no-vllm.enable_sleep": {"vllm_sleeps": False},
+        "--no-ds.enable_sleep": {"actor_sleeps": False},
+        "--no-ds.adam_offload": {"adam_offload": False},
+        "--no-train.enable_ema": {"averages": False},
+    }
+    if free:
+        flags[f"--vllm.gpu_memory_utilization {free:.2f}"] = {"utilization": free}
+    if now.shared:
+        flags["--vllm.enable_sleep"] = {"vllm_sleeps": True}
+        flags["--ds.enable_sleep"] = {"actor_sleeps": True}
+    if now.can_shard:
+        flags["--ds.zero_stage 3"] = {"stage": 3}
+    size = 2 * now.tensor_parallel
+    engines = now.engines // 2
+    if now.engines % 2 == 0 and model.heads % size == 0:
+        flags[f"--vllm.tensor_parallel_size {size} --vllm.num_engines {engines}"] = {
+            "tensor_parallel": size,
+            "engines": engines,
+            "engine_responses": 2 * now.engine_responses,
+        }
+    tokens = now.longest // 2
+    context = now.context - now.longest + tokens
+    flags[f"--data.max_len {context} --rollout.max_new_tokens {tokens}"] = {"context": context}
+    return flags
+
+
+def _fewer(rows: int) -> int:
+    """Half of the rows, or one where they have no half: a divisor of what `rows` divides."""
+    return rows // 2 if rows % 2 == 0 else 1

@@ -27,19 +27,20 @@ GPUS = {
 PRESETS: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "models.yaml").read_text("utf-8")
 )
-# Short names such as r1-7b and qwen2.5-0.5b.
-SHORT_NAMES = {
-    path.rpartition("/")[2]
-    .lower()
-    .replace("deepseek-r1-distill-qwen", "r1")
-    .removesuffix("-instruct"): path
-    for path in PRESETS
-}
+
+
+def _short_name(path: str) -> str:
+    """A short name such as r1-7b or qwen2.5-0.5b."""
+    name = path.rpartition("/")[2].lower().removesuffix("-instruct")
+    return name.replace("deepseek-r1-distill-qwen", "r1")
+
+
+SHORT_NAMES = {_short_name(path): path for path in PRESETS}
 
 
 @dataclass(frozen=True)
 class Model:
-    """A decoder of grouped-query, latent-attention or recurrent layers, with gated MLPs or experts."""
+    """A decoder of grouped-query, latent or recurrent layers, with gated MLPs or experts."""
 
     parameters: int  # N, tied weights once; without adapters
     largest: int  # parameters of the largest trained weight
@@ -58,6 +59,8 @@ class Model:
     adapters: int = 0  # parameters of LoRA adapters, which are then all that is trained
     weights: tuple[int, ...] = ()  # parameters of each trained weight
     served: tuple[int, ...] = ()  # parameters of each weight in vLLM, which joins some
+    largest_sent: int = 0  # parameters of the largest weight that travels to vLLM
+    largest_merged: int = 0  # parameters of the largest weight that adapters are added to
 
     @property
     def multiplying(self) -> int:
@@ -94,8 +97,6 @@ def read_model(
     adapters of LoRA's `rank`, 0 for none. Raises ConfigError when the configuration cannot be read
     or is not supported.
     """
-    from torch.nn import Linear
-
     model = _without_weights(path)
     config = model.config.get_text_config()
     refused = f"--actor.model_name_or_path is {path}, "
@@ -109,35 +110,25 @@ def read_model(
             f"--data.max_len is {context}, but {path} takes {config.max_position_embeddings} tokens"
         )
     sizes = [parameter.numel() for parameter in model.parameters()]
-    adapters = [
-        rank * size
-        for name, layer in (model.named_modules() if rank else ())
-        if isinstance(layer, Linear) and layer is not model.get_output_embeddings()
-        if targets in ("all-linear", ["all-linear"]) or name.rpartition(".")[2] in targets
-        for size in (layer.in_features, layer.out_features)
-    ]
-    if rank and not adapters:
+    adapted = _adapted_layers(model, targets) if rank else []
+    if rank and not adapted:
         raise ConfigError(
             f"--ds.lora.target_modules is {targets}, which names no linear layer of {path}"
         )
-    embedding, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    heads, query, key_value, cached = config.num_attention_heads, *_attention_widths(config)
+    # An adapter of a layer has two weights.
+    adapters = [rank * size for layer in adapted for size in layer.weight.shape]
+    embedding = model.get_input_embeddings().weight
+    output = model.get_output_embeddings().weight
+    query, key_value, cached = _attention_widths(config)
     windows, states = _layers(config, refused)
     idle, intermediate = _mlp(config, model)
-    # vLLM has one weight for queries, keys and values of a layer, and one for gate and up.
-    served: Counter[str] = Counter()
-    for name, weight in model.named_parameters():
-        joined = re.sub(
-            r"\b[qkv]_proj\b", "qkv_proj", re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", name)
-        )
-        served[joined] += weight.numel()
     return Model(
         parameters=sum(sizes),
         largest=max(adapters or sizes),
         looked_up=0 if embedding is output else embedding.numel(),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        heads=heads,
+        heads=config.num_attention_heads,
         query=query,
         key_value=key_value,
         intermediate=intermediate,
@@ -148,36 +139,67 @@ def read_model(
         idle=idle,
         adapters=sum(adapters),
         weights=tuple(adapters or sizes),
-        served=tuple(served.values()),
+        served=_served(model),
+        largest_sent=max(sizes),
+        largest_merged=max((layer.weight.numel() for layer in adapted), default=0),
     )
 
 
+def _adapted_layers(model: Any, targets: str | Sequence[str]) -> list[Any]:
+    """The linear layers that get adapters: all but the output, or those that are named."""
+    from torch.nn import Linear
+
+    output = model.get_output_embeddings()
+    every = targets in ("all-linear", ["all-linear"])
+    return [
+        layer
+        for name, layer in model.named_modules()
+        if isinstance(layer, Linear)
+        and layer is not output
+        and (every or name.rpartition(".")[2] in targets)
+    ]
+
+
+def _served(model: Any) -> tuple[int, ...]:
+    """Parameters of each weight in vLLM.
+
+    It has one for queries, keys and values of a layer, and one for gate and up.
+    """
+    served: Counter[str] = Counter()
+    for name, weight in model.named_parameters():
+        joined = re.sub(r"\b[qkv]_proj\b", "qkv_proj", name)
+        joined = re.sub(r"\b(gate|up)_proj\b", "gate_up_proj", joined)
+        served[joined] += weight.numel()
+    return tuple(served.values())
+
+
 def _attention_widths(config: Any) -> tuple[int, int, int]:
-    """Widths of queries (the mean of keys' and values') and of keys, and the numbers that a layer
-    keeps per token.
+    """Widths of queries and of keys, and the numbers that a layer keeps per token.
+
+    Where keys and values differ, the width of queries is the mean of both.
     """
     heads = config.num_attention_heads
-    if latent := getattr(config, "kv_lora_rank", None):
+    latent = getattr(config, "kv_lora_rank", None)
+    if latent:
         keys = config.qk_nope_head_dim + config.qk_rope_head_dim
-        return (
-            heads * (keys + config.v_head_dim) // 2,
-            heads * keys,
-            latent + config.qk_rope_head_dim,
-        )
+        query = heads * (keys + config.v_head_dim) // 2
+        return query, heads * keys, latent + config.qk_rope_head_dim
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     width = config.num_key_value_heads * size
     return heads * size, width, 2 * width
 
 
 def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
-    """The windows of the layers that keep keys, from transformers' cache, and the numbers in
-    recurrent states.
+    """The windows of the layers that keep keys, and the numbers in recurrent states.
+
+    Both come from the cache of transformers.
     """
     from transformers import DynamicCache
 
     layers: list[Any] = DynamicCache(config=config).layers
     keeping = [layer for layer in layers if hasattr(layer, "keys")]
-    windows = tuple(float(getattr(layer, "sliding_window", None) or math.inf) for layer in keeping)
+    limits = [getattr(layer, "sliding_window", None) for layer in keeping]
+    windows = tuple(float(limit or math.inf) for limit in limits)
     recurrent = sum(hasattr(layer, "conv_states") for layer in layers)
     if not recurrent:
         return windows, 0
@@ -192,30 +214,31 @@ def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
 
 
 def _mlp(config: Any, model: Any) -> tuple[int, int]:
-    """Parameters of experts that a token is not routed to, and the width of all MLPs that it passes
-    in a layer.
+    """Parameters of experts that a token is not routed to, and the width of a layer's MLPs.
+
+    The width counts all MLPs that a token passes.
     """
     # The experts of a layer are stacked in one weight.
     stacked = [weight for name, weight in model.named_parameters() if ".experts." in name]
     if not stacked:
         return 0, config.intermediate_size
-    chosen, routed = config.num_experts_per_tok, sum(weight.numel() for weight in stacked)
+    chosen = config.num_experts_per_tok
+    routed = sum(weight.numel() for weight in stacked)
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
-    shared = getattr(config, "shared_expert_intermediate_size", 0) or width * getattr(
-        config, "n_shared_experts", 0
-    )
-    return routed - routed * chosen // len(stacked[0]), chosen * width + (shared or 0)
+    shared = getattr(config, "shared_expert_intermediate_size", None)
+    if not shared:
+        shared = width * (getattr(config, "n_shared_experts", None) or 0)
+    idle = routed - routed * chosen // len(stacked[0])
+    return idle, chosen * width + shared
 
 
 def read_config(path: str) -> Any:
     """The model's configuration, from the known ones or as transformers finds it."""
     from transformers import AutoConfig
 
-    return (
-        AutoConfig.for_model(**PRESETS[path])
-        if path in PRESETS
-        else AutoConfig.from_pretrained(path)
-    )
+    if path in PRESETS:
+        return AutoConfig.for_model(**PRESETS[path])
+    return AutoConfig.from_pretrained(path)
 
 
 @cache
@@ -225,8 +248,9 @@ def _without_weights(path: str) -> Any:
 
     make_model: Any = AutoModelForCausalLM.from_config  # untyped
     message = (
-        f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); give a folder with "
-        f"config.json, a model id of the hub, or one that is known offline: {', '.join(PRESETS)}"
+        f"--actor.model_name_or_path is {path}, whose configuration cannot be read ({{reason}}); "
+        "give a folder with config.json, a model id of the hub, or one that is known offline: "
+        f"{', '.join(PRESETS)}"
     )
     with reader_errors(message, ConfigError), torch.device("meta"):
         return make_model(read_config(path))

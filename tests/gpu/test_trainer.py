@@ -37,7 +37,9 @@ class Run:
         from benchmarks.policy_step import Responses, experience
 
         responses = Responses(4, 200, 5, 50, seed=step)
-        log_probs = [self.actor.forward(*responses.batch(row)) for row in range(4)]
+        names = ("sequences", "action_mask", "attention_mask")
+        batches = [dict(zip(names, responses.batch(row), strict=True)) for row in range(4)]
+        log_probs = [self.actor.forward(**batch) for batch in batches]
         self.actor.reload_states()
         for row in range(4):
             self.actor.append(experience(responses.batch(row), log_probs[row]))

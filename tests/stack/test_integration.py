@@ -31,7 +31,8 @@ from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
 from openrlhf_swap.scoring.answer import score_per_prefix
-from openrlhf_swap.scoring.states import StateRequest, read_states
+from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.states import read_states
 
 pytestmark = pytest.mark.slow
 
@@ -230,7 +231,7 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
         ids = torch.tensor([response["observation_tokens"]])
         (states,) = read_states(
-            model, ids, torch.ones_like(ids), [StateRequest(0, rollout.prefix_ends)]
+            model, ids, torch.ones_like(ids), [ScoreRequest(0, rollout.prefix_ends)]
         )
         torch.testing.assert_close(rollout.states, states, rtol=0, atol=0.25)
         assert (rollout.states - states).abs().mean() < 0.02 and len(states) == len(
@@ -300,12 +301,11 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
         names = ("sequences", "action_mask", "attention_mask")
         inputs = {name: [getattr(batch, name) for batch in batches] for name in names}
         requests = [maker._build_requests(batch) for batch in batches]
-        wanted = [[StateRequest(0, (3, 5))] if number % 2 else [] for number in range(len(batches))]
-        both = {"score_requests": requests, "state_requests": wanted}
-        refs = group.async_run_method_batch("forward", **both, **inputs)
+        names = [maker._wanted.names] * len(batches)
+        asked = {"requests": requests, "signals": names}
+        refs = group.async_run_method_batch("forward", **asked, **inputs)
         scored = [batch for rank in ray.get(refs, timeout=300) for batch in rank]
-    assert [len(batch.answer_logprobs) for batch in scored] == [len(asked) for asked in requests]
-    assert [len(batch.states) for batch in scored] == [len(asked) for asked in wanted]
+    assert [len(batch.signals) for batch in scored] == [len(each) for each in requests]
     assert sum(map(len, requests[:2])) == 0 < sum(map(len, requests[2:]))
 
 

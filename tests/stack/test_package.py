@@ -31,14 +31,9 @@ def dist(tmp_path_factory):
     """The folder of a wheel and an sdist of a copy of this checkout."""
     folder = tmp_path_factory.mktemp("package")
     for name in tracked():
-        if (
-            name.startswith(("openrlhf_swap/", "evaluation/", "tests/unit/docs/"))
-            or "/" not in name
-        ):
+        if name.startswith(("openrlhf_swap/", "tests/unit/docs/")) or "/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(
-                ROOT / name, folder / name, follow_symlinks=False
-            )  # openrlhf_swap/evaluation is a link
+            shutil.copy(ROOT / name, folder / name)
     result = run(sys.executable, "-c", BUILD, cwd=folder)
     assert result.returncode == 0, result.stderr
     return folder / "dist"
@@ -48,10 +43,7 @@ def test_the_wheel_holds_the_packages_and_their_data(dist):
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    names = {re.sub("^evaluation/", "openrlhf_swap/evaluation/", name) for name in tracked()}
-    assert found == {name for name in names if name.startswith("openrlhf_swap/")} - {
-        "openrlhf_swap/evaluation"
-    }
+    assert found == {name for name in tracked() if name.startswith("openrlhf_swap/")}
     assert {name.rpartition(".")[2] for name in found} == {"py", *(suffix[1:] for suffix in DATA)}
     (sdist,) = dist.glob("*.tar.gz")
     assert sdist.name == f"openrlhf_swap-{openrlhf_swap.__version__}.tar.gz"

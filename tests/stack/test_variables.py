@@ -11,7 +11,7 @@ from support.scripts import MULTINODE, bash, make_tool
 
 SCRIPTS = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("scripts/*.sh", "scripts/*.sbatch", "examples/*/*.sh")
+    for pattern in ("scripts/*.sh", "scripts/*.sbatch", "evaluation/*.sh", "examples/*/*.sh")
     for path in ROOT.glob(pattern)
     if path.name != "common.sh"
 )
@@ -84,10 +84,10 @@ def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("script", ["eval_benchmarks.sh", "train_sft_deepspeed.sh"])
+@pytest.mark.parametrize("script", ["evaluation/eval_benchmarks.sh", "scripts/train_sft_deepspeed.sh"])
 def test_paths_may_start_with_a_dash(script):
     result = bash(
-        f"scripts/{script}",
+        script,
         "--dry-run",
         MODEL="-m",
         OUTPUT="-o",
@@ -98,10 +98,8 @@ def test_paths_may_start_with_a_dash(script):
     words = shlex.split(result.stdout)
     assert {"./-m"} < {word for word in words if word.startswith("./-")}
     assert not [word for word in words if re.match(r"-[modp]\b", word) and word != "-m"]
-    if script == "eval_benchmarks.sh":
-        assert (
-            "--output outputs/eval/-m" in bash(f"scripts/{script}", "--dry-run", MODEL="-m").stdout
-        )
+    if script == "evaluation/eval_benchmarks.sh":
+        assert "--output outputs/eval/-m" in bash(script, "--dry-run", MODEL="-m").stdout
 
 
 def test_no_node_starts_without_a_token(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from openrlhf_swap.scoring import shared_prefix
+from openrlhf_swap.scoring import branches
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
@@ -55,5 +55,5 @@ def masks_of(elements):
     alone.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared_prefix, "MAX_MASK_ON_CPU", elements)
+        patch.setattr(branches, "MAX_MASK_ON_CPU", elements)
         yield

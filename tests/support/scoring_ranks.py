@@ -56,7 +56,8 @@ def rank_main(rank, world, families):
             for requests in (wanted, wanted[:1] if rank else []):
                 scored = scorer.forward(ids, mask[:, 1:], mask, requests)
                 differences = [torch.zeros(1)]
-                for request, ours in zip(requests, scored.answer_logprobs, strict=True):
+                for request, signals in zip(requests, scored.signals, strict=True):
+                    ours = signals["answer_logprobs"]
                     row = ids[request.row][mask[request.row].bool()]
                     reference = score_per_prefix(
                         whole, row, [end + 1 for end in request.prefix_ends], branch

@@ -9,8 +9,7 @@ from support.paths import ROOT
 MULTINODE = "scripts/train_swap_multinode.sh"
 COMMANDS = [
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for package in ("openrlhf_swap", "evaluation")
-    for path in sorted((ROOT / package).rglob("*.py"))
+    for path in sorted((ROOT / "openrlhf_swap").rglob("*.py"))
     if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
 ]
 """What `python -m` runs."""

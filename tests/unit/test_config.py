@@ -7,9 +7,9 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, nats_or_deviations, setting
+from openrlhf_swap.algorithm.coefficients import Tau
+from openrlhf_swap.config import ABLATION, FlagSettings, RunConfig, SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.registry import ABLATION, coefficients
 
 
 def test_defaults_are_the_papers():
@@ -77,7 +77,8 @@ def test_tau_has_nats_or_deviations(text, value):
     config = SwapConfig(tau=text)
     assert (config.tau, type(config.tau)) == (value, type(value))
     assert SwapConfig(**json.loads(json.dumps(config.model_dump()))) == config
-    assert nats_or_deviations(value) == ((0.5, True) if text == "0.5sd" else (float(text), False))
+    number, in_deviations = (0.5, True) if text == "0.5sd" else (float(text), False)
+    assert config.coefficients().temperature == Tau(number, in_deviations)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_a_value_outside_of_its_limits_is_named_with_them(limits, value, remedy)
 
 def test_every_row_of_the_ablation_has_coefficients():
     for objective in ABLATION:
-        numbers = coefficients(SwapConfig(objective=objective))
+        numbers = SwapConfig(objective=objective).coefficients()
         assert numbers.needs_scores == (objective not in ("grpo", "outcome_only"))
 
 

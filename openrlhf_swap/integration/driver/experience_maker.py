@@ -16,12 +16,12 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import unified_advantages
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.generation.sampling import Sample
-from openrlhf_swap.integration.policy.chunked_actor import ScoredForward
+from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
 from openrlhf_swap.runs.metrics import rollout_rows, step_metrics, turn_metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
-from openrlhf_swap.scoring.states import StateRequest
+from openrlhf_swap.scoring.signals import WantedSignals
 
 
 class SwapExperienceMaker(RemoteExperienceMaker):
@@ -45,9 +45,14 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         )
         super().__init__(*groups, stock.kl_ctl, stock.strategy, stock.tokenizer)
         self._objective, self._reader = objective, reader
-        self._branch = lru_cache(10_000)(
-            partial(answer_branch, self.tokenizer, objective.config.close_template)
-        )
+        branch = partial(answer_branch, self.tokenizer, objective.config.close_template)
+        names = []
+        if objective.scores_steps:
+            names.append("answer_logprobs")
+        if objective.reads_states:
+            names.append("states")
+        splits_observations = objective.config.observation_gain == "none"
+        self._wanted = WantedSignals(tuple(names), lru_cache(10_000)(branch), splits_observations)
         self._rollouts: list[Rollout] = []  # of the batch, in the order of `Experience.index`
         self._asked: dict[
             str, list[Any]
@@ -55,7 +60,6 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self._scored: list[
             ScoredForward
         ] = []  # its answers, one for each micro-batch; empty if nothing was asked
-        self._splits_observations = objective.config.observation_gain == "none"
         self.metrics: dict[str, float] = {}
         self.rollout_table: list[dict[str, Any]] = []
 
@@ -74,29 +78,13 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         """
         requests = [self._build_requests(samples) for samples in samples_list]
         self._asked, self._scored = {}, []
-        if self._objective.scores_steps:
-            self._asked["score_requests"] = requests
-        if self._objective.reads_states:
-            self._asked["state_requests"] = [
-                [
-                    StateRequest(row, self._rollouts[index].prefix_ends)
-                    for row, index in enumerate(samples.index)
-                ]
-                for samples in samples_list
-            ]
+        if self._wanted.names:
+            self._asked = {"requests": requests, "signals": [self._wanted.names] * len(requests)}
         experiences = super().make_experience(samples_list)
         for number, scored in enumerate(self._scored):
-            for request, logprobs in zip(requests[number], scored.answer_logprobs, strict=True):
-                scores, rollout = (
-                    logprobs.tolist(),
-                    self._rollouts[experiences[number].index[request.row]],
-                )
-                scores = (
-                    rollout.without_observations(scores) if self._splits_observations else scores
-                )
-                self._remember(experiences[number], request.row, answer_logprobs=scores)
-            for row, states in enumerate(scored.states):  # of every response, if they are read
-                self._remember(experiences[number], row, states=states)
+            for request, signals in zip(requests[number], scored.signals, strict=True):
+                index = experiences[number].index[request.row]
+                self._rollouts[index] = self._rollouts[index].with_signals(**signals)
         for experience in experiences:
             for row, index in enumerate(experience.index):
                 logprobs = experience.action_log_probs[row, self._rollouts[index].positions - 1]
@@ -175,28 +163,16 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)
 
     def _find_steps(self, rollout: Rollout) -> Rollout:
-        """The rollout with its step ends if it is to be scored (a correct one), or if its states
-        are read (any).
-        """
-        if not (self._objective.reads_states or (rollout.correct and self._objective.scores_steps)):
+        """The rollout with its step ends, if any signal of its steps is wanted."""
+        if not self._wanted.of(rollout):
             return rollout
-        return replace(
-            rollout, step_ends=self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
-        )
+        ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
+        return replace(rollout, step_ends=ends)
 
     def _build_requests(self, samples: Experience) -> list[ScoreRequest]:
-        if not self._objective.scores_steps:
-            return []
         rollouts = [self._rollouts[index] for index in samples.index]
-        return [
-            ScoreRequest(
-                row,
-                rollout.split_prefix_ends if self._splits_observations else rollout.prefix_ends,
-                self._branch(rollout.answer),
-            )
-            for row, rollout in enumerate(rollouts)
-            if rollout.correct and rollout.step_ends
-        ]
+        requests = [self._wanted.request(row, rollout) for row, rollout in enumerate(rollouts)]
+        return [request for request in requests if request is not None]
 
     def _remember(self, experience: Experience, row: int, **values: Any) -> None:
         index = experience.index[row]

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, installed, undecorated
 from openrlhf_swap.integration.policy import adapters
-from openrlhf_swap.integration.policy.chunked_actor import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
+from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.runtime.weights import PolicyWeights, make_sender
 from openrlhf_swap.scoring.answer import ScoreRequest
-from openrlhf_swap.scoring.states import StateRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)
 _StockReferenceActor: Any = undecorated(ReferenceModelActor)
@@ -43,19 +42,18 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
     def forward(
         self,
-        score_requests: Sequence[ScoreRequest] | None = None,
-        state_requests: Sequence[StateRequest] | None = None,
+        requests: Sequence[ScoreRequest] | None = None,
+        signals: Sequence[str] = (),
         **batch: Any,
     ) -> Tensor | ScoredForward:
-        """Action log-probabilities; with requests also scores and hidden states.
+        """Action log-probabilities; with requests also signals of the steps.
 
         `PolicyScorer.forward` describes the latter.
         """
-        if score_requests is None and state_requests is None:
+        if requests is None:
             return super().forward(**batch)
         batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
-        batch |= {"score_requests": score_requests, "state_requests": state_requests}
-        return self._scorer.forward(**batch)
+        return self._scorer.forward(**batch, requests=requests, signals=signals)
 
     def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
         """Update the policy, count updates that DeepSpeed skipped, and report peak memory."""

@@ -55,7 +55,7 @@ def responses(draw):
 def test_costs_are_those_of_a_plain_loop(drawn, gae_lambda):
     batch = StepBatch.from_traces(
         [
-            [StepTrace(length, True, (), ends, np.zeros((len(ends) + 1, 1)))]
+            [StepTrace(length, True, (), ends, {"states": np.zeros((len(ends) + 1, 1))})]
             for length, ends, _ in drawn
         ]
     )
@@ -74,7 +74,7 @@ def trace(length, ends, correct=True, states=None):
     """A response whose states are all different, or those given."""
     if states is None:
         states = np.random.default_rng(length * 100 + len(ends)).normal(size=(len(ends) + 1, 3))
-    return StepTrace(length, correct, (), ends, states)
+    return StepTrace(length, correct, (), ends, {"states": states})
 
 
 @pytest.mark.parametrize(
@@ -171,8 +171,8 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
             to_do -= plan[-1]
         states = 3.0 - np.cumsum([0, *plan])[:, None]
         ends = [5 * k + 4 for k in range(len(plan))]
-        wrong = StepTrace(1, False, (), [], [[3.0]])
-        groups.append([StepTrace(5 * len(plan), True, (), ends, states), wrong])
+        wrong = StepTrace(1, False, (), [], {"states": [[3.0]]})
+        groups.append([StepTrace(5 * len(plan), True, (), ends, {"states": states}), wrong])
         plans.append(plan)
     found = length_critic_advantages(
         groups, CONFIG.replaced(options={"gae_lambda": "0", "unit": "deviation"}), StateCritic()

@@ -23,7 +23,7 @@ from openrlhf_swap.data.benchmarks import (
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.evaluation.measures import measure_benchmark
 from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
-from openrlhf_swap.evaluation.samples import rows_path
+from openrlhf_swap.evaluation.samples import SampleFiles, rows_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import SUFFIX
@@ -259,12 +259,12 @@ def evaluate(folder, path, texts, *flags):
     grader = Grader(processes=1, verifier=problems[0].grader)
     if args.grade_again:
         rows_path("grades", folder, name).unlink()
-    grade_file(folder, name, problems, grader, "</think>")
+    grade_file(SampleFiles(folder, name), problems, grader, "</think>")
     grader.close()
     return (
         requests,
         list(read_rows(rows_path("grades", folder, name))),
-        measure_benchmark(folder, name).values,
+        measure_benchmark(SampleFiles(folder, name)).values,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import pytest
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
 
@@ -16,7 +17,7 @@ CLOSE = "</think>\\boxed{"
 
 
 def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_are(
-    asked, tokenizer, monkeypatch, capsys
+    asked, tokenizer, monkeypatch
 ):
     engine, opened = EngineOfVllm(tokenizer, lambda *_: ["2}"]), []
     monkeypatch.setattr(
@@ -30,44 +31,38 @@ def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_ar
     accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
     rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
     assert list(read_rows(rows_path("forced", asked, "own"))) == rows
-    assert "own: 25.0% correct when forced to answer after 30 tokens\n" in capsys.readouterr().out
+
+    def ids_of(text):
+        return tokenizer(text, add_special_tokens=False)["input_ids"]
 
     prompts = [ids for ids, _ in engine.asked]
     assert len(prompts) == 4 + 3 + 2 + 4
-    assert {(parameters.temperature, parameters.max_tokens) for _, parameters in engine.asked} == {
-        (0, 64)
-    }
-    (start,) = {len(prompt_ids(tokenizer, f"{problem} Think.")) for problem in ("1 + 1", "2 + 2")}
+    sampling = {(parameters.temperature, parameters.max_tokens) for _, parameters in engine.asked}
+    assert sampling == {(0, 64)}
+    start = len(prompt_ids(tokenizer, "1 + 1 Think."))
     first, second, last = (prompts[n][start:] for n in (0, 4, -1))
-    close = tokenizer(CLOSE, add_special_tokens=False)["input_ids"]
-    longest = start + 1000 + len(close) + 64
+    assert first == ids_of("a") + ids_of(CLOSE) and last == ids_of(CLOSE)
+    assert second == ids_of("a</think>\\boxed{3}")[:10]  # its thought has ended
+    longest = start + 1000 + len(ids_of(CLOSE)) + 64
     assert opened == [{"trust_remote_code": False, "longest": longest, "max_model_len": None}]
-    assert first == tokenizer("a", add_special_tokens=False)["input_ids"] + close and last == close
-    assert (
-        second == tokenizer("a</think>\\boxed{3}", add_special_tokens=False)["input_ids"][:10]
-    )  # it has ended
-
-
-def test_without_graded_samples_there_is_nothing_to_force(tmp_path, capsys):
-    assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9"]) == 2
-    assert (
-        "nothing holds no graded samples; make them with openrlhf-swap eval run"
-        in capsys.readouterr().err
-    )
 
 
 def test_a_model_with_code_of_its_own_is_refused_unless_it_is_trusted(asked, tmp_path, capsys):
     model = shutil.copytree(POLICY, tmp_path / "model")
     config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(
-        json.dumps({**config, "auto_map": {"AutoConfig": "own.Config"}})
-    )
+    config["auto_map"] = {"AutoConfig": "own.Config"}
+    (model / "config.json").write_text(json.dumps(config))
     settings_path(asked).write_text(json.dumps({**read_settings(asked), "model": str(model)}))
     assert run_command(forced.main, [str(asked), "--budgets", "9"]) == 2
     message = f"error: the model of {asked} is {model}, which brings Python code of its own"
     assert capsys.readouterr().err.startswith(message)
 
 
-def test_a_negative_budget_is_refused_before_anything_is_read(tmp_path, capsys):
-    assert run_command(forced.main, [str(tmp_path / "nothing"), "--budgets", "9", "-1", "0"]) == 2
-    assert capsys.readouterr().err == "error: --budgets has -1; use 0 or more tokens\n"
+@pytest.mark.parametrize(
+    ("budgets", "message"),
+    [("9 -1", "--budgets has -1; use 0 or more"), ("9", "nothing holds no graded samples; make")],
+)
+def test_what_cannot_work_is_one_line(tmp_path, capsys, budgets, message):
+    words = [str(tmp_path / "nothing"), "--budgets", *budgets.split()]
+    assert run_command(forced.main, words) == 2
+    assert message in capsys.readouterr().err

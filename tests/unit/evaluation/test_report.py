@@ -9,30 +9,32 @@ import pytest
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.measures import Measures
-from openrlhf_swap.evaluation.report import (
-    COLUMNS,
-    _difference,
-    difference_tables,
-    evaluation_table,
-)
+from openrlhf_swap.evaluation.report import difference_tables, evaluation_table
 from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
 
-def test_tables(evaluated, capsys):
+@pytest.mark.parametrize(
+    ("style", "row", "paper"),
+    [
+        (
+            "markdown",
+            "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |",
+            " |",
+        ),
+        ("latex", r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\", r" \\"),
+        ("terminal", "short - base own 2 +50.0 (+50.0 to +50.0) -30 (-45 to -15)", ""),
+        ("csv", "base,own,2.0,2.0,0.5,", ""),
+    ],
+)
+def test_a_table_in_each_format(evaluated, capsys, style, row, paper):
     folders = [str(evaluated / name) for name in ("base", "short")]
-    assert run_command(report.main, [*folders, "--format", "markdown", "--paper", "1.5B"]) == 0
-    text = capsys.readouterr().out
-    assert "| base | own | 2 | 50.0 |" in text and "not measured here" in text
-    assert "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |" in text
-    assert run_command(report.main, [*folders, "--format", "latex"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\" in text
-    assert run_command(report.main, [*folders, "--format", "csv"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("base,own,2.0,2.0,0.5,")
-    (evaluated / "empty").mkdir()
-    assert run_command(report.main, [str(evaluated / "empty")]) == 2
-    assert "holds no graded samples" in capsys.readouterr().err
+    assert run_command(report.main, [*folders, "--format", style, "--paper", "1.5B"]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith(row) for line in lines)
+    # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, and 17430 / 5 = 3486 tokens.
+    (swap,) = [line for line in lines if "SWAP (paper)" in line]
+    assert swap.endswith(f"53.4 / 3486{paper}")
 
 
 @pytest.mark.parametrize(
@@ -46,21 +48,15 @@ def test_tables(evaluated, capsys):
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     evaluated, tmp_path, capsys, changes, warning
 ):
-    base, other = (
-        evaluated / "base",
-        shutil.copytree(evaluated / "base", tmp_path / "elsewhere" / "base"),
-    )
+    base = evaluated / "base"
+    other = shutil.copytree(base, tmp_path / "elsewhere" / "base")
     settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
     (base / "run.json").write_text(json.dumps(settings))
     (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
-    expected = (
-        f"warning: {warning.format(base=base, other=other)}: do not compare them\n"
-        if warning
-        else ""
-    )
-    assert shown.err == expected
+    text = warning and f"warning: {warning}: do not compare them\n".format(base=base, other=other)
+    assert shown.err == (text or "")
     assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
 
@@ -76,28 +72,22 @@ def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
         write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
     asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
     asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
-    assert run_command(report.main, [str(base), str(short), "--format", "markdown"]) == 0
+    words = [str(base), str(short), "--format", "markdown"]
+    assert run_command(report.main, words) == 0
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
-    assert (
-        "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
-        in capsys.readouterr().out
-    )
+    row = "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
+    assert row in capsys.readouterr().out
     asked(short, ("hub-p", "What is 1 + 4?"), ("hub-q", "What is 2 + 3?"))
-    assert run_command(report.main, [str(base), str(short)]) == 0
-    *_, row, blank, note = capsys.readouterr().out.split("\n")[:-1]
-    assert (row.split()[0], blank) == ("short", "")
-    assert note == "no difference on own: short and base share no problem of the same text"
+    assert run_command(report.main, words) == 0
+    note = "\n\nno difference on own: short and base share no problem of the same text\n"
+    assert capsys.readouterr().out.endswith(note)
 
 
 def measured(accuracy, tokens):
     """A benchmark of one problem with one sample."""
-    values = dict.fromkeys([*COLUMNS, "accuracy_low", "accuracy_high", "pass@1", "maj@1"], 0.0)
-    values |= {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
-    return Measures(table(["What is 1 + 1?"], [accuracy], [tokens]), values)
-
-
-def table(problems, accuracy, tokens):
-    return pd.DataFrame({"problem": problems, "accuracy": accuracy, "tokens": tokens})
+    values = {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
+    problems = {"problem": ["1 + 1?"], "accuracy": [accuracy], "tokens": [tokens]}
+    return Measures(pd.DataFrame(problems), values)
 
 
 def test_differences_and_averages_keep_the_order_of_the_evaluations():
@@ -106,66 +96,33 @@ def test_differences_and_averages_keep_the_order_of_the_evaluations():
         "z": {"math500": measured(0.9, 50.0), "aime24": measured(0.5, 100.0)},
         "a": {"math500": measured(0.7, 60.0)},
     }
-    cells = [line.split(" | ") for line in evaluation_table(runs, "markdown").splitlines()]
-    expected = [
-        [f"| {run}", benchmark]
-        for run in ("base", "z")
-        for benchmark in ("MATH-500", "AIME24", "Average")
-    ]
-    assert [row[:2] for row in cells[2:]] == [
-        *expected,
-        ["| a", "MATH-500"],
-    ]  # one of two benchmarks: no average
-    averages = [
-        [cell for cell in row[2:] if cell.strip(" |")] for row in cells[2:] if row[1] == "Average"
-    ]
+    lines = evaluation_table(runs, "markdown").splitlines()[2:]
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    parts = ("MATH-500", "AIME24", "Average")
+    expected = [[run, part] for run in ("base", "z") for part in parts]
+    assert [row[:2] for row in cells] == [*expected, ["a", "MATH-500"]]  # one of two: no average
+    averages = [[cell for cell in row[2:] if cell.strip()] for row in cells if "Average" in row]
     assert averages == [["55.0", "200"], ["70.0", "75"]]
-    differences = [
-        line.split(" | ")[:2] for line in difference_tables(runs, "markdown")[0].splitlines()[2:]
+    (table,) = difference_tables(runs, "markdown")
+    assert [line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:]] == [
+        ["z - base", "MATH-500"],
+        ["z - base", "AIME24"],
+        ["a - base", "MATH-500"],
+        ["a - z", "MATH-500"],
     ]
-    pairs = [
-        ("z - base", "MATH-500"),
-        ("z - base", "AIME24"),
-        ("a - base", "MATH-500"),
-        ("a - z", "MATH-500"),
-    ]
-    assert differences == [[f"| {pair}", benchmark] for pair, benchmark in pairs]
-
-
-def test_the_papers_table_is_in_the_format_asked_for(evaluated, capsys):
-    # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, (1597 + 2645 + 4915 + 4627 + 3646)
-    # / 5 = 3486.
-    rows = {
-        "terminal": "45.1 / 3646  53.4 / 3486",
-        "markdown": "| 45.1 / 3646 | 53.4 / 3486 |",
-        "latex": r"45.1 / 3646 & 53.4 / 3486 \\",
-    }
-    for style, end in rows.items():
-        assert (
-            run_command(
-                report.main, [str(evaluated / "base"), "--format", style, "--paper", "1.5B"]
-            )
-            == 0
-        )
-        (line,) = [line for line in capsys.readouterr().out.splitlines() if "SWAP (paper)" in line]
-        assert " ".join(line.split()).endswith(" ".join(end.split()))
 
 
 def test_a_difference_of_nothing_has_no_minus():
-    first = Measures(table(["p", "q"], 0.5, 10.0), {})
-    second = Measures(table(["p", "q"], 0.4999, 9.9), {})
-    assert _difference(first, second) == ["2", "+0.0 (+0.0 to +0.0)", "+0 (+0 to +0)"]
+    runs = {"a": {"own": measured(0.5, 10.0)}, "b": {"own": measured(0.4999, 9.9)}}
+    assert "| 1 | +0.0 (+0.0 to +0.0) | +0 (+0 to +0) |" in difference_tables(runs, "markdown")[0]
 
 
 def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys):
     folders = [str(evaluated / "base"), str(evaluated / "short")]
     report.main([*folders, "--format", "markdown"])
     assert "area" not in capsys.readouterr().out
-    rows = [(10, 0.0), (1000, 1.0), (100, 1.0)]
-    write_rows(
-        rows_path("forced", evaluated / "base", "own"),
-        [{"budget": b, "accuracy": a} for b, a in rows],
-    )
+    rows = [{"budget": b, "accuracy": a} for b, a in ((10, 0.0), (1000, 1.0), (100, 1.0))]
+    write_rows(rows_path("forced", evaluated / "base", "own"), rows)
     report.main([*folders, "--format", "markdown"])
     header, _, base, short = capsys.readouterr().out.splitlines()[:4]
     cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]

@@ -1,36 +1,29 @@
-"""The comparison: what it has the sweep run, and its rows: every method has one, with flags that
-can be read.
-"""
+"""The comparison: what it has the sweep run, and its rows, whose flags can be read."""
 
 import json
 import os
 import shlex
 
 import pytest
-from support.paths import STUDIES, WORLDS
+from objectives import configurations
+from support.paths import STUDIES
 from support.scripts import bash
 
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.objectives.registry import OBJECTIVES, build
+from openrlhf_swap.objectives.registry import build
 
-FILES = [path for folder in (WORLDS, STUDIES) for path in sorted((folder / "objectives").iterdir())]
-VARIANTS = {
-    "addition.json": {"swap_zero": "swap"},
-    "decomposition.json": {"swap_zero": "swap", "swap_taught": "swap"},
-}
+FILES = sorted((STUDIES / "objectives").iterdir())
+ROWS = {path.name: json.loads(path.read_text()) for path in FILES}
+ROWS |= {world: configurations(world) for world in ("addition", "decomposition", "words")}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_rows_of_a_file_can_be_run_and_every_method_has_one(path):
-    rows = json.loads(path.read_text())
-    configs = {
-        row["name"]: configure(list(map(str, row["train"])), on_cpu=True).method for row in rows
-    }
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_the_rows_of_a_comparison_can_be_run(rows):
+    configs = {}
+    for row in rows:
+        configs[row["name"]] = configure(list(map(str, row["train"])), on_cpu=True).method
     assert len(configs) == len(rows)
     assert all(config.objective == build(config).config.objective for config in configs.values())
-    if path.name in VARIANTS:
-        expected = {name: name for name in OBJECTIVES} | VARIANTS[path.name]
-        assert {name: config.objective for name, config in configs.items()} == expected
 
 
 def test_a_comparison_without_a_policy_says_how_to_make_one(tmp_path):

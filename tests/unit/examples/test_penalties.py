@@ -51,7 +51,8 @@ def test_what_is_still_to_be_gained_agrees_with_the_slow_version(seed):
             [4 * k + 3 for k in range(steps)],
             (-5 * torch.rand(steps + 1, dtype=torch.float64)).tolist(),
         )
-        group.append(replace(rollout("#", length=length), step_ends=ends, answer_logprobs=scores))
+        steps = replace(rollout("#", length=length), step_ends=ends)
+        group.append(steps.with_signals(answer_logprobs=scores))
         traces.append(StepTrace(length, True, scores, ends))
     group.append(rollout("#", length=12, correct=False))
     method = objective("to_go:ToGo")

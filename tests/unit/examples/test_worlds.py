@@ -2,7 +2,6 @@
 of a policy.
 """
 
-import json
 import random
 import re
 from itertools import islice
@@ -23,7 +22,7 @@ from decomposition import (
 from hypothesis import given
 from hypothesis import strategies as st
 from make_policy import SKIPPED, build_tokenizer, row_of_modes
-from support.paths import WORLDS
+from objectives import configurations
 from world import CLOSE, EOS, NAMES, load, thought_lines
 
 from openrlhf_swap import SwapConfig
@@ -278,6 +277,5 @@ def test_where_a_policy_may_choose_one_token_says_what_it_chose(name):
 
 @pytest.mark.parametrize("name", ["addition", "decomposition"])
 def test_the_rows_name_the_worlds_own_mark(name):
-    rows = json.loads((WORLDS / "objectives" / f"{name}.json").read_text())
-    thinkless = next(row for row in rows if row["name"] == "thinkless")
+    thinkless = next(row for row in configurations(name) if row["name"] == "thinkless")
     assert load(name).THINK in thinkless["train"]

@@ -34,13 +34,12 @@ def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch
     engine = SimpleNamespace(executor=SimpleNamespace(reward_func=lambda end_of_thought: None))
     layer, nothing = torch.nn.Linear(1, 1), torch.zeros(0, dtype=torch.int64)
     how = HeadPass(LogitTransform(), 1.0, 1, False)
+    head = chunked_actor._HeadOfRows(layer, nothing, nothing, how, None)
     replacing = {
         "skip_bad_gradients": lambda: strategy._skip_bad_gradients(optimizer),
         "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
         "reward_func": lambda: SwapRolloutActor.configure_reward(engine, end_of_thought="</think>"),
-        "head": lambda: chunked_actor._giving_log_probs(
-            layer, nothing, nothing, how, None
-        ).__enter__(),
+        "head": lambda: head.replacing().__enter__(),
     }
     before = [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")

@@ -27,7 +27,8 @@ from support.objectives import (
 )
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.group_rewards import REFLECTION, best_lengths, is_degenerate
+from openrlhf_swap.objectives.formats import REFLECTION, is_degenerate
+from openrlhf_swap.objectives.smartthinker import best_lengths
 
 
 def centred(values):
@@ -89,10 +90,8 @@ UNFORMATTED = [
         case("gdpo", [[1.2525, 1.2525, -1.3266, 0.0556]], within=1e-4, target_length=1200),
         case("gdpo", [[0, 0]], group((5, 7), (True, True))),
         case("dr_grpo", [[1, 1, 0, 1]]),
-        # p w = .1875, times .25, .5, .75, 1; gated, only correct answers pay: the third one keeps
-        # 0.
+        # p w = .1875, times .25, .5, .75, 1.
         case("prime_linear", [[0.953125, 0.90625, -0.140625, 0.8125]]),
-        case("prime_linear", [[0.953125, 0.90625, 0, 0.8125]], gated=1),
         # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1). The wrong
         # answer's 40 tokens do not count as the longest: 1 - .2 x .5. A reward is used up, never
         # turned: 1 - 1.5.
@@ -100,12 +99,6 @@ UNFORMATTED = [
         case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
         case("pass_rate_penalty", [[0, 0.25]], group((40, 20), (True, True)), weight=1.5),
         case("pass_rate_penalty", [[0, 0]], group((40, 20), (False, False))),
-        # As reviews quote ALP: c - .0001 max(.75, 1/4) L, wrong answers too; without a correct one
-        # 1/4 is left.
-        case("pass_rate_penalty", [[0.9625, 0.925, -0.1125, 0.85]], form="alp", beta=1e-4),
-        case(
-            "pass_rate_penalty", [[-0.0125, -0.025, -0.0375, -0.05]], NOTHING, form="alp", beta=1e-4
-        ),
         # Mean length 1250: 1/(1 + .33 L/1250).
         case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
         case("gr3", [[1, 1, 0, 1]], alpha=0),
@@ -158,8 +151,8 @@ def test_rewards(name, expected, groups, within, options):
 
 
 def test_a_setting_out_of_range_and_normalisers():
-    with pytest.raises(ConfigError, match=r"--swap.prime_linear.gated is '2', which should be"):
-        objective("prime_linear", gated=2)
+    with pytest.raises(ConfigError, match=r"--swap.gfpo.share is '2', which should be"):
+        objective("gfpo", share=2)
     assert [objective(name).normaliser for name in ("dr_grpo", "on_policy_sft")] == [
         "centre",
         "none",
@@ -280,17 +273,6 @@ def test_hapo_remembers_each_problem():
     third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
     assert_rows(method.rewards(batch(*third)), [[1], [0]], 1e-9)
     assert method.metrics() == {"swap/hapo_known_problems": 1}
-    by_mean = objective("hapo", memory="mean", weight=0.5)
-    by_mean.rewards(batch(first))
-    # h = 1350: cos(pi/2 675/1350) = .7071, half of it.
-    assert_rows(by_mean.rewards(batch(group((675,), (True,), prompt="x"))), [[1 + 0.5**1.5]], 1e-9)
-    # h = (1000 + 1700 + 675)/3 = 1125: every correct response counts once, a wrong one does not.
-    assert_rows(by_mean.rewards(batch(group((1125, 1), (True, False), prompt="x"))), [[1, 0]], 1e-9)
-    again = restored(by_mean)
-    for either in (by_mean, again):  # (3375 + 1125)/4 = 1125 again, then (4500 + 3500)/5 = 1600
-        assert_rows(either.rewards(batch(group((3500,), (True,), prompt="x"))), [[1 - 0.35]], 1e-9)
-        assert_rows(either.rewards(batch(group((1600,), (False,), prompt="x"))), [[0]], 1e-9)
-        assert either.state_dict()["lengths"].popitem()[1] == 1600
 
 
 def test_a_dlp_moves_its_price_after_use():
@@ -484,27 +466,28 @@ def confident(correct):
 
 def test_steps_end_with_a_blank_line():
     method = objective("sas")
-    assert method.steps(rollout(FOUR_STEPS), READER) == [(0, 2), (2, 4), (4, 6), (6, 7)]
-    assert method.steps(rollout("ab¶#42"), READER) == [(0, 3)]
-    assert method.steps(rollout("#42"), READER) == []
+    assert method.steps(rollout(FOUR_STEPS).response_ids, READER) == [
+        (0, 2),
+        (2, 4),
+        (4, 6),
+        (6, 7),
+    ]
+    assert method.steps(rollout("ab¶#42").response_ids, READER) == [(0, 3)]
+    assert method.steps(rollout("#42").response_ids, READER) == []
 
 
-@pytest.mark.parametrize(
-    ("variant", "right", "wrong"),
-    [
-        # ceil(.3 x 4) = 2 of the least confident (-.9, -.5) are lost; ceil(.7 x 4) = 3 kept, -.1
-        # lost.
-        ("paper", [0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]),
-        ("released", [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1], [1] * 11),
-    ],
-)
-def test_sas(variant, right, wrong):
-    # One right, one wrong: A = .7071 and -.7071.
-    method = objective("sas", variant=variant)
-    (term,) = method.token_advantages(batch([confident(True), confident(False)]))
-    assert_rows(
-        term, [[0.70711 * scale for scale in right], [-0.70711 * scale for scale in wrong]], 1e-5
-    )
+def test_sas():
+    # One right, one wrong, one right in a thought that never closes: A = 1.1547, -.5774, -.5774.
+    # ceil(.3 x 4) = 2 of the least confident (-.9, -.5) are lost; of wrong ones ceil(.7 x 4) = 3
+    # are kept, -.1 is lost. The open thought has one step more, which nothing follows.
+    opened = rollout("a¶b¶c¶d\\boxed{42}$", correct=True)
+    confidence = torch.tensor(CONFIDENCE + [-0.9] * (len(opened.response_ids) - len(CONFIDENCE)))
+    group = [confident(True), confident(False), replace(opened, logprobs=confidence)]
+    method = objective("sas")
+    (term,) = method.token_advantages(batch(group))
+    right, wrong = [0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert_rows(term[0, :11], [1.1547 * scale for scale in right], 1e-4)
+    assert_rows(term[1:, :11], [[-0.57735 * scale for scale in wrong]] * 2, 1e-5)
     assert method.outcome_weight == 0
 
 
@@ -512,7 +495,8 @@ def scored(text, length, gains, correct=True):
     """Steps of ten tokens with these gains."""
     ends = [10 * k + 9 for k in range(len(gains))]
     logprobs = [-9.0, *(torch.tensor(gains).cumsum(0) - 9.0).tolist()]
-    return replace(rollout(text, length, correct), step_ends=ends, answer_logprobs=logprobs)
+    steps = replace(rollout(text, length, correct), step_ends=ends)
+    return steps.with_signals(answer_logprobs=logprobs)
 
 
 @pytest.mark.parametrize(("step", "waits"), [(501, False), (500, True)])

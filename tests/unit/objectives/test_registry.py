@@ -93,7 +93,7 @@ def test_an_objective_of_ones_own_is_refused_in_one_line(plugin, flags, message)
 
 def test_a_peer_can_be_the_base_of_an_objective_of_ones_own(plugin, tmp_path):
     (tmp_path / "own.py").write_text(
-        "from openrlhf_swap.objectives.group_rewards import LaserD\n\nclass Mine(LaserD):\n    pass\n"
+        "from openrlhf_swap.objectives.laser import LaserD\n\nclass Mine(LaserD):\n    pass\n"
     )
     method = objective("own:Mine", shortest=10, longest=40, grid=10)
     method.observe_monitor(batch([rollout(length=20) for _ in range(4)]))

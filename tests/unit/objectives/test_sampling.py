@@ -25,8 +25,8 @@ from support.objectives import (
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.group_rewards import is_right
-from openrlhf_swap.objectives.sampling import cut_places, step_rewards
+from openrlhf_swap.objectives.formats import is_right
+from openrlhf_swap.objectives.vsrm import cut_places, step_rewards
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -459,15 +459,15 @@ def test_vsrm_of_step_scores():
     # Steps end at 1, 3, 5; probabilities .25, .5, .5 there: .25 at the first end, nothing changes
     # at the second.
     logprobs = [-9.0, *torch.tensor([0.25, 0.5, 0.5]).log().tolist()]
-    scored = replace(rollout("abcdef#\\boxed{42}"), step_ends=[1, 3, 5], answer_logprobs=logprobs)
+    steps = replace(rollout("abcdef#\\boxed{42}"), step_ends=[1, 3, 5])
+    scored = steps.with_signals(answer_logprobs=logprobs)
     method = objective("vsrm_scores")
     (term,) = method.token_advantages(batch([scored, rollout("abcdef#\\boxed{41}", correct=False)]))
     assert_rows(term[0], [0.25, 0.25] + [0] * 15, 1e-6)
     assert not term[1].any() and method.scores_steps
     # .5 to .509 is noise of the scores; in front of a change it takes a share of it.
-    noisy = replace(
-        scored, answer_logprobs=[-9.0, *torch.tensor([0.5, 0.509, 0.609]).log().tolist()]
-    )
+    scores = torch.tensor([0.5, 0.509, 0.609]).log()
+    noisy = scored.with_signals(answer_logprobs=[-9.0, *scores.tolist()])
     (term,) = method.token_advantages(batch([noisy]))
     assert_rows(term[0, :5], [0.17, 0.17, 0.1, 0.1, 0], 1e-6)
 

@@ -39,12 +39,12 @@ def rollouts(seed=0, scored=False):
                 -1,
             )
             correct = number != length % 4
-            found = replace(rollout("", length, correct), step_ends=ends, states=states)
+            found = replace(rollout("", length, correct), step_ends=ends).with_signals(
+                states=states
+            )
             if scored and correct:
-                found = replace(
-                    found,
-                    answer_logprobs=(torch.randn(len(ends) + 1, generator=generator) - 1).tolist(),
-                )
+                scores = torch.randn(len(ends) + 1, generator=generator) - 1
+                found = found.with_signals(answer_logprobs=scores)
             group.append(found)
         groups.append(group)
     return groups
@@ -128,14 +128,14 @@ def test_swaps_baseline_comes_from_the_states():
         for response, row in zip(group, rows, strict=True):
             returns = row[[0, *(end + 1 for end in response.step_ends)]]
             states = torch.cat([returns[:, None], torch.randn(len(returns), 2).double()], -1)
-            told[-1].append(replace(response, states=states))
+            told[-1].append(response.with_signals(states=states))
     based = swap_process("state", told, StateCritic(ridge=1e-6))
     assert plain.abs().max() > 1 and based.abs().max() < 1e-3
 
 
 def test_a_group_without_a_signal_stays_without():
     groups = rollouts(scored=True)
-    groups[1] = [replace(r, reward=0.0, answer_logprobs=()) for r in groups[1]]
+    groups[1] = [replace(r, reward=0.0, signals={"states": r.states}) for r in groups[1]]
     assert not swap_process("state", groups)[1].any()
     assert swap_process("state", groups)[0].any()
 

@@ -26,6 +26,7 @@ from openrlhf_swap.rollouts.rollout import (
 from openrlhf_swap.runs.metrics import turn_metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.signals import WantedSignals
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -264,15 +265,14 @@ def test_where_tokens_stand():
 def test_a_turn_is_scored_after_its_observation():
     rollout = replace(TURNS, step_ends=(0, 1, 2, 3))
     assert rollout.prefix_ends == (2, 3, 7, 8, 9)  # the second step ends with 52
-    assert rollout.split_prefix_ends == (2, 3, 4, 7, 8, 9)
+    assert rollout.generated_ends == (3, 4, 8, 9)
+    split = ScoreRequest(
+        0, rollout.prefix_ends, None, (), rollout.generated_ends, splits_observations=True
+    )
+    assert split.scored_ends == (2, 3, 4, 7, 8, 9)
     # The observation adds 2 nats: without it, the third and the fourth step are 2 lower.
-    assert rollout.without_observations([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]) == [
-        -5.0,
-        -4.0,
-        -3.5,
-        -3.0,
-        -2.5,
-    ]
+    scores = split.answer_logprobs(torch.tensor([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]))
+    assert scores.tolist() == [-5.0, -4.0, -3.5, -3.0, -2.5]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
@@ -330,10 +330,12 @@ def test_a_group_of_two_turns_worked_by_hand():
         1.0,
         False,
         (1, 3),
-        (-4.0, -1.0, -1.0),
+        {"answer_logprobs": torch.tensor([-4.0, -1.0, -1.0])},
         observations=[(2, [9] * 100)],
     )
-    short = Rollout("?", "4", range(2), [7], 1.0, False, (0,), (-4.0, -2.0))
+    short = Rollout("?", "4", range(2), [7], 1.0, False, (0,)).with_signals(
+        answer_logprobs=[-4.0, -2.0]
+    )
     traces = [long.trace(), short.trace()]
     assert [trace.length for trace in traces] == [6, 2]
     # The target is 4, P = (6 - 4)/4 = .5; gains 3, 0 and 2; tau without end: each step of the long
@@ -377,8 +379,10 @@ def test_scores_of_turns_are_those_of_one_forward_for_each_prefix(tokenizer):
         answer_branch(tokenizer, "</think>\n\n\\boxed{", "83"),
         torch.tensor([rollout.row_ids]),
     )
-    for places in (rollout.prefix_ends, rollout.split_prefix_ends):
-        request = ScoreRequest(0, places, branch)
+    for splits in (False, True):
+        wanted = WantedSignals(("answer_logprobs",), lambda _: branch, splits)
+        request = wanted.request(0, rollout)
         (scores,) = score_shared_prefix(model, model.config, row, torch.ones_like(row), [request])
-        expected = score_per_prefix(model, row[0], [place + 1 for place in places], branch)
+        lengths = [place + 1 for place in request.scored_ends]
+        expected = request.answer_logprobs(score_per_prefix(model, row[0], lengths, branch))
         torch.testing.assert_close(scores, expected, atol=5e-6, rtol=0)

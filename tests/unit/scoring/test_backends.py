@@ -4,8 +4,8 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BloomConfig, Qwen2Config
 
+from openrlhf_swap.scoring.attention import BranchAttention
 from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.shared_prefix import BranchAttention
 from openrlhf_swap.scoring.small_model import small_model
 
 build = AutoModelForCausalLM.from_config

@@ -19,14 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import CONFIG_MAPPING, AttentionInterface, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import (
-    MAX_MASK,
-    Branch,
-    BranchAttention,
-    BranchedRows,
-    group_branches,
-    score_shared_prefix,
-)
+from openrlhf_swap.scoring.attention import BranchAttention
+from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
+from openrlhf_swap.scoring.mixers import cache_name
+from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32
@@ -427,79 +423,89 @@ def test_no_layer_waits_for_the_device(family):
     assert waits[0] == waits[1]
 
 
+def branch(first, end, tokens, hidden=0):
+    """A branch of so many tokens that repeats one behind the `hidden` tokens which it leaves out."""
+    return Branch(first, end, range(end + hidden, end + hidden + 1), [3] * tokens, [[tokens]])
+
+
 @pytest.mark.parametrize("window", [None, 4])
 def test_what_a_token_sees_by_hand(window):
-    """Two responses in one row, from columns 0 and 20 on, with two branches and one."""
-    branches = [Branch(0, 3, 0, 5), Branch(3, 6, 0, 12), Branch(6, 8, 20, 23)]
-    tokens = [
-        (number, offset)
-        for number, each in enumerate(branches)
-        for offset in range(each.stop - each.start)
-    ]
-    spans = [branches[number] for number, _ in tokens]
-    position = [
-        each.end - each.first + offset for each, (_, offset) in zip(spans, tokens, strict=True)
-    ]
-    table = torch.tensor(
-        [
-            position,
-            [number for number, _ in tokens],
-            [each.first for each in spans],
-            [each.end for each in spans],
-        ]
-    )
-    attention = BranchAttention(30, [branches], table)
-    first = min(branch.sees_from(window) for branch in branches)
-    assert first == (0 if window is None else 2)
-    mask = attention._mask(slice(0, 8), slice(first, 23), window, torch.float32)
-    assert mask.shape == (8, 23 - first + 8) and mask.stride(0) % 16 == 0
-    seen = mask == 0
-    for token, (number, offset) in enumerate(tokens):
-        start, end = branches[number].first, branches[number].end
-        columns = {
-            column
-            for column in range(start, end)
-            if window is None or end + offset - column < window
-        }
-        own = {
-            other
-            for other, (its, before) in enumerate(tokens)
-            if its == number and before <= offset and (window is None or offset - before < window)
-        }
-        expected = {column - first for column in columns} | {23 - first + other for other in own}
-        assert set(seen[token].nonzero().flatten().tolist()) == expected
+    """Two responses in one row, from columns 0 and 20 on.
 
-
-def groups(spans, device, width=24):
-    """How many branches are attended in each call, of spans (first column, columns before which
-    prefixes end).
+    The first has an answer branch behind 5 tokens, and one that leaves out tokens 6 to 8.
     """
-    ends = [(first, end) for first, several in spans for end in several]
-    branches = [
-        Branch(width * n, width * (n + 1), first, end) for n, (first, end) in enumerate(ends)
-    ]
-    made = group_branches(branches, torch.device(device))
-    assert [branch for group in made for branch in group] == branches
-    return made
+    branches = [branch(0, 5, 3), branch(0, 6, 3, hidden=3), branch(20, 23, 2)]
+    layout = Layout(branches, 1, torch.device("cpu"))
+    assert layout.position.tolist() == [5, 6, 7, 9, 10, 11, 3, 4]
+    (call,) = attention_calls(layout, on_cpu=False)
+    columns = call.columns(window)
+    assert columns == slice(0 if window is None else 2, 23)
+    mask = BranchAttention(30, layout).mask(call, window, torch.float32)
+    assert mask.shape == (8, 23 - columns.start + 8) and mask.stride(0) % 16 == 0
+    tokens = [(each, offset) for each in branches for offset in range(each.length)]
+    for token, (own, offset) in enumerate(tokens):
+        position = own.position + offset
+        near = 100 if window is None else window
+        rows = {
+            column - columns.start
+            for column in range(own.first, own.end)
+            if position - (column - own.first) < near
+        }
+        behind = {
+            23 - columns.start + other
+            for other, (its, before) in enumerate(tokens)
+            if its is own and 0 <= offset - before < near
+        }
+        assert set((mask[token] == 0).nonzero().flatten().tolist()) == rows | behind
 
 
-@pytest.mark.parametrize(("device", "limit"), [("cuda", 2**24), ("cpu", 2**17)])
-def test_a_mask_stays_below_its_limit_for_long_responses(device, limit):
+def calls_of(spans, on_cpu, tokens=24):
+    """The calls for branches of spans (first column, columns before which prefixes end)."""
+    branches = [branch(first, end, tokens) for first, several in spans for end in several]
+    calls = attention_calls(Layout(branches, 1, torch.device("cpu")), on_cpu)
+    assert [each for call in calls for each in call.branches] == branches
+    return calls
+
+
+@pytest.mark.parametrize(("on_cpu", "limit"), [(False, 2**24), (True, 2**17)])
+def test_a_mask_stays_below_its_limit_for_long_responses(on_cpu, limit):
     """Of 12,000 tokens with 26 branches of 24 tokens, four in a row."""
     ends = (*range(480, 11_521, 450), 11_999)
-    made = groups([(12_000 * n, [12_000 * n + end for end in ends]) for n in range(4)], device)
-    for group in made:
-        tokens, seen = 24 * len(group), max(each.end for each in group) - group[0].first
-        assert tokens * (seen + tokens) <= limit or len(group) == 1
+    spans = [(12_000 * n, [12_000 * n + end for end in ends]) for n in range(4)]
+    calls = calls_of(spans, on_cpu)
+    for call in calls:
+        columns = call.columns(None)
+        tokens = call.queries.stop - call.queries.start
+        keys = columns.stop - columns.start + call.own.stop - call.own.start
+        assert tokens * keys <= limit or len(call.branches) == 1
     # By hand: 38 branches, 12 of the second response, see 17,430 columns: 912 x 18,342 < 2**24 <
     # 936 x (17,880 + 936).
-    assert len(made[0]) == (38 if device == "cuda" else 3)
+    assert len(calls[0].branches) == (3 if on_cpu else 38)
+
+
+def test_a_long_branch_is_attended_in_parts():
+    """600 tokens behind 400: 131 queries a call, with the keys up to their own last one."""
+    layout = Layout([branch(0, 400, 600)], 1, torch.device("cpu"))
+    calls = attention_calls(layout, on_cpu=True)
+    assert [call.queries for call in calls] == [
+        slice(start, min(start + 131, 600)) for start in range(0, 600, 131)
+    ]
+    assert all(call.own == slice(0, call.queries.stop) for call in calls)
 
 
 def test_short_responses_are_attended_together():
     spans = [(40 * n, [40 * n + 10, 40 * n + 39]) for n in range(30)]
-    assert [len(group) for group in groups(spans, "cuda")] == [60]
-    assert max(len(group) for group in groups(spans, "cpu")) < 60
+    assert [len(call.branches) for call in calls_of(spans, on_cpu=False)] == [60]
+    assert max(len(call.branches) for call in calls_of(spans, on_cpu=True)) < 60
+
+
+def test_a_mixer_that_is_given_its_cache_by_another_name_is_refused():
+    """It would ignore the cache, and lose its state without an error."""
+    mixer = build("qwen3_5_text").model.layers[0].linear_attn
+    assert cache_name(mixer, {"attention_mask": None, "cache_params": None}) == "cache_params"
+    assert cache_name(mixer, {"past_key_values": None}) == "past_key_values"
+    with pytest.raises(TypeError, match=r"GatedDeltaNet is given no cache as cache_params or"):
+        cache_name(mixer, {"attention_mask": None, "layer_cache": None})
 
 
 def test_nothing_stays_replaced():

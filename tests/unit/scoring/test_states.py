@@ -6,7 +6,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
 
 from openrlhf_swap.scoring import states
 from openrlhf_swap.scoring.small_model import WORDS, small_model
-from openrlhf_swap.scoring.states import StateRequest, read_states, recording_states
+from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.states import read_states, recording_states
 
 FAMILIES = [
     "qwen2",
@@ -33,7 +34,7 @@ def rows(left=False):
     for row, (length, ends) in enumerate(zip(LENGTHS, ((9, 20, 43), (4,)), strict=True)):
         start = 50 - length if left else 0
         mask[row, start : start + length] = 1
-        requests.append(StateRequest(row, tuple(start + end for end in ends)))
+        requests.append(ScoreRequest(row, tuple(start + end for end in ends)))
     return ids, mask, requests
 
 
@@ -50,7 +51,7 @@ def expected_states(model, ids, mask, requests):
             hidden = model(
                 ids[request.row][present][None], output_hidden_states=True, use_cache=False
             ).hidden_states
-        places = present.cumsum(0)[list(request.positions)] - 1
+        places = present.cumsum(0)[list(request.prefix_ends)] - 1
         middle = hidden[model.config.get_text_config().num_hidden_layers // 2][0, places]
         found.append(torch.cat([normalised(middle), normalised(hidden[-1][0, places])], -1))
     return found

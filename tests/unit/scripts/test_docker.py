@@ -194,7 +194,7 @@ def test_what_is_copied_exists_and_what_lies_around_stays_out():
     inside = [
         "scripts/quickstart.sh",
         "examples/worlds/policies/addition/config.json",
-        "evaluation/paper_rows.csv",
+        "openrlhf_swap/evaluation/paper_rows.csv",
     ]
     for path in [*sources, *inside, ".ci/run"]:
         assert (ROOT / path).exists() and (path == "." or not IGNORED.match_file(path)), path

@@ -126,7 +126,7 @@ def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):
     run = configure(training_flags(str(POLICY), tmp_path), on_cpu=False)
     (tmp_path / "run.yaml").write_text(json.dumps({"flags": run.dump()}))
     planned = gpu_check.planned_bytes(tmp_path, 8 * GIB)
-    assert list(planned) == ["generate", "score", "update", "adam"]
+    assert list(planned) == ["generate", "score", "update", "adam", "transfer"]
     assert 7.9 * GIB < planned["generate"] <= 8 * GIB and 4 * GIB < planned["update"] < 5 * GIB
 
 

@@ -147,7 +147,7 @@ def test_a_dry_run_shows_all_settings():
 def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     monkeypatch.chdir(ROOT)
     output = bash(
-        "scripts/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2"
+        "evaluation/eval_benchmarks.sh", "--dry-run", "--limit", "3", MODEL="some/model", ENGINES="2"
     ).stdout
     command, argv = shlex.split(output)[:5], shlex.split(output)[5:]
     assert command == ["python", "-m", "openrlhf_swap", "eval", "run"]
@@ -158,10 +158,10 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     assert (
         args.suffix == SUFFIX
     )  # the one that openrlhf_swap.prepare puts behind each problem of the training
-    bare = bash("scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
+    bare = bash("evaluation/eval_benchmarks.sh", "--dry-run", MODEL="some/model", SUFFIX="").stdout
     assert parse(shlex.split(bare)[5:]).suffix == ""
     two = bash(
-        "scripts/eval_benchmarks.sh", "--dry-run", MODEL="some/model", BENCHMARKS="math500 aime24"
+        "evaluation/eval_benchmarks.sh", "--dry-run", MODEL="some/model", BENCHMARKS="math500 aime24"
     ).stdout
     assert parse(expand_config(shlex.split(two)[5:])).benchmarks == ["math500", "aime24"]
 
@@ -185,5 +185,5 @@ def test_the_evaluation_uses_the_gpus_there_are(tmp_path, gpus, visible, tensor_
     }
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
-    output = bash("scripts/eval_benchmarks.sh", "--dry-run", **environment).stdout
+    output = bash("evaluation/eval_benchmarks.sh", "--dry-run", **environment).stdout
     assert parse(shlex.split(output)[5:]).engines == engines

@@ -152,9 +152,8 @@ def test_what_a_critic_has_learned_outlives_a_kill_and_a_batch_of_the_other_half
     generator = torch.Generator().manual_seed(0)
 
     def response(length):
-        return replace(
-            rollout("", length), step_ends=(1, 3), states=torch.randn(3, 6, generator=generator)
-        )
+        steps = replace(rollout("", length), step_ends=(1, 3))
+        return steps.with_signals(states=torch.randn(3, 6, generator=generator))
 
     def a_batch():
         groups = torch.randint(5, 40, (3, 4), generator=generator).tolist()

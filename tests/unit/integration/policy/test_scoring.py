@@ -2,6 +2,7 @@
 several families.
 """
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,10 +13,11 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, PolicyScorer
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+from openrlhf_swap.integration.policy.scorer import PolicyScorer
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
-from openrlhf_swap.scoring.states import StateRequest, read_states
+from openrlhf_swap.scoring.states import read_states
 
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h", "bloom"]
 NEW_KINDS = [
@@ -72,8 +74,8 @@ def test_one_pass_gives_log_probabilities_and_scores(family):
         scored.action_log_probs.sub(expected).abs().max() < 1e-3
         and scored.action_log_probs.dtype == torch.float32
     )
-    (answer_logprobs,) = scored.answer_logprobs
-    assert answer_logprobs.sub(reference).abs().max() < 1e-4
+    (signals,) = scored.signals
+    assert signals["answer_logprobs"].sub(reference).abs().max() < 1e-4
     assert (family == "bloom") == bool(said)
     assert actor.training
 
@@ -82,10 +84,10 @@ def test_a_way_can_be_asked_for():
     model = small_model(CONFIG_MAPPING["qwen2"](), AutoModelForCausalLM.from_config)
     ids, action_mask, mask, request = micro_batch()
     shared, slow = (
-        make_scorer(model, scoring)[1].forward(ids, action_mask, mask, [request]).answer_logprobs[0]
+        make_scorer(model, scoring)[1].forward(ids, action_mask, mask, [request]).signals[0]
         for scoring in ("shared_prefix", "per_prefix")
     )
-    assert shared.sub(slow).abs().max() < 1e-4
+    assert (shared["answer_logprobs"] - slow["answer_logprobs"]).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("family", NEW_KINDS)
@@ -98,7 +100,11 @@ def test_packed_samples_and_adapters_take_one_forward(family):
         model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
     ).eval()
     ids, action_mask, mask, request = micro_batch()
-    requests = [request, ScoreRequest(1, (12, 25, 49), request.branch)]
+    both = ("answer_logprobs", "states")
+    requests = [
+        replace(request, signals=both),
+        ScoreRequest(1, (12, 25, 49), request.branch, signals=both),
+    ]
     with torch.no_grad():
         expected = make_scorer(adapted)[0].eval()(ids, action_mask, mask)
         references = [
@@ -110,8 +116,7 @@ def test_packed_samples_and_adapters_take_one_forward(family):
             )
             for each in requests
         ]
-    state_requests = [StateRequest(row, (12, 25, 30 + row)) for row in range(2)]
-    expected_states = read_states(model, ids, mask, state_requests)
+    expected_states = read_states(model, ids, mask, requests)
     for attention, packing in (("sdpa", False), ("sdpa", True), ("swap_rows", True)):
         if packing and family == "qwen3_5_text":  # recurrent layers are refused with packing
             continue
@@ -121,15 +126,15 @@ def test_packed_samples_and_adapters_take_one_forward(family):
             lambda _model, _inputs, given, seen=seen: seen.append(given["input_ids"].numel()),
             with_kwargs=True,
         )
-        scored = scorer.forward(ids, action_mask, mask, requests, state_requests)
+        scored = scorer.forward(ids, action_mask, mask, requests, both)
         hook.remove()
         # One pass, with seven branches of four tokens behind its rows.
         assert seen == [(int(mask.sum()) if packing else ids.numel()) + 7 * 4]
         assert (scored.action_log_probs - expected)[action_mask.bool()].abs().max() < 1e-3
-        for ours, reference in zip(scored.answer_logprobs, references, strict=True):
-            assert ours.sub(reference).abs().max() < 1e-4
-        for ours, reference in zip(scored.states, expected_states, strict=True):
-            torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)
+        for ours, reference in zip(scored.signals, references, strict=True):
+            assert ours["answer_logprobs"].sub(reference).abs().max() < 1e-4
+        for ours, reference in zip(scored.signals, expected_states, strict=True):
+            torch.testing.assert_close(ours["states"], reference, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "bloom"])
@@ -137,11 +142,11 @@ def test_states_alone_come_with_the_plain_log_probabilities(family):
     model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     actor, scorer, _ = make_scorer(model)
     ids, action_mask, mask, _ = micro_batch()
-    wanted = [StateRequest(1, (3, 49))]
+    wanted = [ScoreRequest(1, (3, 49), signals=("states",))]
     with torch.no_grad():
         expected = actor.eval()(ids, action_mask, mask)
-    scored = scorer.forward(ids, action_mask, mask, None, wanted)
-    assert torch.equal(scored.action_log_probs, expected) and scored.answer_logprobs == []
-    torch.testing.assert_close(
-        scored.states, read_states(model, ids, mask, wanted), rtol=1e-3, atol=1e-4
-    )
+    scored = scorer.forward(ids, action_mask, mask, wanted, ("states",))
+    assert torch.equal(scored.action_log_probs, expected)
+    (signals,) = scored.signals
+    (states,) = read_states(model, ids, mask, wanted)
+    torch.testing.assert_close(signals, {"states": states}, rtol=1e-3, atol=1e-4)

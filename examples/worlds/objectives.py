@@ -1,0 +1,52 @@
+"""The rows of the comparison: every objective, with settings made to fit a world.
+
+    python examples/worlds/objectives.py --world addition --output configurations.json
+
+An objective that is not in `objectives.json` has its defaults.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.files import write_text
+from openrlhf_swap.objectives.registry import OBJECTIVES
+
+TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+def configurations(world: str) -> list[dict[str, Any]]:
+    """The rows of a world, as run_sweep.py reads them."""
+    settings = {"world": world, **TABLE["worlds"][world]}
+    names = settings.pop("only", [*OBJECTIVES, *TABLE["variants"]])
+    return [_row(name, settings) for name in names]
+
+
+def _row(name: str, settings: dict[str, str]) -> dict[str, Any]:
+    objective, *changes = TABLE["variants"].get(name, [name])
+    flags = ["--swap.objective", objective, *changes, *TABLE["flags"].get(name, [])]
+    if name in TABLE["taught"]:
+        flags += ["--actor.model_name_or_path", "{sweep}/taught_policy/trained"]
+    for key, value in settings.items():
+        flags = [flag.replace(f"{{{key}}}", value) for flag in flags]
+    row: dict[str, Any] = {"name": name, "train": flags}
+    if name in TABLE["evaluate"]:
+        row["evaluate"] = TABLE["evaluate"][name]
+    return row
+
+
+def main(argv: list[str]) -> None:
+    parser = Parser("objectives", __doc__)
+    parser.add_argument("--world", choices=TABLE["worlds"], required=True)
+    parser.add_argument("--output", type=Path, required=True, help="the JSON file to write")
+    args = parser.parse_args(argv)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(args.output, json.dumps(configurations(args.world), indent=1))
+
+
+if __name__ == "__main__":
+    sys.exit(run_command(main))

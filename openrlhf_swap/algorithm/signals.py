@@ -1,0 +1,36 @@
+"""The numbers that the policy gives for the steps of a response; each is declared here, once.
+
+A signal is made in `openrlhf_swap.scoring`, travels by its name (`Rollout.signals`,
+`StepTrace.signals`, `StepBatch.signals`) and is read in an objective.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number, or a vector of numbers, of each step or of each prefix of a response.
+
+    `per` is "step" for K values, one of each step, and "prefix" for K+1 values: one of the prompt
+    alone, and one after each step. `only_correct` says that incorrect responses do not have it.
+    """
+
+    name: str
+    per: Literal["step", "prefix"]
+    only_correct: bool = True
+    dimensions: int = 1  # 1 for a number, 2 for a vector of numbers
+
+    def count(self, steps: int) -> int:
+        """The number of values of a response with so many steps."""
+        return steps + 1 if self.per == "prefix" else steps
+
+
+# l_0..l_K: mean log-probability of the answer's tokens after each prefix, in nats per token.
+ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
+# The policy's hidden states at the last token of each prefix.
+STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
+# n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
+NEED = Signal("need", "step")
+
+SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED)}

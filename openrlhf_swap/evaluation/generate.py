@@ -1,0 +1,213 @@
+"""Sample responses with vLLM and write each as it finishes.
+
+There is one engine in this process, or several that Ray places.
+"""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, rows_path, sampling
+from openrlhf_swap.files import Row, appending
+from openrlhf_swap.generate import generate, open_engine
+from openrlhf_swap.packages import is_cpu_build
+from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARK = "[evaluation]"
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """One sample to generate; `text` is the problem as it is asked."""
+
+    benchmark: str
+    id: str
+    sample: int
+    text: str
+
+
+def read_tokenizer(
+    model: str,
+    trust_remote_code: bool,
+    settings: Row,
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of `--model`, which renders as the settings say.
+
+    Raises ConfigError if it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    with reader_errors(f"--model is {model}, which cannot be read: {{reason}}", ConfigError):
+        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    set_template_arguments(tokenizer, *map(settings.get, RENDERING))
+    return tokenizer
+
+
+class Sampler:
+    """A vLLM engine, in this process or in a Ray actor's."""
+
+    def __init__(self, model: str, **options: Any) -> None:
+        """Start the engine for a hub id or folder; returns when it is ready.
+
+        The options are those of `open_engine`.
+        """
+        self.engine = open_engine(model, **options)
+
+    def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
+        """Yield the benchmark and the row of each sample as it finishes.
+
+        `settings` are the evaluation's `SETTINGS`. `thinking_tokens` counts through the end of the
+        thought, or all tokens if it is open. A problem that does not fit the model's context gets
+        an empty response that counts as cut off.
+        """
+        # It imports torch, which the checks before the engine do not need.
+        from openrlhf_swap.rollouts.rollout import ResponseReader
+
+        tokenizer = self.engine.get_tokenizer()
+        set_template_arguments(tokenizer, *map(settings.get, RENDERING))
+        reader = ResponseReader(tokenizer, settings["end_of_thought"])
+        prompts = (
+            (prompt_ids(tokenizer, each.text), _sampling(settings, each)) for each in requests
+        )
+        for number, (response,) in generate(self.engine, prompts):
+            request = requests[number]
+            ids = list(response.token_ids)
+            thought = reader.thought_length(ids)
+            row = {
+                "id": request.id,
+                "sample": request.sample,
+                "text": response.text,
+                "tokens": len(ids),
+                "thinking_tokens": len(ids) if thought is None else thought + reader.end_tokens,
+                "truncated": response.finish_reason == "length",
+            }
+            yield request.benchmark, row
+
+
+def _sampling(settings: Row, request: SampleRequest) -> Row:
+    return sampling(
+        settings,
+        request.benchmark,
+        request.id,
+        request.sample,
+    )
+
+
+def sample(
+    args: Namespace,
+    requests: Sequence[SampleRequest],
+    total: int,
+) -> None:
+    """Generate with a progress bar, which starts when the engines are ready.
+
+    `total` is the number of samples that the bar ends at, with those of earlier starts.
+    """
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
+    texts = {request.text for request in requests}
+    longest_prompt = max((len(prompt_ids(tokenizer, text)) for text in texts), default=0)
+    options = {
+        "tensor_parallel_size": args.tensor_parallel_size,
+        "trust_remote_code": args.trust_remote_code,
+        "max_model_len": args.max_model_len,
+        "longest": longest_prompt + args.max_tokens,
+    }
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    if args.engines == 1:
+        rows = Sampler(args.model, **options).sample(requests, settings)
+    else:
+        rows = sample_with_ray(
+            args,
+            requests,
+            settings,
+            options,
+        )
+    tokens = 0
+    with ExitStack() as stack:
+        append = {}
+        for name in {request.benchmark for request in requests}:
+            path = rows_path("samples", args.output, name)
+            append[name] = stack.enter_context(appending(path))
+        done = total - len(requests)
+        bar = tqdm(
+            total=total,
+            initial=done,
+            desc=f"{MARK} sampling",
+            unit="sample",
+            mininterval=1,
+        )
+        stack.enter_context(bar)
+        for name, row in rows:
+            append[name](row)
+            tokens += row["tokens"]
+            speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
+            bar.set_postfix_str(f"{speed:.0f} tokens/s", refresh=False)
+            bar.update()
+
+
+def sample_with_ray(
+    args: Namespace,
+    requests: Sequence[SampleRequest],
+    settings: Row,
+    options: dict[str, Any],
+) -> Iterator[tuple[str, Row]]:
+    """Split the requests among engines, and yield their rows as they finish.
+
+    Raises ConfigError when there are too few GPUs.
+    """
+    gpus = 0 if is_cpu_build() else args.tensor_parallel_size
+    if "RAY_ADDRESS" not in os.environ:
+        check_gpus(args.engines, gpus)
+        # Ray reads this on import, and listens on 127.0.0.1 only: on Linux too, despite the name.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    import ray
+
+    ray.init(ignore_reinit_error=True, include_dashboard=False)
+    actor = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
+    engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
+    ray.get([engine.__ray_ready__.remote() for engine in engines])
+    streams = []
+    for number, engine in enumerate(engines):
+        part = requests[number :: args.engines]
+        streams.append(engine.sample.options(num_returns="streaming").remote(part, settings))
+    return _rows_of(streams)
+
+
+def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
+    """The rows of Ray's generators as they come; raises an engine's error at once."""
+    import ray
+
+    while streams:
+        (stream,), _ = ray.wait(streams)
+        try:
+            row = ray.get(next(stream))
+        except StopIteration:
+            streams.remove(stream)
+        else:
+            yield row
+    ray.shutdown()
+
+
+def check_gpus(engines: int, size: int) -> None:
+    """Raise ConfigError unless this machine has the GPUs for so many engines of `size` GPUs.
+
+    With too few, Ray would wait silently.
+    """
+    import torch
+
+    there = torch.cuda.device_count()
+    if there < engines * size:
+        raise ConfigError(
+            f"--engines {engines} x --tensor-parallel-size {size} takes {engines * size} GPUs, "
+            f"but {there} are here; use fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
+        )

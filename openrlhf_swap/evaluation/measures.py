@@ -1,0 +1,252 @@
+"""Measures of an evaluation's samples, per benchmark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import comb
+from pathlib import Path
+from statistics import fmean, multimode
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from openrlhf_swap.data.benchmarks import BENCHMARKS
+from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
+from openrlhf_swap.rewards import grade_answer
+from openrlhf_swap.rewards.answers import strip_answer
+
+Floats = NDArray[np.float64]
+Values = dict[str, float]
+RESAMPLES = 10_000
+
+
+@dataclass
+class Measures:
+    """Measures of one benchmark's samples.
+
+    `problems` has P rows, in order: `problem`, its text (its id where a folder lacks the file of
+    its problems), `accuracy`, the share of its correct samples, and `tokens`, their mean. `forced`
+    has `accuracy` at each `budget` of thought above 0 (`eval forced`).
+    """
+
+    problems: pd.DataFrame
+    values: Values  # named measures of all samples
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
+    forced: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+
+Evaluation = dict[str, Measures]
+
+
+def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
+    """Measures of evaluations, by folder name, or by path where two folders share a name."""
+    names = [folder.name for folder in folders]
+    evaluations = {}
+    for folder in folders:
+        unique = names.count(folder.name) == 1
+        evaluations[folder.name if unique else str(folder)] = measure_evaluation(folder)
+    return evaluations
+
+
+def measure_evaluation(folder: Path) -> Evaluation:
+    """Measures of every benchmark in an evaluation's folder: the known ones first, in their order.
+
+    Raises DataError if there is no graded sample.
+    """
+    found = {files.benchmark: files for files in graded_benchmarks(folder)}
+    names = [name for name in BENCHMARKS if name in found]
+    names += [name for name in found if name not in BENCHMARKS]
+    return {name: measure_benchmark(found[name]) for name in names}
+
+
+def measure_benchmark(files: SampleFiles) -> Measures:
+    """Measures of one benchmark; of its samples only the numbers are kept in memory."""
+    rows = [{**sample, **grade, "text": None} for sample, grade in files.graded()]
+    samples = pd.DataFrame(rows)
+    by_problem = samples.groupby("id", sort=False)
+    problems = by_problem.agg(
+        accuracy=("correct", "mean"),
+        tokens=("tokens", "mean"),
+    )
+    problems = problems.reset_index(names="problem")
+    asked = files.problems()
+    texts = [asked.get(key, {}).get("problem", key) for key in problems["problem"]]
+    problems["problem"] = texts
+    forced = read_forced(files)
+    values = {
+        **accuracies(samples, problems),
+        **lengths(samples, problems),
+        **shares_by_status(samples),
+        **area(forced),
+    }
+    values = {measure: float(value) for measure, value in values.items()}
+    return Measures(problems, values, samples, forced)
+
+
+def accuracies(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
+    """Accuracy with its interval, pass@k and maj@k.
+
+    k is `samples`, the fewest samples that a problem has. `score` is the mean of a verifier's
+    scores, where some lie between 0 and 1.
+    """
+    by_problem = samples.groupby("id", sort=False)
+    k = int(by_problem.size().min())
+    passed = []
+    majorities = []
+    for _, group in by_problem:
+        passed.append(pass_at_k(int(group["correct"].sum()), len(group), k))
+        voters = group.sort_values("sample")[:k]
+        majorities.append(majority_is_correct(count_votes(voters), list(voters["correct"])))
+    low, high = bootstrap_interval(problems["accuracy"].to_numpy())
+    values = {
+        "problems": len(problems),
+        "samples": k,
+        "accuracy": problems["accuracy"].mean(),
+        "accuracy_low": low,
+        "accuracy_high": high,
+        "pass@k": fmean(passed),
+        "maj@k": fmean(majorities),
+    }
+    if "score" in samples:
+        values["score"] = samples["score"].fillna(samples["correct"].astype(float)).mean()
+    return values
+
+
+def lengths(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
+    """Tokens of responses and of their parts, and the shares of responses that do not end."""
+    tokens = samples["tokens"]
+    thinking = samples["thinking_tokens"]
+    correct = samples["correct"]
+    mean = problems["tokens"].mean()
+    return {
+        "tokens": mean,
+        "tokens_median": tokens.median(),
+        "tokens_correct": tokens[correct].mean(),
+        "tokens_wrong": tokens[~correct].mean(),
+        "tokens_thinking": thinking.mean(),
+        "tokens_answer": (tokens - thinking).mean(),
+        "truncated": samples["truncated"].mean(),
+        "unclosed": (thinking == tokens).mean(),
+        "accuracy_per_1k_tokens": problems["accuracy"].mean() / (mean / 1000),
+    }
+
+
+def shares_by_status(samples: pd.DataFrame) -> Values:
+    """The share of the samples with each status of the grader but `ok`."""
+    shares = samples["status"].value_counts(normalize=True).drop("ok", errors="ignore")
+    return {f"grader_{status}": share for status, share in shares.sort_index().items()}
+
+
+def read_forced(files: SampleFiles) -> pd.DataFrame:
+    """The accuracies that `eval forced` wrote.
+
+    A budget of 0 is left out: it has no place on a logarithmic axis.
+    """
+    forced = pd.DataFrame(files.rows("forced"), columns=["budget", "accuracy"])
+    return forced[forced["budget"] > 0]
+
+
+def area(forced: pd.DataFrame) -> Values:
+    """The area under the accuracy curve over budgets of thought, and their range.
+
+    There is none, {}, for less than two budgets.
+    """
+    budgets = forced["budget"]
+    if budgets.nunique() < 2:
+        return {}
+    under = area_under(budgets.tolist(), forced["accuracy"].tolist())
+    return {
+        "area": under,
+        "budget_least": budgets.min(),
+        "budget_most": budgets.max(),
+    }
+
+
+def count_votes(group: pd.DataFrame) -> list[str | None]:
+    """The vote of each sample of a problem: answers that the grader finds equal have the same.
+
+    The grader found all right answers equal. Wrong answers are compared where they could outnumber
+    the right ones together; everywhere else by text alone, because nothing depends on it.
+    """
+    votes = [None if pd.isna(answer) else strip_answer(answer) for answer in group["answer"]]
+    graded = list(zip(votes, group["correct"], strict=True))
+    right = next((vote for vote, correct in graded if correct and vote), None)
+    votes = [right if correct and vote else vote for vote, correct in graded]
+    wrong = [vote for vote in votes if vote and vote != right]
+    if right is None or len(wrong) < votes.count(right):
+        return votes
+    first_equal: dict[str | None, str] = {}
+    for vote in dict.fromkeys(wrong):
+        kinds = dict.fromkeys(first_equal.values())
+        equal = (kind for kind in kinds if grade_answer(f"\\boxed{{{vote}}}", kind).correct)
+        first_equal[vote] = next(equal, vote)
+    return [first_equal.get(vote, vote) for vote in votes]
+
+
+def pass_at_k(
+    correct: int,
+    samples: int,
+    k: int,
+) -> float:
+    """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k).
+
+    Raises ValueError for k > n.
+    """
+    if not 1 <= k <= samples:
+        raise ValueError(f"k is {k}; use 1 to {samples}, the number of samples")
+    return 1.0 - comb(samples - correct, k) / comb(samples, k)
+
+
+def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+    """1 if the most frequent answer is correct, else 0; in a tie, the share that is correct.
+
+    Answers are compared as they are given, see `count_votes`. A missing answer (None) has no vote.
+    """
+    winners = multimode(answer for answer in answers if answer is not None)
+    if not winners:
+        return 0.0
+    right = {answer for answer, good in zip(answers, correct, strict=True) if good}
+    return fmean(answer in right for answer in winners)
+
+
+def bootstrap_interval(
+    values: Floats,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of (P,) values, at a confidence level.
+
+    Problems are drawn with replacement, so their counts are multinomial.
+    """
+    problems = len(values)
+    chances = np.full(problems, 1 / problems)
+    counts = np.random.default_rng(seed).multinomial(
+        problems,
+        chances,
+        size=RESAMPLES,
+    )
+    tail = (1 - level) / 2
+    low, high = np.quantile(counts @ values / problems, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def area_under(budgets: Sequence[int], accuracies: Sequence[float]) -> float:
+    """Mean height of an accuracy curve over budgets on a logarithmic axis.
+
+    The axis runs from the smallest budget to the largest, and the curve is a straight line between
+    two budgets. It needs at least two different budgets above 0.
+    """
+    points = np.array(sorted(zip(budgets, accuracies, strict=True)), dtype=float)
+    x, y = np.log(points[:, 0]), points[:, 1]
+    middles = (y[1:] + y[:-1]) / 2
+    return float(np.diff(x) @ middles / (x[-1] - x[0]))
+
+
+def paired_difference(
+    first: Floats,
+    second: Floats,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """Mean of second - first over the same problems, and its 95% interval."""
+    difference = second - first
+    return float(difference.mean()), *bootstrap_interval(difference, seed=seed)

@@ -1,0 +1,220 @@
+"""The page's data, and the HTML around it."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
+from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
+from openrlhf_swap.files import Row
+from openrlhf_swap.objectives.registry import coefficients
+from openrlhf_swap.score import turns_of
+
+FOLDER = Path(__file__).parent
+TEMPLATE = FOLDER / "page.html"
+SCRIPT = FOLDER / "page.js"
+# Title of each chart of a training run -> the metric of each of its lines.
+CHARTS = {
+    "tokens per rollout": {
+        "all": "length/mean",
+        "target": "length/target",
+    },
+    "accuracy of rollouts": {"accuracy": "swap/accuracy"},
+}
+# A step's number on the page -> the field of a scored trace that has it for each step.
+NUMBERS = {
+    "gain": "gains",
+    "change": "local_gains",
+    "penalty": "penalties",
+}
+DECIMALS = 4
+Formulas = dict[str, Tree]
+
+
+def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
+    """Add `penalties`, the nats that each step pays, to each row.
+
+    The group of a row are the file's responses to its problem. A step pays P w_k, and with
+    `step_price` weights also its share K w_k mu of the price. Each step has None if the response's
+    log-probabilities are not finite, or if its step ends do not fit its length.
+    """
+    numbers = coefficients(config)
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.get("benchmark", ""), row["problem"]].append(row)
+    for group in groups.values():
+        traces = [_trace(row) for row in group]
+        signals = step_signals(StepBatch.from_traces([traces]), numbers)
+        paid = signals.penalties
+        if numbers.price_by_weights:
+            paid = paid + signals.charges * (signals.deviation.nan_to_num() + numbers.eps)
+        for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
+            count = len(row["gains"])
+            # Nothing is scored where all responses are incorrect: these steps pay 0.
+            known = (penalties + [0.0] * count)[:count]
+            row["penalties"] = known if trace.step_ends else [None] * count
+
+
+def _trace(row: Row) -> StepTrace:
+    """A response for the arithmetic of training; without steps if they cannot be used."""
+    correct = bool(row.get("correct"))
+    scores = row["answer_logprobs"]
+    ends = row["step_ends"]
+    if ends[-1] < row["length"] and all(map(math.isfinite, scores)):
+        return StepTrace(row["length"], correct, scores, ends)
+    return StepTrace(row["length"], correct)
+
+
+def complete(row: Row) -> Row:
+    """A scored trace of any origin in one form.
+
+    A row of an evaluation has tokens and `correct`, a row of a run's table a prompt and a reward.
+    """
+    reward = row.get("reward")
+    return {
+        "tokens_left": [],
+        **row,
+        "problem": str(row.get("problem", row.get("prompt"))),
+        "response": "".join(turn["action"] for turn in turns_of(row)) or row["response"],
+        "length": row.get("tokens", row.get("length", row["step_ends"][-1] + 1)),
+        "correct": row.get("correct", None if reward is None else reward > 0),
+    }
+
+
+def page_data(
+    files: Sequence[Path],
+    config: SwapConfig,
+    limit: int,
+) -> dict[str, Any]:
+    """Column names, at most `limit` problems with each column's responses, and their formulas.
+
+    Each of `files`, or of folders of evaluations, is a column. `config` has the settings of the
+    penalties. Raises DataError for a column without scored traces.
+    """
+    problems: dict[tuple[str, str], list[list[Row]]] = {}
+    for column, file in enumerate(files):
+        rows = [complete(row) for row in read_scored(file)]
+        add_penalties(rows, config)
+        for row in rows:
+            benchmark = row.get("benchmark", row.get("dataset", ""))
+            columns = problems.setdefault((str(benchmark), row["problem"]), [[] for _ in files])
+            columns[column].append(row)
+    fullest = sorted(problems, key=lambda key: -sum(map(bool, problems[key])))
+    formulas: Formulas = {}
+    return {
+        "title": "Where the length went",
+        "names": [label_of(file) for file in files],
+        "problems": [_problem(*key, problems[key], formulas) for key in fullest[:limit]],
+        "formulas": formulas,
+    }
+
+
+def charts(metrics: Path) -> list[dict[str, Any]]:
+    """A training run's curves, from its metrics.jsonl; DataError if it holds no steps."""
+    rows = read_steps(metrics)
+    run = metrics.absolute().parent.name
+    drawn = []
+    for title, keys in CHARTS.items():
+        lines = {}
+        for name, key in keys.items():
+            values = [row.get(key) for row in rows]
+            # There is a target only in steps with a correct response, and for some objectives.
+            if any(value is not None for value in values):
+                lines[name] = values
+        steps = [row["step"] for row in rows]
+        drawn.append({"title": f"{run}: {title}", "steps": steps, "lines": lines})
+    return drawn
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """The page: template, script and data in one file.
+
+    `data` is what `page_data` returns, optionally with a `summary` to show above it: `notes`
+    (texts), `tables` (`header` and `rows` of texts) and `charts`.
+    """
+    known = json.loads(json.dumps(data), parse_constant=lambda _: None)  # JSON itself has no NaN
+    # Without "<", no text can end the script element that holds it, or open a comment in it.
+    text = json.dumps(known, ensure_ascii=False).replace("<", "\\u003c")
+    script = SCRIPT.read_text(encoding="utf-8")
+    page = TEMPLATE.read_text(encoding="utf-8").replace("__SCRIPT__", script)
+    return page.replace("__DATA__", text)
+
+
+def _problem(
+    benchmark: str,
+    problem: str,
+    columns: Sequence[Sequence[Row]],
+    formulas: Formulas,
+) -> Row:
+    """A problem as the page shows it.
+
+    Texts are split at formulas, whose trees are added to `formulas`.
+    """
+    (answer, *_) = [str(row["answer"]) for rows in columns for row in rows]
+    # Data sets omit the delimiters.
+    if "\\" in answer and "$" not in answer and to_tree(answer, False):
+        answer = f"${answer}$"
+    return {
+        "benchmark": benchmark,
+        "text": split_formulas(problem, formulas),
+        "answer": split_formulas(answer, formulas),
+        "columns": [[_response(row, formulas) for row in rows] for rows in columns],
+    }
+
+
+def _response(row: Row, formulas: Formulas) -> Row:
+    """A response as the page shows it."""
+    texts = row["steps"]
+    ends = row["step_ends"]
+    starts = [-1, *ends[:-1]]
+    observations = _observations(row, formulas)
+    steps = []
+    for number, (text, place) in enumerate(zip(texts, accumulate(map(len, texts)), strict=True)):
+        start = starts[number]
+        end = ends[number]
+        step = {
+            "text": split_formulas(text, formulas),
+            "tokens": None if start is None or end is None else end - start,
+            **observations.get(place, {}),
+        }
+        for name, field in NUMBERS.items():
+            step[name] = _rounded(row[field][number])
+        steps.append(step)
+    rest = row["response"][sum(map(len, texts)) :]
+    return {
+        "correct": row.get("correct"),
+        "tokens": row["length"],
+        "curve": list(map(_rounded, row["answer_logprobs"])),
+        "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
+        "steps": steps,
+        "rest": split_formulas(rest, formulas),
+    }
+
+
+def _observations(row: Row, formulas: Formulas) -> dict[int, Row]:
+    """Where a turn ends in the text -> its number and the observation that follows the step there.
+
+    Nothing follows a turn whose observation is empty, as after the last one.
+    """
+    found = {}
+    end = 0
+    for number, turn in enumerate(turns_of(row), start=1):
+        end += len(turn["action"])
+        if turn["observation"]:
+            observation = split_formulas(turn["observation"], formulas)
+            found[end] = {
+                "turn": number,
+                "observation": observation,
+            }
+    return found
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, DECIMALS)

@@ -1,0 +1,287 @@
+r"""Tables of evaluations.
+
+    openrlhf-swap eval report outputs/eval/base outputs/eval/swap --format markdown --paper 1.5B
+
+Accuracy is pass@1: the share of correct samples per problem, averaged over problems, with a 95%
+bootstrap interval over problems. With several evaluations, also prints the difference of each pair
+with paired-bootstrap intervals.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import chain, combinations
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd
+from tabulate import tabulate
+
+from openrlhf_swap.command import Parser
+from openrlhf_swap.data.benchmarks import title_of
+from openrlhf_swap.evaluation.measures import (
+    Evaluation,
+    Measures,
+    measure_evaluations,
+    paired_difference,
+)
+from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, read_settings
+from openrlhf_swap.runs.provenance import shown
+
+PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
+PAPER_TITLE = "accuracy % / tokens as reported in the paper, and their averages; not measured here"
+# The title of a column -> its cell, filled with a benchmark's measures.
+COLUMNS = {
+    "pass@1 %": "{accuracy}",
+    "95%": "{accuracy_low}-{accuracy_high}",
+    "tokens": "{tokens}",
+    "median": "{tokens_median}",
+    "correct": "{tokens_correct}",
+    "wrong": "{tokens_wrong}",
+    "thinking": "{tokens_thinking}",
+    "answer": "{tokens_answer}",
+    "cut off %": "{truncated}",
+    "acc./1k": "{accuracy_per_1k_tokens}",
+    "pass@k %": "{pass@k} (k={samples})",
+    "maj@k %": "{maj@k}",
+}
+# Of evaluations with budgets of thought, outside of which an area says nothing.
+AREA = {"area %": "{area} ({budget_least}-{budget_most})"}
+COUNTS = (
+    "tokens",
+    "budget",
+    "problems",
+    "samples",
+)  # measures that are no shares
+DIFFERENCE = [
+    "difference",
+    "benchmark",
+    "problems",
+    "pass@1, points (95%)",
+    "tokens (95%)",
+]
+# A format -> tabulate's name for it.
+FORMATS = {
+    "terminal": "plain",
+    "markdown": "github",
+    "latex": "latex_booktabs",
+    "csv": "",
+}
+Cells = list[list[str]]
+Runs = Mapping[str, Evaluation]
+
+
+def main(argv: list[str]) -> None:
+    """Print the tables."""
+    parser = Parser("openrlhf-swap eval report", __doc__)
+    parser.add_argument(
+        "folders",
+        type=Path,
+        nargs="+",
+        help="folders of evaluations; the baseline first",
+    )
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="terminal",
+    )
+    parser.add_argument(
+        "--paper",
+        choices=["1.5B", "7B"],
+        help="also print the paper's numbers, marked as such",
+    )
+    args = parser.parse_args(argv)
+    runs = measure_evaluations(args.folders)
+    for warning in settings_that_differ(args.folders):
+        print(f"warning: {warning}", file=sys.stderr)
+    tables = [evaluation_table(runs, args.format)]
+    if args.format != "csv":
+        tables += difference_tables(runs, args.format)
+    if args.paper:
+        tables.append(paper_table(args.paper, args.format))
+    print("\n\n".join(tables))
+
+
+def settings_that_differ(folders: Sequence[Path]) -> list[str]:
+    """One line for each setting that differs, apart from those of the model and the seed."""
+    runs = {folder: read_settings(folder) for folder in folders}
+    warnings = []
+    for name in SETTINGS:
+        if name in ("model", "seed", "end_of_thought"):
+            continue
+        values = {folder: settings[name] for folder, settings in runs.items() if settings}
+        if len(set(values.values())) > 1:
+            listed = ", ".join(f"{shown(value)} in {folder}" for folder, value in values.items())
+            warnings.append(f"{flag_of(name)} is {listed}: do not compare them")
+    return warnings
+
+
+def evaluation_table(runs: Runs, style: str) -> str:
+    """A table of evaluations, by name, in one of FORMATS; csv has all measures."""
+    if style != "csv":
+        return _table(*evaluation_cells(runs), style)
+    lines = []
+    for run, benchmarks in runs.items():
+        for name, measured in benchmarks.items():
+            lines.append({"evaluation": run, "benchmark": name, **measured.values})
+    return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
+
+
+def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[list[str], Cells]:
+    """Header and rows of the table; `chosen` are its columns.
+
+    There is one row per evaluation and benchmark, and one for the average over several. An
+    evaluation that lacks a benchmark of the others has no average, which would not be comparable.
+    """
+    names = set(chain.from_iterable(runs.values()))
+    measured = chain.from_iterable(benchmarks.values() for benchmarks in runs.values())
+    has_areas = any("area" in each.values for each in measured)
+    columns = (
+        {
+            **chosen,
+            **AREA,
+        }
+        if has_areas
+        else chosen
+    )
+    rows: Cells = []
+    for run, benchmarks in runs.items():
+        for name, each in benchmarks.items():
+            problems = f"{each.values['problems']:.0f}"
+            rows.append(
+                [
+                    run,
+                    title_of(name),
+                    problems,
+                    *_cells(each.values, columns),
+                ]
+            )
+        if len(names) > 1 and names <= benchmarks.keys():
+            means = {}
+            for key in ("accuracy", "tokens"):
+                means[key] = fmean(each.values[key] for each in benchmarks.values())
+            rows.append(
+                [
+                    run,
+                    "Average",
+                    "",
+                    *_cells(means, columns),
+                ]
+            )
+    return [
+        "evaluation",
+        "benchmark",
+        "problems",
+        *columns,
+    ], rows
+
+
+def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:
+    """The cells of measures: counts without decimals, shares in percent.
+
+    A cell is empty if its measures are missing.
+    """
+    texts = {}
+    for name, value in values.items():
+        texts[name] = f"{value:.0f}" if name.startswith(COUNTS) else f"{100 * value:.1f}"
+    cells = []
+    for cell in columns.values():
+        try:
+            cells.append(cell.format_map(texts))
+        except KeyError:
+            cells.append("")
+    return cells
+
+
+def difference_cells(runs: Runs) -> tuple[list[str], Cells, list[str]]:
+    """Header and rows of each evaluation minus each earlier one, on the problems they share.
+
+    The third value has a note for each pair that shares no problem of a benchmark.
+    """
+    rows, notes = [], []
+    for (earlier, first), (later, second) in combinations(runs.items(), 2):
+        for name in second:
+            if name not in first:
+                continue
+            cells = _difference(first[name], second[name])
+            if cells:
+                rows.append([f"{later} - {earlier}", title_of(name), *cells])
+            else:
+                shared = f"{later} and {earlier} share no problem of the same text"
+                notes.append(f"no difference on {title_of(name)}: {shared}")
+    return DIFFERENCE, rows, notes
+
+
+def difference_tables(runs: Runs, style: str) -> list[str]:
+    """The differences as a table, and the notes."""
+    header, rows, notes = difference_cells(runs)
+    return [_table(header, rows, style), *notes] if rows else notes
+
+
+def _difference(first: Measures, second: Measures) -> list[str]:
+    """Cells of the shared problems and of second minus first in accuracy and tokens.
+
+    Problems are the same if their texts are, apart from white space: the hub and a local copy give
+    a problem different ids. Without a shared problem there are no cells.
+    """
+    before = _by_text(first).drop_duplicates("text", keep="last")
+    pairs = _by_text(second).merge(
+        before,
+        on="text",
+        suffixes=("", "_first"),
+    )
+    if pairs.empty:
+        return []
+    cells = [str(len(pairs))]
+    for name, scale, form in (("accuracy", 100, "+z.1f"), ("tokens", 1, "+z.0f")):
+        earlier, later = pairs[f"{name}_first"].to_numpy(), pairs[name].to_numpy()
+        numbers = [format(scale * value, form) for value in paired_difference(earlier, later)]
+        cells.append("{} ({} to {})".format(*numbers))
+    return cells
+
+
+def _by_text(measured: Measures) -> pd.DataFrame:
+    """The problems, with their texts without white space."""
+    texts = ["".join(problem.split()) for problem in measured.problems["problem"]]
+    return measured.problems.assign(text=texts)
+
+
+def paper_table(model: str, style: str) -> str:
+    """The paper's accuracy and tokens for a model size, and their averages, marked as such."""
+    paper = pd.read_csv(PAPER_ROWS, dtype=str)
+    paper = paper[paper["model"] == model].set_index("method").drop(columns="model")
+    names = list(dict.fromkeys(column.rpartition("_")[0] for column in paper))
+    rows = []
+    for method, cells in paper.iterrows():
+        accuracy = [cells[f"{name}_accuracy"] for name in names]
+        tokens = [cells[f"{name}_tokens"] for name in names]
+        accuracy.append(f"{fmean(map(float, accuracy)):.1f}")
+        tokens.append(f"{fmean(map(float, tokens)):.0f}")
+        pairs = zip(accuracy, tokens, strict=True)
+        rows.append([f"{method} (paper)", *map(" / ".join, pairs)])
+    header = ["method", *map(title_of, names), "Average"]
+    return f"{model}, {PAPER_TITLE}\n\n{_table(header, rows, style)}"
+
+
+def _table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: str,
+) -> str:
+    """A table of text cells; numbers are right-aligned for the terminal."""
+    form = FORMATS[style]
+    if style != "terminal":
+        return tabulate(
+            rows,
+            header,
+            tablefmt=form,
+            stralign=None,
+            disable_numparse=True,
+        )
+    alignment = ["left", "left"] + ["right"] * (len(header) - 2)
+    # As a header, tabulate would make the columns wider than needed; as a row it does not.
+    return tabulate(
+        [header, *rows],
+        tablefmt=form,
+        colalign=alignment,
+        disable_numparse=True,
+    )

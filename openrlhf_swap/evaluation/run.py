@@ -1,0 +1,391 @@
+r"""Evaluate a model on benchmarks.
+
+    openrlhf-swap eval run --model MODEL --benchmarks math500 aime24 --output outputs/eval/base
+
+Writes each sample as it finishes, then grades and prints a table. The same command resumes where it
+stopped. `openrlhf-swap eval report` makes tables of any number of evaluations.
+"""
+
+import dataclasses
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from itertools import islice
+from math import inf
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openrlhf_swap.command import Parser, check_writable, counted
+from openrlhf_swap.config import AUTO, SwapConfig
+from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark
+from openrlhf_swap.data.rows import TRIED, try_grader
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation import samples
+from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
+from openrlhf_swap.evaluation.measures import measure_evaluation
+from openrlhf_swap.evaluation.report import evaluation_table
+from openrlhf_swap.evaluation.samples import SampleFiles, key_of
+from openrlhf_swap.files import Row, appending, drop_unfinished_line, to_line, write_rows
+from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
+from openrlhf_swap.recipes import CONFIG, expand_config
+from openrlhf_swap.rewards import Grade, Grader
+from openrlhf_swap.rewards.answers import SUFFIX, strip_answer
+from openrlhf_swap.rewards.statements import stated_answer, text_after_thought
+from openrlhf_swap.rewards.verifiers import find_verifier
+from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.runs.model_code import check_model_files
+from openrlhf_swap.runs.process import locked, private_ray, quiet_console
+from openrlhf_swap.runs.provenance import made_of
+
+AT_A_TIME = 512  # samples that are graded
+# A number's flag -> the least that it may be.
+LEAST = {
+    "samples": 1,
+    "limit": 1,
+    "max_tokens": 1,
+    "engines": 1,
+    "tensor_parallel_size": 1,
+    "temperature": 0,
+    "top_p": 0,
+}
+Problems = dict[str, list[Problem]]
+
+
+def main(argv: list[str]) -> None:
+    """Generate what is missing, grade it, print the table."""
+    args = parse(expand_config(argv))
+    check_model_files("--model", args.model, args.trust_remote_code)
+    check_writable("--output", args.output)
+    with locked({"--output": args.output}):
+        problems = load_problems(args)
+        args.end_of_thought = end_of_thought(args)
+        origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
+        samples.compare_settings(args, origin)
+        args.output.mkdir(parents=True, exist_ok=True)
+        for name, rows in problems.items():
+            files = SampleFiles(args.output, name)
+            if args.grade_again:
+                # Now, so that a start that is stopped leaves no grades by earlier answers.
+                files.path("grades").unlink(missing_ok=True)
+            write_problems(files, rows, args.limit)
+        samples.write_settings(args, origin, list(problems))
+        with ExitStack() as stack:
+            if args.engines > 1:
+                stack.enter_context(private_ray())
+            if not args.verbose:
+                log = args.output / "evaluate.log"
+                stack.enter_context(quiet_console(log, MARK, "--verbose"))
+            sample_and_grade(args, problems)
+        measured = measure_evaluation(args.output)
+        print(evaluation_table({args.output.name: measured}, "terminal"))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Parse the command line."""
+    parser = Parser("openrlhf-swap eval run", __doc__)
+    parser.add_argument(
+        "--model",
+        required=True,
+        help="hub id, or folder in Hugging Face format",
+    )
+    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md)"
+    parser.add_argument(
+        "--benchmarks",
+        nargs="+",
+        default=list(PAPER_BENCHMARKS),
+        help=f"{known}; the paper's five by default",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="folder for this evaluation",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder with local copies of the benchmarks; the hub by default",
+    )
+    parser.add_argument(
+        "--limit",
+        type=int,
+        help="use only the first LIMIT problems of each benchmark",
+    )
+    add_sampling(parser)
+    parser.add_argument(
+        "--engines",
+        type=int,
+        default=1,
+        help="vLLM engines that share the samples, placed by Ray",
+    )
+    parser.add_argument(
+        "--tensor-parallel-size",
+        type=int,
+        default=1,
+        help="GPUs per engine",
+    )
+    parser.add_argument(
+        CONFIG,
+        metavar="FILE",
+        help="YAML file of these flags, such as a run.yaml; flags here win",
+    )
+    parser.add_argument(
+        "--verbose",
+        action="store_true",
+        help="show library output here, not in evaluate.log",
+    )
+    parser.add_argument(
+        "--grade-again",
+        action="store_true",
+        help="discard the grades and grade the samples again",
+    )
+    return parse_with_settings(parser, samples.OF_TRAINING, argv)
+
+
+def add_sampling(parser: ArgumentParser) -> None:
+    """Add the flags that say how a problem is asked and its responses are sampled."""
+    defaults = {
+        "--samples": (16, "responses per problem"),
+        "--temperature": (0.6, "of the samples"),
+        "--top-p": (0.95, "probability of the tokens that a sample chooses from"),
+        "--max-tokens": (32768, "maximum response length"),
+        "--seed": (0, "every sample's seed is derived from it"),
+        "--suffix": (SUFFIX, "text after each problem, as in training"),
+    }
+    for flag, (default, meaning) in defaults.items():
+        text = f"{meaning} (default: %(default)r)"
+        parser.add_argument(
+            flag,
+            type=type(default),
+            default=default,
+            help=text,
+        )
+    parser.add_argument(
+        "--max-model-len",
+        type=int,
+        help="limit for prompt and response (default: the longest one)",
+    )
+    add_rendering(parser)
+
+
+def end_of_thought(args: Namespace) -> str:
+    """The text that closes a thought.
+
+    It is the given text, or the text that the folder's samples were read by, or the text of the
+    model's chat template. Raises ConfigError for a tokenizer that cannot be read or does not know
+    the text.
+    """
+    before = samples.read_settings(args.output)
+    if before and args.end_of_thought == AUTO:
+        return str(before["end_of_thought"])
+    tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
+    given = SwapConfig(end_of_thought=args.end_of_thought)
+    marks, messages = resolve_thought(given, tokenizer)
+    print(f"{MARK} {messages[0]}")
+    return marks.end_of_thought
+
+
+def load_problems(args: Namespace) -> Problems:
+    """All problems of each benchmark, whatever --limit is, keyed by the name used in its files.
+
+    Raises ConfigError for a number out of range, an unknown benchmark, two benchmarks with the same
+    name, or problems that differ from those of the folder's samples, and DataError for a benchmark
+    that cannot be used.
+    """
+    check_numbers(args)
+    problems = {}
+    for benchmark in args.benchmarks:
+        name = Path(benchmark).stem
+        if name in problems:
+            listed = " ".join(args.benchmarks)
+            raise ConfigError(f"--benchmarks is {listed}; their files need different names")
+        find_verifier(args.grader)
+        problems[name] = load_benchmark(benchmark, args.data, args.grader)
+    for name, rows in problems.items():
+        check_unchanged(args, name, rows)
+        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
+    return problems
+
+
+def check_numbers(args: Namespace) -> None:
+    """Raise ConfigError for a number out of range.
+
+    vLLM would find it after minutes, or nobody would.
+    """
+    for name, least in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value < inf:
+            raise ConfigError(f"{samples.flag_of(name)} is {value}; use at least {least}")
+    if not 0 < args.top_p <= 1:
+        raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
+
+
+def check_unchanged(
+    args: Namespace,
+    name: str,
+    problems: Sequence[Problem],
+) -> None:
+    """Raise ConfigError if a benchmark's samples answer other problems, or were graded otherwise.
+
+    Problems without samples may change, and any number of them may come or go.
+    """
+    files = SampleFiles(args.output, name)
+    sampled = files.sampled_ids()
+    unknown = sampled - {problem.id for problem in problems}
+    if unknown:
+        source = f" in {args.data}" if args.data else ""
+        raise ConfigError(
+            f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but "
+            f"{args.output} holds samples of it; use another --output"
+        )
+    graded = set() if args.grade_again else {row["id"] for row in files.rows("grades")}
+    earlier = files.problems()
+    for problem in problems:
+        if problem.id not in sampled:
+            continue
+        changed = changed_fields(problem, earlier.get(problem.id, {}))
+        about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
+        if changed & {"problem", "instructed"}:
+            raise ConfigError(
+                f"{about} text than its samples in {args.output} answer; use another --output"
+            )
+        regraded = changed & {"answer", "grader", "metadata"}
+        if regraded and problem.id in graded:
+            raise ConfigError(
+                f"{about} {min(regraded)} than {args.output} was graded by; add --grade-again"
+            )
+
+
+def changed_fields(problem: Problem, earlier: Row) -> set[str]:
+    """The fields in which a problem differs from its earlier row; older rows lack some."""
+    now = json.loads(to_line(dataclasses.asdict(problem)))
+    return {field for field, value in earlier.items() if now.get(field, value) != value}
+
+
+def write_problems(
+    files: SampleFiles,
+    problems: Sequence[Problem],
+    limit: int | None,
+) -> None:
+    """Write the first `limit` problems, and those that have samples from an earlier start."""
+    sampled = files.sampled_ids()
+    first = {problem.id for problem in problems[:limit]}
+    kept = [problem for problem in problems if problem.id in first | sampled]
+    write_rows(files.path("problems"), map(dataclasses.asdict, kept))
+
+
+def sample_and_grade(args: Namespace, problems: Problems) -> None:
+    """Generate the missing samples of the first --limit problems, then grade what has no grade."""
+    first = {name: rows[: args.limit] for name, rows in problems.items()}
+    missing = missing_samples(
+        args.output,
+        first,
+        args.samples,
+        args.suffix,
+    )
+    total = sum(map(len, first.values())) * args.samples
+    done = total - len(missing)
+    print(f"{MARK} {done} of {counted(total, 'sample')} already generated", flush=True)
+    if missing:
+        print(f"{MARK} starting vLLM with {args.model}", flush=True)
+        sample(args, missing, total)
+    for name, rows in problems.items():
+        files = SampleFiles(args.output, name)
+        empty = sum(row["tokens"] == 0 for row in files.rows("samples"))
+        if empty:
+            reason = "the problem does not fit the context"
+            print(f"{MARK} {counted(empty, 'sample')} of {name} left empty: {reason}")
+        order = {problem.id: number for number, problem in enumerate(rows)}
+        samples.sort_file(files.path("samples"), order)
+        with closing(Grader(verifier=rows[0].grader)) as grader:
+            grade_file(
+                files,
+                rows,
+                grader,
+                args.end_of_thought,
+            )
+
+
+def missing_samples(
+    folder: Path,
+    problems: Problems,
+    count: int,
+    suffix: str,
+) -> list[SampleRequest]:
+    """The samples still to generate, benchmark by benchmark; `count` to each problem."""
+    requests = []
+    for name, rows in problems.items():
+        files = SampleFiles(folder, name)
+        drop_unfinished_line(files.path("samples"))
+        done = files.keys("samples")
+        for problem in rows:
+            text = samples.asked(vars(problem), suffix)
+            for number in range(count):
+                if (problem.id, number) not in done:
+                    requests.append(SampleRequest(name, problem.id, number, text))
+    return requests
+
+
+def grade_file(
+    files: SampleFiles,
+    problems: Sequence[Problem],
+    grader: Grader,
+    end_of_thought: str,
+) -> None:
+    """Grade the samples of a benchmark that have no grade yet.
+
+    Grades the text after the first `end_of_thought`, or the whole response if there is none. The
+    accuracies at budgets of thought, which lack these samples, are removed.
+    """
+    by_id = {problem.id: problem for problem in problems}
+    ungraded = files.keys("samples") - files.keys("grades")
+    forced = files.path("forced")
+    if ungraded and forced.exists():
+        forced.unlink()
+        remedy = "there are samples to grade; run openrlhf-swap eval forced again"
+        print(f"{MARK} {forced.name} removed: {remedy}")
+    left = (row for row in files.rows("samples") if key_of(row) in ungraded and row["id"] in by_id)
+    description = f"{MARK} grading {files.benchmark}"
+    with (
+        appending(files.path("grades")) as append,
+        tqdm(
+            desc=description,
+            unit="sample",
+            leave=False,
+        ) as bar,
+    ):
+        while part := list(islice(left, AT_A_TIME)):
+            pairs = [(row["text"], by_id[row["id"]].reference) for row in part]
+            grades = grader.grade_many(pairs, end_of_thought)
+            for row, grade in zip(part, grades, strict=True):
+                append(_graded(row, grade, end_of_thought))
+            bar.update(len(part))
+
+
+def _graded(
+    row: Row,
+    grade: Grade,
+    end_of_thought: str,
+) -> Row:
+    """The line of a grade.
+
+    It has the stated answer, which the majority vote counts, and a verifier's own score and reason.
+    """
+    answer = grade.stated
+    if answer is None:
+        text = stated_answer(text_after_thought(row["text"], end_of_thought))
+        answer = None if text is None else strip_answer(text)
+    line = {
+        "id": row["id"],
+        "sample": row["sample"],
+        "correct": grade.correct,
+        "status": grade.status,
+        "answer": answer,
+    }
+    if grade.score != float(grade.correct):
+        line["score"] = grade.score
+    if grade.why:
+        line["why"] = grade.why
+    return line

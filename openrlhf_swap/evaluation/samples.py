@@ -1,0 +1,226 @@
+"""The files of an evaluation: one line per sample, appended as it finishes.
+
+`<benchmark>.samples.jsonl` holds the generated responses, `<benchmark>.grades.jsonl` their grades.
+Both are keyed by (problem id, sample number), so that whatever is missing can be found and added
+later.
+"""
+
+import hashlib
+import json
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
+from openrlhf_swap.rewards.verifiers import Reference
+from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
+
+# Samples are comparable only if these agree; a folder holds samples of one setting.
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "max_tokens",
+    "max_model_len",
+    "seed",
+    "suffix",
+)
+RENDERING = ("chat_template_kwargs", "system_prompt")
+SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
+# Flags that are called as in training.
+OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
+GRADES = ".grades.jsonl"
+
+
+def rows_path(
+    kind: str,
+    folder: Path,
+    benchmark: str,
+) -> Path:
+    """The file of a benchmark's rows of a kind, see `SampleFiles`."""
+    return folder / f"{benchmark}.{kind}.jsonl"
+
+
+def key_of(row: Row) -> tuple[str, int]:
+    """(problem id, sample number)."""
+    return row["id"], row["sample"]
+
+
+@dataclass(frozen=True)
+class SampleFiles:
+    """The files of one benchmark in an evaluation's folder."""
+
+    folder: Path
+    benchmark: str
+
+    def path(self, kind: str) -> Path:
+        """The file of the `problems`, `samples`, `grades`, or `forced` accuracies."""
+        return rows_path(kind, self.folder, self.benchmark)
+
+    def rows(self, kind: str) -> Iterator[Row]:
+        """The rows of such a file; none if there is no file."""
+        return read_rows(self.path(kind))
+
+    def keys(self, kind: str) -> set[tuple[str, int]]:
+        """The (problem id, sample number) of its rows."""
+        return {key_of(row) for row in self.rows(kind)}
+
+    def sampled_ids(self) -> set[str]:
+        """The ids of the problems that have samples."""
+        return {row["id"] for row in self.rows("samples")}
+
+    def problems(self) -> dict[str, Row]:
+        """The problems, as they were asked, by id."""
+        return {row["id"]: row for row in self.rows("problems")}
+
+    def graded(self) -> Iterator[tuple[Row, Row]]:
+        """The graded samples, each with its grade."""
+        grades = {key_of(row): row for row in self.rows("grades")}
+        for row in self.rows("samples"):
+            grade = grades.get(key_of(row))
+            if grade:
+                yield row, grade
+
+
+def graded_benchmarks(folder: Path) -> list[SampleFiles]:
+    """The files of an evaluation's graded benchmarks, sorted by name.
+
+    Raises DataError if the folder holds no graded sample.
+    """
+    paths = sorted(folder.glob(f"*{GRADES}"))
+    found = [SampleFiles(folder, path.name.removesuffix(GRADES)) for path in paths]
+    if not any(files.keys("grades") for files in found):
+        raise DataError(f"{folder} holds no graded samples; make them with openrlhf-swap eval run")
+    return found
+
+
+def settings_path(folder: Path) -> Path:
+    return folder / "run.json"
+
+
+def flag_of(name: str) -> str:
+    """The flag of a setting."""
+    if name == TEMPLATE_ARGUMENTS.rpartition(".")[2]:
+        return TEMPLATE_ARGUMENTS
+    if name in OF_TRAINING:
+        return f"--swap.{name}"
+    return f"--{name.replace('_', '-')}"
+
+
+def read_settings(folder: Path) -> Row:
+    """The settings that a folder's samples were made with.
+
+    They are {} without samples: a start that failed has bound the folder to nothing.
+    """
+    has_samples = any(True for path in folder.glob("*.samples.jsonl") for _ in read_rows(path))
+    path = settings_path(folder)
+    if not has_samples or not path.exists():
+        return {}
+    settings: Row = json.loads(path.read_text(encoding="utf-8"))
+    return settings
+
+
+def compare_settings(args: Namespace, origin: Row) -> None:
+    """Raise ConfigError for a setting or a model file that differs from the existing samples'."""
+    before = read_settings(args.output)
+    if before:
+        now = _by_flag(vars(args), origin)
+        made = f"the samples in {args.output} were made"
+        refuse_other_settings(
+            now,
+            _by_flag(before, before),
+            made,
+            "use another --output",
+        )
+
+
+def _by_flag(settings: Row, origin: Row) -> Row:
+    """The settings by flag.
+
+    The model stands for all of its files, because its template and tokenizer matter, too.
+    """
+    (model,) = origin["inputs"]["weights"]
+    files = model["files"]
+    digest = hashlib.sha256(to_line(files).encode()).hexdigest() if files else None
+    by_flag: Row = {flag_of(name): settings[name] for name in SETTINGS}
+    by_flag["--model"] = {
+        "name": model["name"],
+        "sha256": digest,
+    }
+    return by_flag
+
+
+def write_settings(
+    args: Namespace,
+    origin: Row,
+    benchmarks: Sequence[str],
+) -> None:
+    """Write `run.json`: the settings, and the provenance of this start."""
+    paths = (rows_path("problems", args.output, name) for name in benchmarks)
+    origin["inputs"]["data"] = [fingerprint(str(path)) for path in paths]
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    if Path(args.model).exists():
+        settings["model"] = str(Path(args.model).absolute())
+    write_text(settings_path(args.output), to_line({**settings, **origin}, indent=2))
+
+
+def asked(problem: Row, suffix: str) -> str:
+    """A problem as it was asked: with the suffix, unless it has an instruction of its own."""
+    return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
+
+
+def sampling(
+    settings: Row,
+    benchmark: str,
+    problem: str,
+    sample: int,
+) -> Row:
+    """The arguments of vLLM's SamplingParams for one sample, with a seed of its own."""
+    arguments = {name: settings[name] for name in ("temperature", "top_p", "max_tokens")}
+    return {
+        **arguments,
+        "seed": seed_of(
+            benchmark,
+            problem,
+            sample,
+            settings["seed"],
+        ),
+    }
+
+
+def seed_of(
+    benchmark: str,
+    problem: str,
+    sample: int,
+    seed: int,
+) -> int:
+    """The sampling seed of one sample; the same in every run, whatever else is sampled."""
+    digest = hashlib.sha256(f"{seed}:{benchmark}:{problem}:{sample}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def reference_of(problem: Row) -> Reference:
+    """The reference that the grader compares a response with."""
+    return Reference(
+        problem["answer"],
+        problem["problem"],
+        problem.get("metadata", {}),
+    )
+
+
+def sort_file(path: Path, order: dict[str, int]) -> None:
+    """Rewrite a file in problem order, so that a resumed evaluation ends like an uninterrupted one.
+
+    If a sample stands there twice, its first line is kept. The file is replaced as a whole.
+    """
+    starts: dict[tuple[int, int], int] = {}
+    with open(path, "rb") as file, replacing(path, "wb") as target:
+        while line := file.readline():
+            row = parse_row(line)
+            place = order[row["id"]], row["sample"]
+            starts.setdefault(place, file.tell() - len(line))
+        for place in sorted(starts):
+            file.seek(starts[place])
+            target.write(file.readline())

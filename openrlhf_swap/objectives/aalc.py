@@ -1,0 +1,42 @@
+"""AALC, after its code (commit f12452d)."""
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.monitored import Monitored
+from openrlhf_swap.objectives.statistics import EPS, moments
+from openrlhf_swap.rollouts.rollout import Batch
+
+
+class AALC(Monitored):
+    """R = c (1 - .1 a) + 1e-6 (1 - min(a^128, min(1, L/long))), a = min(1, accuracy/target).
+
+    In the group. The second term decides in groups that are all correct or all wrong alone.
+    """
+
+    normaliser = "none"
+    state = ("accuracy", "monitored_at")
+    accuracy = 0.0  # of the last measurement
+    target: float = setting(1.0, "accuracy from which the length counts in full", gt=0, le=1)
+    long: int = setting(1024, "tokens from which a response counts as long", ge=1)
+    monitor_samples: int = setting(1, "responses to each", ge=1)
+    monitor_every: int = setting(
+        10, "training steps between two measurements; the first is before step 1", ge=1
+    )
+
+    def observe_monitor(self, batch: Batch) -> None:
+        super().observe_monitor(batch)
+        self.accuracy = batch.correct.double().mean().item()
+
+    def rewards(self, batch: Batch) -> Tensor:
+        reached = min(1.0, self.accuracy / self.target)
+        most = min(1.0, reached**128)
+        shortness = 1 - (batch.lengths.double() / self.long).clamp(max=most)
+        rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
+        # Deviations are as small as the constant that is added to them, and count all the same.
+        mean, variance = moments(rewards, torch.ones_like(batch.correct))
+        return (rewards - mean) / (variance.sqrt() + EPS)
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/aalc_accuracy": self.accuracy}

@@ -1,0 +1,34 @@
+"""ARLCP, after github.com/ZeweiYu1/ARLCP (commit c8ff44f)."""
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.formats import REFLECTION, right_answers
+from openrlhf_swap.objectives.statistics import EPS, leave_one_out, standardise
+from openrlhf_swap.rollouts.rollout import Batch
+
+
+class ARLCP(Objective):
+    """A = N/(N-1) (R - mean), R = c - w sigmoid(z of reflections) - (.2 - w) sigmoid(z of length).
+
+    Both z are taken among the group's correct responses, and are 0 without a spread. w is .05 for
+    up to 40 reflections, .1 for up to 80, else .15.
+    """
+
+    normaliser = "centre"
+    penalty: float = setting(0.2, "most that a correct answer can lose", gt=0, lt=1)
+
+    def correct(self, batch: Batch) -> Tensor:
+        return right_answers(batch, self.config)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        reflections = batch.each_text(lambda text: len(REFLECTION.findall(text)))
+        share = torch.full_like(reflections, 0.75)
+        share[reflections <= 80] = 0.5
+        share[reflections <= 40] = 0.25
+        for_reflections = standardise(reflections, batch.correct, EPS).sigmoid()
+        for_length = standardise(batch.lengths, batch.correct, EPS).sigmoid()
+        lost = self.penalty * (share * for_reflections + (1 - share) * for_length)
+        return leave_one_out(torch.where(self.correct(batch), 1 - lost, 0.0))

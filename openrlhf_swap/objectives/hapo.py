@@ -1,0 +1,41 @@
+"""HAPO, after its code (commit c91ae3b)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.statistics import extremes
+from openrlhf_swap.rollouts.rollout import Batch, prompt_key
+
+
+class HAPO(Objective):
+    """R = c + weight max(-.7, f) correct, c + weight min(0, f) wrong; f = cos(pi/2 L/h).
+
+    h is the problem's shortest correct length so far: without one f is 0, and from 2 h on -1.
+    """
+
+    remembers_batches = True
+    state = ("lengths",)
+    weight: float = setting(1.0, "of the length reward beside the answer's")
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self.lengths: dict[str, float] = {}
+
+    def rewards(self, batch: Batch) -> Tensor:
+        """Uses the lengths known before this batch, then learns from its correct responses."""
+        known = batch.each(lambda rollout: self.lengths.get(prompt_key(rollout.prompt), math.nan))
+        f = torch.cos(math.pi / 2 * (batch.lengths / known).clamp(max=2)).nan_to_num(0.0)
+        length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
+        shortest, _ = extremes(batch.lengths, batch.correct)
+        for group, length in zip(batch.groups, shortest.flatten().tolist(), strict=True):
+            key = prompt_key(group[0].prompt)
+            if not math.isinf(length):
+                self.lengths[key] = min(self.lengths.get(key, length), length)
+        return batch.correct.double() + self.weight * length_reward
+
+    def metrics(self) -> dict[str, float]:
+        return {"swap/hapo_known_problems": float(len(self.lengths))}

@@ -1,0 +1,114 @@
+"""JET, after its code (commit 89cf33e)."""
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Annotated
+
+import torch
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import (
+    Continuation,
+    Objective,
+    SamplingRequest,
+    numbers,
+    split_numbers,
+)
+from openrlhf_swap.objectives.formats import boxed
+from openrlhf_swap.objectives.statistics import extremes
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
+
+STOP = (
+    r"\n\nWait, I have enough information to get the final answer.{end}"
+    r"\n\nTherefore, the final answer is \boxed{"
+)
+_BOX = re.compile(r"\\boxed\{.*?\}")
+Percent = Annotated[int, Field(gt=0, lt=100)]
+
+
+def exit_phrase(phrase: str, end_of_thought: str) -> str:
+    r"""The text of a setting in which {end} is the end of the thought, and \n a newline."""
+    return phrase.replace("\\n", "\n").replace("{end}", end_of_thought)
+
+
+class JET(Objective):
+    """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), L of the batch's correct.
+
+    In the group. One response in six of a group is sampled whole, cut at five places and told to
+    answer there; these five join the group. Every response ends with the end token, also one that
+    the limit cut off.
+    """
+
+    boxes_answers = True
+    continues = "join"
+    shares: Annotated[tuple[Percent, ...], BeforeValidator(split_numbers)] = numbers(
+        "10,30,50,70,90", "where a response is cut, in percent of its characters"
+    )
+    phrase: str = setting(
+        STOP, "what is put after a cut; {end} is the end of the thought, \\n a newline"
+    )
+    answer_tokens: int = setting(50, "most tokens after it", ge=1)
+    length_weight: float = setting(1.2, "w, of the length reward")
+
+    def check(self, args: SimpleNamespace) -> None:
+        size = args.rollout.n_samples_per_prompt
+        each = 1 + len(self.shares)
+        if size % each:
+            raise ConfigError(
+                f"--rollout.n_samples_per_prompt is {size}, but --swap.jet.shares makes {each} "
+                "of a response; use a multiple of it"
+            )
+
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+        return [SamplingRequest(prompt, count // (1 + len(self.shares)), max_new_tokens)]
+
+    def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
+        ids = list(rollout.response_ids)
+        characters = len(reader.text(ids))
+        places = [characters * share // 100 for share in self.shares]
+        kept = tokens_for_each(ids, places, reader)
+        phrase = exit_phrase(self.phrase, self.config.end_of_thought)
+        return [Continuation(end, phrase, self.answer_tokens) for end in kept]
+
+    def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
+        """A response that ends with the end token.
+
+        A whole response that the limit cut off gives up its last token for it, so that it still
+        fits.
+        """
+        ids = list(rollout.response_ids)
+        kept = int(rollout.metadata["kept"])
+        if kept < len(ids):
+            ids = self._cut_after_box(ids, kept, reader)
+        elif rollout.truncated:
+            ids.pop()
+        if ids[-1:] != [reader.end_token]:
+            ids.append(reader.end_token)
+        return replace(rollout, response_ids=ids)
+
+    def _cut_after_box(self, ids: list[int], kept: int, reader: ResponseReader) -> list[int]:
+        """An answer that boxes again ends with the sentence of its last box.
+
+        The phrase opened the first box.
+        """
+        text = reader.text(ids)
+        phrase = exit_phrase(self.phrase, self.config.end_of_thought)
+        start = len(reader.text(ids[:kept])) + len(phrase)
+        boxes = list(_BOX.finditer(text, start))
+        if not boxes:
+            return ids
+        full_stop = text.find(".", boxes[-1].end())
+        if full_stop < 0:
+            return ids
+        return ids[: tokens_for_each(ids, [full_stop + 1], reader)[0]]
+
+    def rewards(self, batch: Batch) -> Tensor:
+        rewards = 0.9 * batch.correct.double() + 0.1 * boxed(batch).double()
+        shortest, longest = extremes(batch.lengths.flatten(), batch.correct.flatten())
+        place = (longest - batch.lengths) / (longest - shortest + 1e-8)
+        length_reward = 0.05 + 0.95 * self.length_weight * place
+        return rewards + torch.where(batch.correct, length_reward, 0.0)

@@ -1,0 +1,106 @@
+"""LASER, LASER-D and LASER-DE, after github.com/hkust-nlp/Laser (commit 78b09dd)."""
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.formats import CORRECT, WRONG, base_scores
+from openrlhf_swap.objectives.monitored import Monitored
+from openrlhf_swap.objectives.statistics import group_mean
+from openrlhf_swap.rollouts.rollout import Batch
+
+EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}
+"""By accuracy: how many of eight responses are expected to be correct."""
+
+
+class Laser(Objective):
+    """R = s + bonus [s = 1 and L <= L_T], in the group; s = 1 right, -.5 wrong, -1 unformatted."""
+
+    boxes_answers = True
+    target_length: int = setting(8192, "L_T, in tokens")
+    bonus: float = setting(0.5, "added to a correct answer within L_T")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        scores = base_scores(batch)
+        earns = (scores == CORRECT) & (batch.lengths <= self.target_length)
+        return scores + self.bonus * earns.double()
+
+
+class LaserD(Monitored):
+    """R = s + bonus [s = 1 and L <= L_A(difficulty)], in the group.
+
+    L_A is estimated on a monitoring set, for groups with an accuracy of at least 2/3, of at least
+    1/3, and below. While it is not known the longest response of the batch stands in for it.
+    """
+
+    boxes_answers = True
+    state = ("targets", "monitored_at")
+    explores = False
+    """Whether a wrong, formatted response above the target earns the bonus, too."""
+    bonus: float = setting(0.5, "added to a correct answer within the target")
+    shortest: int = setting(
+        4096, "shortest target, in tokens (the released code: 1024, 2048 or 4096)", ge=1
+    )
+    longest: int = setting(16384, "longest target, in tokens", ge=1)
+    grid: int = setting(1024, "targets are shortest, shortest + grid, ..., longest", ge=1)
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        if self.shortest > self.longest:
+            raise ConfigError(
+                f"--swap.{self.name}.shortest is {self.shortest}, .longest {self.longest}; "
+                "use shortest <= longest"
+            )
+        self.targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)  # None: not known
+
+    def observe_monitor(self, batch: Batch) -> None:
+        super().observe_monitor(batch)
+        accuracy = group_mean(batch.correct).squeeze(-1)
+        low = accuracy <= 1 / 3
+        high = accuracy > 2 / 3
+        for band, members in {"low": low, "medium": ~(low | high), "high": high}.items():
+            lengths = batch.lengths[members].flatten()
+            self.targets[band] = self._choose(lengths, EXPECTED_RIGHT[band])
+
+    def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
+        """The shortest target within which one correct answer is expected, from (n,) lengths.
+
+        That is int(share of lengths within it * expected_right) >= 1.
+        """
+        if not len(lengths):
+            return None
+        targets = [*range(self.shortest, self.longest, self.grid), self.longest]
+        for target in targets:
+            share = float((lengths <= target).double().mean())
+            if int(share * expected_right) >= 1:
+                return target
+        return None
+
+    def rewards(self, batch: Batch) -> Tensor:
+        scores = base_scores(batch)
+        correct = scores == CORRECT
+        target = self._targets_of(group_mean(correct), int(batch.lengths.max()))
+        earns = correct & (batch.lengths <= target)
+        if self.explores:
+            earns |= (scores == WRONG) & (batch.lengths > target)
+        return scores + self.bonus * earns.double()
+
+    def _targets_of(self, accuracy: Tensor, fallback: int) -> Tensor:
+        """(G, 1) each group's target, by its accuracy."""
+        known = {band: fallback if t is None else t for band, t in self.targets.items()}
+        targets = torch.full_like(accuracy, known["low"])
+        targets[accuracy >= 1 / 3] = known["medium"]
+        targets[accuracy >= 2 / 3] = known["high"]
+        return targets
+
+    def metrics(self) -> dict[str, float]:
+        known = {band: target for band, target in self.targets.items() if target is not None}
+        return {f"swap/{self.name}_target_{band}": float(target) for band, target in known.items()}
+
+
+class LaserDE(LaserD):
+    """As LASER-D; a wrong, formatted response above the target earns the bonus, too."""
+
+    explores = True

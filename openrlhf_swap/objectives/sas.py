@@ -1,0 +1,70 @@
+"""SAS, after its paper and github.com/HanNight/SAS (commit 78b201c)."""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages
+from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans
+from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
+
+
+class SAS(Objective):
+    """A = GRPO(c), but 0 on the least confident steps of correct responses.
+
+    Of wrong responses it is 0 on the most confident ones. A step ends with a token that holds a
+    blank line; its confidence is the mean log-probability of its tokens. Of K steps a correct
+    response loses ceil(share K), a wrong one keeps ceil((1 - share) K). An answer in a thought
+    that never closes is wrong.
+
+    The released code lacks the parentheses of `len(splits)+1 * share`, and so takes all steps of a
+    correct response; this is the paper's reading.
+    """
+
+    outcome_weight = 0.0  # `token_advantages` holds all of it
+    needs_all_groups = False
+    share: float = setting(0.3, "of a response's steps that teach nothing", ge=0, le=1)
+
+    def __init__(self, config: SwapConfig) -> None:
+        super().__init__(config)
+        self._blank: dict[int, bool] = {}  # token -> whether it holds a blank line
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & batch.closed
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch)
+
+        def silenced(g: int, n: int, rollout: Rollout) -> list[Span]:
+            return self._silenced(rollout, bool(correct[g, n]), batch.reader)
+
+        advantages = outcome_advantages(correct.double(), EPS)
+        return advantages.unsqueeze(-1) * fill_spans(batch, 1.0, silenced)
+
+    def _silenced(self, rollout: Rollout, correct: bool, reader: ResponseReader) -> list[Span]:
+        assert rollout.logprobs is not None
+        steps = self.steps(rollout.response_ids, reader)
+        confidence = [rollout.logprobs[start:end].mean().item() for start, end in steps]
+        by_confidence = sorted(range(len(steps)), key=confidence.__getitem__)
+        if correct:
+            lost = by_confidence[: math.ceil(self.share * len(steps))]
+        else:
+            lost = by_confidence[math.ceil((1 - self.share) * len(steps)) :]
+        return [(*steps[number], 0.0) for number in lost]
+
+    def steps(self, ids: Sequence[int], reader: ResponseReader) -> list[tuple[int, int]]:
+        """The first token of each step of a thought, and the one after its last.
+
+        The end token of an open thought belongs to no step. A thought that ends with a blank line
+        has no empty step after it; the authors count one.
+        """
+        closed = reader.thought_length(ids)
+        thought = ids[:-1] if closed is None else ids[:closed]
+        for token in set(thought) - self._blank.keys():
+            self._blank[token] = "\n\n" in reader.text([token])
+        ends = [place for place, token in enumerate(thought, 1) if self._blank[token]]
+        return list(pairwise(sorted({0, *ends, len(thought)})))

@@ -1,0 +1,45 @@
+"""SmartThinker, after github.com/SJTU-RTEAS/SmartThinker (commit e64d877)."""
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.statistics import EPS, extremes, group_mean, moments
+from openrlhf_swap.rollouts.rollout import Batch
+
+
+class SmartThinker(Objective):
+    """R = c - alpha e, in the group; e = max(0, L - L*) of correct answers, 0 of wrong ones.
+
+    alpha = (1 - p)/(largest e - mean e), so that no correct answer falls below a wrong one. It is
+    0 unless the group has both.
+    """
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = batch.correct
+        excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0)
+        excess = torch.where(correct, excess, 0.0)
+        accuracy = group_mean(correct)
+        alpha = (1 - accuracy) / (excess.amax(-1, keepdim=True) - group_mean(excess) + EPS)
+        mixed = (accuracy > 0) & (accuracy < 1)
+        return correct.double() - torch.where(mixed, alpha, 0.0) * excess
+
+
+def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
+    """(G, 1) L*, where accuracy should peak, from (G, N) lengths and verdicts.
+
+    Two Gaussians, one of all lengths and one of the correct ones, have their largest ratio there.
+    """
+    everyone = torch.ones_like(correct)
+    shortest, longest = extremes(lengths, everyone)
+    mean, variance = moments(lengths, everyone, unbiased=False)
+    correct_mean, correct_variance = moments(lengths, correct, unbiased=False)
+
+    peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
+    best = peak.maximum(shortest).minimum(longest)
+    best = torch.where(correct_variance > variance, shortest, best)
+    alike = correct_variance == variance
+    best = torch.where(alike & (correct_mean < mean), longest, best)
+    best = torch.where(alike & (correct_mean >= mean), shortest, best)
+    best = torch.where(correct.all(-1, keepdim=True), shortest, best)
+    return torch.where(correct.any(-1, keepdim=True), best, longest)

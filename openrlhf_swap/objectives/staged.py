@@ -1,0 +1,37 @@
+"""Objectives that go through stages in one run."""
+
+from types import SimpleNamespace
+from typing import ClassVar
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.base import Numbers, Objective
+
+
+class Staged(Objective):
+    """Has a stage, from 0 on, that `sampling` sets: rewards belong to the stage of the sampling."""
+
+    state: ClassVar[tuple[str, ...]] = ("stage",)
+    limits: Numbers = setting(
+        "",
+        "token limit of each stage, of which the last one holds on; empty: the run's; such as "
+        "8192,16384,24576",
+        "use token limits such as 8192,16384,24576",
+        validate_default=True,
+    )
+    stage = 0
+
+    def check(self, args: SimpleNamespace) -> None:
+        longest = max(self.limits, default=0)
+        limit = args.rollout.max_new_tokens
+        if longest > limit:
+            raise ConfigError(
+                f"--swap.{self.name}.limits has {longest}, but --rollout.max_new_tokens is "
+                f"{limit}; raise that, or lower the limit"
+            )
+
+    def limit(self, max_new_tokens: int) -> int:
+        """Tokens that a response may have in this stage; without limits, as many as in the run."""
+        if not self.limits:
+            return max_new_tokens
+        return self.limits[min(self.stage, len(self.limits) - 1)]

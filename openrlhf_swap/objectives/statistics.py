@@ -1,0 +1,85 @@
+"""Statistics that objectives share.
+
+Shapes: G groups, N responses a group. Statistics are float64. `mask` is bool and tells which
+values count.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
+
+EPS = 1e-6  # a deviation below it is float noise
+
+
+def moments(values: Tensor, mask: Tensor, unbiased: bool = True) -> tuple[Tensor, Tensor]:
+    """(..., 1) mean and variance over the last axis where `mask`; NaN and 0 if nothing counts."""
+    count = mask.sum(-1, keepdim=True)
+    mean = torch.where(mask, values.double(), 0.0).sum(-1, keepdim=True) / count
+    squares = torch.where(mask, (values - mean).square(), 0.0).sum(-1, keepdim=True)
+    return mean, squares / (count - int(unbiased)).clamp(min=1)
+
+
+def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
+    """(value - mean)/(deviation + eps) over the last axis, of the values where `mask`.
+
+    0 where `mask` is False, and where the deviation is at most eps times the larger of 1 and
+    |mean|: that is float noise.
+    """
+    mean, variance = moments(values, mask, unbiased)
+    deviation = variance.sqrt()
+    spreads = deviation > eps * mean.abs().clamp(min=1)
+    return torch.where(mask & spreads, (values - mean) / (deviation + eps), 0.0)
+
+
+def extremes(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(..., 1) smallest and largest where `mask`; infinity and -infinity where nothing counts."""
+    smallest = torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
+    largest = torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
+    return smallest, largest
+
+
+def group_mean(values: Tensor) -> Tensor:
+    """(G, 1) float64 mean of each group; of `correct` it is the group's accuracy."""
+    return values.double().mean(-1, keepdim=True)
+
+
+def whitened(values: Tensor, lengths: Tensor) -> Tensor:
+    """(G, N) (value - mean)/deviation over the tokens of the batch; 0 without a spread.
+
+    A response of L tokens counts L times. The deviation is unbiased.
+    """
+    tokens = lengths.sum()
+    mean = (lengths * values).sum() / tokens
+    variance = (lengths * (values - mean).square()).sum() / (tokens - 1).clamp(min=1)
+    if variance < EPS**2:
+        return torch.zeros_like(values)
+    return (values - mean) / (variance + 1e-8).sqrt()
+
+
+def leave_one_out(rewards: Tensor) -> Tensor:
+    """N/(N-1) R of a group of N: less their mean, it is R less the mean of the other responses."""
+    size = rewards.shape[-1]
+    return rewards * (size / max(1, size - 1))
+
+
+Span = tuple[int, int, float]
+"""The first token, the one after the last, and the value of each of them."""
+
+
+def fill_spans(
+    batch: Batch,
+    default: Tensor | float,
+    spans_of: Callable[[int, int, Rollout], Iterable[Span]],
+) -> Tensor:
+    """(G, N, A) float64, the values of the spans of response n of group g, else the default."""
+    shape = (*batch.lengths.shape, int(batch.lengths.max()))
+    values = torch.zeros(shape, dtype=torch.float64) + default
+    for g, group in enumerate(batch.groups):
+        for n, rollout in enumerate(group):
+            for start, end, value in spans_of(g, n, rollout):
+                values[g, n, start:end] = value
+    return values

@@ -1,0 +1,63 @@
+"""Thinkless, after its code (commit aa225d2)."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.config import setting
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.statistics import group_mean
+from openrlhf_swap.rollouts.families import opens_thought
+from openrlhf_swap.rollouts.rollout import Batch
+
+
+class Thinkless(Objective):
+    """A = R - mean; R = 1 short and correct, .5 correct after a thought, -1 otherwise.
+
+    An unclosed thought and a response without a mark are wrong. The loss is .001 times the mean
+    over first tokens, which choose, plus the mean over the others.
+    """
+
+    normaliser = "centre"
+    outcome_weight = 0.0
+    short: str = setting("<short>", "first token of a short answer")
+    think: str = setting("<think>", "first token of a thought")
+    think_reward: float = setting(
+        0.5, "of a correct answer after a thought; raise it if it thinks too little"
+    )
+    choice_weight: float = setting(0.001, "of the first token in the loss", ge=0)
+
+    def check_prompts(self, prompts: Iterable[str]) -> None:
+        if any(opens_thought(prompt, self.think) for prompt in prompts):
+            raise DataError(
+                f"--swap.thinkless.think is {self.think!r}, with which the chat template ends a "
+                "prompt, so that nothing is left to choose: use a policy that was taught both "
+                "marks, and its template"
+            )
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & (batch.closed | self._starts_with(batch, self.short))
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch)
+        rewards = torch.full(correct.shape, -1.0, dtype=torch.float64)
+        rewards[correct & self._starts_with(batch, self.think)] = self.think_reward
+        rewards[correct & self._starts_with(batch, self.short)] = 1.0
+        return rewards
+
+    def _starts_with(self, batch: Batch, mark: str) -> Tensor:
+        text = batch.reader.text
+        return batch.each(lambda rollout: text(rollout.response_ids[:1]) == mark).bool()
+
+    def token_advantages(self, batch: Batch) -> Tensor:
+        """The whole advantage, so scaled that a mean over all tokens is the sum of both means."""
+        rewards = self.rewards(batch)
+        advantages = (rewards - group_mean(rewards)).unsqueeze(-1)
+        responses = rewards.numel()
+        tokens = int(batch.lengths.sum())
+        longest = int(batch.lengths.max())
+        scale = torch.full((longest,), tokens / max(1, tokens - responses), dtype=torch.float64)
+        scale[0] = self.choice_weight * tokens / responses
+        return advantages * scale

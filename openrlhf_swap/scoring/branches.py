@@ -1,0 +1,204 @@
+"""Branches: tokens that run beside the rows of a forward, each branch with a part of one response.
+
+A branch repeats some tokens of its response and continues with ids of its own. It sees its response
+up to a column, and itself. Columns count the tokens of all rows as if the rows were laid end to end:
+
+    row      x x x s1 s1 s2 s2 s3 s3          columns 0 .. 8
+    answer             s1 a  a                 sees columns 0 .. 3, repeats column 4, then the answer
+    hidden                   s2 s2 s3 s3 a a   sees columns 0 .. 2: step s1 is hidden from the rest
+
+Positions are those of the response: they continue from the first token that the branch repeats.
+
+Shapes: n tokens of branches, m of their tokens (or of the rows') that are predicted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+MAX_MASK = 2**24  # elements of a call's attention mask: 32 MiB in bfloat16
+# On a GPU one call for all branches costs less than several, though most of its attention scores
+# are masked. A CPU would pay for those, so there a call has few branches, and keys up to the
+# longest of their prefixes.
+MAX_MASK_ON_CPU = 2**17
+MIN_QUERIES = 64  # in a call of a branch that needs several
+_IDLE = -1  # the branch of tokens that only fill a row
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch; its last token only stands here to be predicted, and does not run.
+
+    Attributes:
+        first: the column of its response's first token.
+        end: the column before which it sees its response.
+        copied: the columns whose tokens it repeats.
+        given: token ids that follow.
+        scored: for each group of predicted tokens, their places among the branch's tokens, from 1.
+    """
+
+    first: int
+    end: int
+    copied: range
+    given: Sequence[int]
+    scored: Sequence[Sequence[int]]
+
+    @property
+    def position(self) -> int:
+        """The position id of its first token."""
+        return self.copied.start - self.first
+
+    @property
+    def length(self) -> int:
+        """The number of tokens that run."""
+        return len(self.copied) + len(self.given) - 1
+
+    def sees_from(self, window: int | None) -> int:
+        """The first column that any of its tokens sees, with attention to so many tokens."""
+        if window is None:
+            return self.first
+        return min(self.end, max(self.first, self.copied.start - window + 1))
+
+
+class Layout:
+    """Where branches stand, one (n,) int64 tensor for each property of their tokens.
+
+    `position` is a token's position id and `branch` the number of its branch; the branch sees
+    columns `first` to `end`. `sizes` are the numbers of tokens in each scored group, in order.
+    """
+
+    def __init__(self, branches: Sequence[Branch], rows: int, device: torch.device) -> None:
+        """Put branches one after the other, and fill up to a multiple of `rows`."""
+        lengths = [branch.length for branch in branches]
+        idle = -sum(lengths) % rows
+        self.branches = branches
+        self.starts = list(accumulate(lengths, initial=0))[:-1]
+        self.tokens = sum(lengths) + idle
+        self.sizes = [len(group) for branch in branches for group in branch.scored]
+
+        number = torch.arange(len(branches)).repeat_interleave(torch.tensor(lengths))
+        offset = torch.arange(len(number)) - torch.tensor(self.starts)[number]
+        columns = [
+            offset + torch.tensor([branch.position for branch in branches])[number],
+            number,
+            torch.tensor([branch.first for branch in branches])[number],
+            torch.tensor([branch.end for branch in branches])[number],
+            _sources(branches),
+            _given_ids(branches),
+        ]
+        fill = (0, _IDLE, 0, 0, 0, 0)
+        padded = [
+            torch.cat([column, torch.full((idle,), value)])
+            for column, value in zip(columns, fill, strict=True)
+        ]
+        # Sent to the device once, so that no layer waits for them.
+        table = torch.stack(padded).to(device, non_blocking=True)
+        self.position, self.branch, self.first, self.end, self._source, self._given = table
+        self.predicting, self._targets = _predictions(branches, self.starts, device)
+
+    def ids(self, row_ids: Tensor) -> Tensor:
+        """(n,) the tokens' ids, from the (columns,) ids of the rows."""
+        return torch.where(self._source < 0, self._given, row_ids[self._source.clamp(min=0)])
+
+    def targets(self, row_ids: Tensor) -> Tensor:
+        """(m,) the ids that the tokens `predicting` predict, from the (columns,) ids of the rows."""
+        source, given = self._targets
+        return torch.where(source < 0, given, row_ids[source.clamp(min=0)])
+
+    def means(self, log_probs: Tensor) -> Tensor:
+        """(groups,) the mean of each scored group, on the CPU, from (m,) values of predictions."""
+        sizes = torch.tensor(self.sizes)
+        means: Tensor = torch.segment_reduce(log_probs.cpu(), "mean", lengths=sizes)
+        return means
+
+
+def _sources(branches: Sequence[Branch]) -> Tensor:
+    """(n,) the column that each running token repeats; -1 for given ids."""
+    columns: list[int] = []
+    for branch in branches:
+        columns += [*branch.copied, *[-1] * len(branch.given)][:-1]
+    return torch.tensor(columns)
+
+
+def _given_ids(branches: Sequence[Branch]) -> Tensor:
+    """(n,) the given id of each running token; 0 for those that repeat a column."""
+    ids: list[int] = []
+    for branch in branches:
+        ids += [*[0] * len(branch.copied), *branch.given][:-1]
+    return torch.tensor(ids)
+
+
+def _predictions(
+    branches: Sequence[Branch],
+    starts: Sequence[int],
+    device: torch.device,
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """(m,) tokens that predict; and the (m,) columns, or -1, and (m,) given ids that they predict."""
+    predicting: list[int] = []
+    columns: list[int] = []
+    ids: list[int] = []
+    for branch, start in zip(branches, starts, strict=True):
+        copied = len(branch.copied)
+        for place in (place for group in branch.scored for place in group):
+            repeats = place < copied
+            predicting.append(start + place - 1)
+            columns.append(branch.copied[place] if repeats else -1)
+            ids.append(0 if repeats else branch.given[place - copied])
+    table = torch.tensor([predicting, columns, ids]).to(device, non_blocking=True)
+    return table[0], (table[1], table[2])
+
+
+@dataclass(frozen=True)
+class Call:
+    """Tokens of branches that are attended together, and the keys that any of them sees."""
+
+    branches: Sequence[Branch]
+    queries: slice  # among the n tokens
+    own: slice  # the keys among the n tokens
+
+    def columns(self, window: int | None) -> slice:
+        """The keys among the columns of the rows."""
+        start = min(branch.sees_from(window) for branch in self.branches)
+        return slice(start, max(start, *(branch.end for branch in self.branches)))
+
+
+def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
+    """Cut the tokens into calls whose masks are small.
+
+    A call has as many consecutive branches as fit, and a branch that does not fit has several calls,
+    each with the keys up to its own last token.
+    """
+    most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
+    calls: list[Call] = []
+    group: list[Branch] = []
+    begin = 0
+    stops = [*layout.starts[1:], layout.tokens]
+    for branch, start, stop in zip(layout.branches, layout.starts, stops, strict=True):
+        together = [*group, branch]
+        if group and _mask_size(together, stop - begin) > most:
+            calls += _calls_of(group, begin, start, most)
+            together = [branch]
+            begin = start
+        group = together
+    return calls + _calls_of(group, begin, stops[-1], most)
+
+
+def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
+    seen = max(branch.end for branch in branches) - min(branch.first for branch in branches)
+    return tokens * (seen + tokens)
+
+
+def _calls_of(branches: Sequence[Branch], start: int, stop: int, most: int) -> list[Call]:
+    """One call for several branches, or as many as one long branch needs."""
+    if len(branches) > 1:
+        return [Call(branches, slice(start, stop), slice(start, stop))]
+    keys = max(1, branches[0].end - branches[0].first + stop - start)
+    step = max(MIN_QUERIES, most // keys)
+    calls = []
+    for begin in range(start, stop, step):
+        end = min(stop, begin + step)
+        calls.append(Call(branches, slice(begin, end), slice(start, end)))
+    return calls

@@ -1,0 +1,62 @@
+"""From rollouts to requests of signals, and back."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, SIGNALS, Signal
+from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+
+
+@dataclass(frozen=True)
+class WantedSignals:
+    """The signals that an objective, or a user, wants of responses.
+
+    `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
+    reference answer. `splits_observations` is as in `ScoreRequest`.
+    """
+
+    names: tuple[str, ...]
+    branch: Callable[[str], AnswerBranch]
+    splits_observations: bool = False
+
+    def of(self, rollout: Rollout) -> tuple[str, ...]:
+        """The names of the signals that a response has; its steps need not be known."""
+        return tuple(
+            name for name in self.names if rollout.correct or not SIGNALS[name].only_correct
+        )
+
+    def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
+        """The request for a response in that row of a batch, padded on the right; None if nothing
+        is wanted of it.
+        """
+        names = self.of(rollout)
+        if not rollout.step_ends:
+            names = tuple(name for name in names if not SIGNALS[name].only_correct)
+        if not names:
+            return None
+        scored = ANSWER_LOGPROBS.name in names or NEED.name in names
+        return ScoreRequest(
+            row=row,
+            prefix_ends=rollout.prefix_ends,
+            branch=self.branch(rollout.answer) if scored else None,
+            signals=names,
+            generated_ends=rollout.generated_ends if rollout.observations else (),
+            splits_observations=self.splits_observations,
+        )
+
+
+def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreRequest]:
+    """The requests that want a signal."""
+    return [request for request in requests if signal.name in request.signals]
+
+
+def by_request(
+    requests: Sequence[ScoreRequest],
+    found: Mapping[str, Iterable[Tensor]],
+) -> list[dict[str, Tensor]]:
+    """The signals of each request, from what was found by name for the requests that want it."""
+    values = {name: iter(tensors) for name, tensors in found.items()}
+    return [{name: next(values[name]) for name in request.signals} for request in requests]
