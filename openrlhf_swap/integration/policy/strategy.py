@@ -144,10 +144,10 @@ def _let_torchs_adam_sleep(optimizer: Any) -> None:
     A checkpoint also holds the moments' places in main memory, and torch loads these onto the GPU:
     after a resume they go.
     """
-    adam = optimizer.optimizer
     offload_states = optimizer.offload_states
 
     def offload(*args: Any, **kwargs: Any) -> None:
+        adam = optimizer.optimizer
         for state in adam.state.values():
             places = [name for name in state if name.endswith(_BUFFER)]
             for name in places:
