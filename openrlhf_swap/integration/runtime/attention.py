@@ -10,6 +10,8 @@ response has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
 Shapes: T tokens of a row, H heads, H_kv of keys.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import math
 import sys
@@ -106,6 +108,11 @@ class Bounds(NamedTuple):
     places: list[int]
     on_device: Tensor  # (responses + 1,) int32, the same
 
+    @classmethod
+    def at(cls, places: list[int], device: torch.device) -> Bounds:
+        on_host = torch.tensor(places, dtype=torch.int32)
+        return cls(places, on_host.to(device, non_blocking=True))
+
     @property
     def longest(self) -> int:
         return max(stop - start for start, stop in pairwise(self.places))
@@ -134,9 +141,7 @@ def bounds_or_mask(
     first = token.new_zeros(1)
     sees_the_one_before = mask_function(first, first, token, token - 1)
     starts = (~sees_the_one_before).cpu().nonzero().flatten() + 1
-    places = [0, *starts.tolist(), q_length]
-    on_device = torch.tensor(places, dtype=torch.int32).to(token.device, non_blocking=True)
-    return Bounds(places, on_device)
+    return Bounds.at([0, *starts.tolist(), q_length], token.device)
 
 
 def attend(
@@ -203,9 +208,10 @@ def _window_mask(
 
 def takes_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether torch's kernels for rows of several responses serve these heads on this device."""
-    is_narrow = max(query.shape[-1], value.shape[-1]) <= WIDEST
+    if not is_on_gpu(query) or _width(query, value) > WIDEST:
+        return False
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_on_gpu(query) and is_narrow and is_half and kernels_work(query.device)
+    return is_half and kernels_work(query.device)
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
@@ -224,8 +230,7 @@ def attend_by_kernels(
 
     Zeros, which change no score, fill heads up to a width that the kernels take.
     """
-    widest = max(query.shape[-1], value.shape[-1])
-    width = ALIGNED * math.ceil(widest / ALIGNED)
+    width = ALIGNED * math.ceil(_width(query, value) / ALIGNED)
     q, k, v = (_widened(part[0].transpose(0, 1), width) for part in (query, key, value))
     output = varlen_attn(
         q.to(value.dtype),
@@ -241,6 +246,10 @@ def attend_by_kernels(
     )
     assert isinstance(output, Tensor)  # a tuple where more was asked for
     return output[None, ..., : value.shape[-1]]
+
+
+def _width(query: Tensor, value: Tensor) -> int:
+    return max(query.shape[-1], value.shape[-1])
 
 
 def _widened(part: Tensor, width: int) -> Tensor:
@@ -270,8 +279,7 @@ def kernels_work(device: torch.device) -> bool:
 def _error_of_kernels(device: torch.device) -> float:
     """The largest relative error of the kernels' output and gradients, for two short responses."""
     generator = torch.Generator(device).manual_seed(0)
-    places = [0, 5, 40]
-    bounds = Bounds(places, torch.tensor(places, dtype=torch.int32, device=device))
+    bounds = Bounds.at([0, 5, 40], device)
 
     def random(heads: int) -> Tensor:
         shape = (1, heads, 40, 64)
@@ -285,11 +293,13 @@ def _error_of_kernels(device: torch.device) -> float:
     layer = SimpleNamespace(num_key_value_groups=2)
     with torch.enable_grad():
         by_kernels = attend_by_kernels(query, key, value, bounds, None, None)
-        by_sdpa = _one_by_one(layer, heads, places, None, {})
+        by_sdpa = _one_by_one(layer, heads, bounds.places, None, {})
         ours = _with_gradients(by_kernels, heads)
         theirs = _with_gradients(by_sdpa, heads)
-    errors = [(a - b).norm() / b.norm() for a, b in zip(ours, theirs, strict=True)]
-    return float(max(errors))
+    errors = []
+    for found, expected in zip(ours, theirs, strict=True):
+        errors.append(float((found - expected).norm() / expected.norm()))
+    return max(errors)
 
 
 def _with_gradients(output: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
