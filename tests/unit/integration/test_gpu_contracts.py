@@ -3,7 +3,6 @@ word.
 """
 
 import inspect
-import math
 import os
 from importlib import import_module
 from importlib.util import find_spec
@@ -162,64 +161,6 @@ def test_engines_sleep_wake_and_take_weights_in_order(
         ("sleep", {}),
         ("wake_up", weights),
         ("broadcast_to_vllm", {}),
-    ]
-
-
-# Adam
-
-
-@pytest.mark.parametrize(("kind", "torchs"), [("AdamW", True), ("Muon", False), (None, False)])
-def test_adam_is_torchs_and_other_optimizers_stay(monkeypatch, kind, torchs):
-    from openrlhf_swap.integration.policy import strategy
-
-    monkeypatch.setattr(
-        strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args)
-    )
-    made = {"optimizer": {"type": kind, "params": {"lr": 1e-6}}} if kind else {}
-    monkeypatch.setattr(strategy._StockStrategy, "get_ds_train_config", lambda self, *_, **__: made)
-    ds, model = (
-        SimpleNamespace(attn_implementation=attention.FLASH),
-        SimpleNamespace(model_name_or_path=str(POLICY)),
-    )
-    ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, model=model))
-    assert ours.args.ds.attn_implementation == (
-        "flash_attention_2" if attention.is_installed() else "swap_rows"
-    )
-    config = ours.get_ds_train_config()
-    if torchs:
-        assert config["optimizer"]["params"] == {"lr": 1e-6, "torch_adam": True, "fused": True}
-        assert config["zero_force_ds_cpu_optimizer"] is False
-    else:
-        assert config == made and "zero_force_ds_cpu_optimizer" not in config
-
-
-@pytest.mark.parametrize(
-    ("place", "limits", "latest"),
-    [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})],
-)
-def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits, latest):
-    """`PolicyCheckpoints` does it after a complete one; those of the supervised training are
-    OpenRLHF's.
-    """
-    from openrlhf_swap.integration.policy import strategy
-
-    saved = []
-    monkeypatch.setattr(
-        strategy._StockStrategy, "__init__", lambda self, args: setattr(self, "args", args)
-    )
-    monkeypatch.setattr(
-        strategy._StockStrategy,
-        "save_ckpt",
-        lambda self, *words, **more: saved.append((words, more)),
-    )
-    ds, model = (
-        SimpleNamespace(attn_implementation="eager"),
-        SimpleNamespace(model_name_or_path=str(POLICY)),
-    )
-    ours = strategy.SwapStrategy(SimpleNamespace(ds=ds, **{place: model}))
-    ours.save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
-    assert saved == [
-        (("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest})
     ]
 
 
