@@ -32,8 +32,7 @@ from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
-from openrlhf_swap.scoring.answer import score_per_prefix
-from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.answer import ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.states import read_states
 
 pytestmark = pytest.mark.slow

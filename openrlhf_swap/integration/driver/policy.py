@@ -210,7 +210,7 @@ class Policy:
             [experience_row(rollout, context) for rollout in rollouts]
         )
         requests = self._requests(micro_batches, rollouts, objective)
-        asked = {}
+        asked: dict[str, list[Any]] = {}
         if objective.signals:
             asked = {"requests": requests, "signals": [objective.signals] * len(requests)}
         asking = AskingGroup(self._actors, asked)
@@ -315,7 +315,9 @@ class Policy:
         )
         requests = []
         for batch in micro_batches:
-            members = [wanted.request(row, rollouts[index]) for row, index in enumerate(batch.index)]
+            members = [
+                wanted.request(row, rollouts[index]) for row, index in enumerate(batch.index)
+            ]
             requests.append([request for request in members if request is not None])
         return requests
 
