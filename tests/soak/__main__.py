@@ -71,7 +71,8 @@ def soak(args, append):
         ended = calm.start(None, None, partial(record, "calm"))
         if ended["status"]:
             sys.exit(
-                f"error: the calm run ended with status {ended['status']}: {ended['errors']}; see {calm.log}"
+                f"error: the calm run ended with status {ended['status']}: {ended['errors']}; "
+                f"see {calm.log}"
             )
         begun += clock() - start
         record("calm", "calm", **ended)

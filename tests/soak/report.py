@@ -108,7 +108,8 @@ def report(events, settings):
     minutes = max([row["at"] for row in soak], default=0) / 60
     flags = " ".join(f"--{name} {value}" for name, value in settings.items())
     outcome = (
-        "Each step has the calm run's metrics bit for bit, except times, memory and `swap/grader_slow`, which are of "
+        "Each step has the calm run's metrics bit for bit, except times, memory and "
+        "`swap/grader_slow`, which are of "
         "the clock; each finished round has its policy and its tables of rollouts, byte by byte."
     )
     if wrong:
@@ -116,17 +117,23 @@ def report(events, settings):
         outcome = f"There {count}, listed below."
     summary = (
         f"`bash scripts/soak.sh {flags} --output DIR`: a calm run of {calm['steps']} steps took "
-        f"{calm['seconds'] / 60:.0f} minutes; then {len(struck)} faults struck {len(attempts)} starts within "
-        f"{minutes:.0f} minutes. {len(rounds)} rounds of {settings['steps']} steps were finished, and "
+        f"{calm['seconds'] / 60:.0f} minutes; then {len(struck)} faults struck {len(attempts)} "
+        "starts within "
+        f"{minutes:.0f} minutes. {len(rounds)} rounds of {settings['steps']} steps were "
+        "finished, and "
         f"{sum(row['steps'] for row in attempts)} steps compared, with those that were done again. "
         f"{outcome} All that a command had started was "
-        f"gone at most {max(gone, default=0):.1f} s after its end. A start took {median(first or [0]):.0f} s to its "
+        f"gone at most {max(gone, default=0):.1f} s after its end. A start took "
+        f"{median(first or [0]):.0f} s to its "
         f"first new step (median; at most {max(first, default=0)})."
     )
     memory = (
-        "Memory of the processes in MiB (proportional set size): means of the quarters of the calm run, and what it "
-        "grew by in an hour in its second half, by least squares; the same of all that time together; and from the "
-        f"first to the last quarter of single starts of at least {FEWEST} samples. Actors without a title, which Ray "
+        "Memory of the processes in MiB (proportional set size): means of the quarters of the "
+        "calm run, and what it "
+        "grew by in an hour in its second half, by least squares; the same of all that time "
+        "together; and from the "
+        f"first to the last quarter of single starts of at least {FEWEST} samples. Actors "
+        "without a title, which Ray "
         "does not always set, are left out."
     )
     lines = [
