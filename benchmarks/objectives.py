@@ -25,9 +25,7 @@ NOT_ALONE = {
 
 
 def is_plain(objective: Objective) -> bool:
-    """Whether an objective asks the policy for no more than log-probabilities, and samples nothing
-    else.
-    """
+    """Whether an objective asks for log-probabilities alone, and samples nothing else."""
     return (
         not (objective.scores_steps or objective.reads_states)
         and objective.continues == "no"
@@ -66,7 +64,8 @@ def main() -> None:
                 seconds = seconds_of(driver, args.responses, args.tokens, close_id)
                 best[name] = min(best[name], seconds)
     print(
-        f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}"
+        f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of "
+        f"{args.rounds}"
     )
     for name, seconds in sorted(best.items(), key=lambda item: item[1]):
         print(f"{name:16} {seconds:.3f}  {seconds / best['grpo']:.2f} of grpo")

@@ -37,3 +37,20 @@ ENDED |= {"by_us": False, "left_over": [], "struck": ["kill"], "round": 1}
 )
 def test_what_is_a_defect(changes, found):
     assert report.defects([{**ENDED, **changes}]) == found
+
+
+def test_the_report_by_hand():
+    """Memory grows by a MiB every ten seconds, 360 an hour."""
+    calm = {**ENDED, "phase": "calm", "event": "calm", "status": 0, "struck": [], "errors": []}
+    calm |= {"steps": 2, "seconds": 9, "gone_after": 1.0, "first_step_after": 5}
+    fault = {"phase": "soak", "event": "fault", "at": 8.0, "kind": "kill", "struck": ["engine"]}
+    memory = [
+        {"phase": phase, "event": "memory", "at": 10.0 * n, "working": True, "pss": {"engine": n}}
+        for phase in ("calm", "soak")
+        for n in range(8)
+    ]
+    events = [calm, *memory, fault, {**calm, "phase": "soak", "event": "attempt"}]
+    text = report.report(events, {"minutes": "120", "steps": 80})
+    assert text.startswith("`bash scripts/soak.sh --minutes 120 --steps 80 --output DIR`: a calm")
+    assert report.ALIKE in text and list(report.fault_rows(events)) == [["kill", 1, "engine"]]
+    assert list(report.memory_rows(events)) == [["engine", "4", "4", "360", "360"]]
