@@ -1,4 +1,4 @@
-"""What the policy sends to vLLM, in how many calls; tests/stack/test_families.py has vLLM itself."""
+"""What the policy sends to vLLM, in how many calls: tests/stack/test_families.py has vLLM."""
 
 from types import SimpleNamespace
 

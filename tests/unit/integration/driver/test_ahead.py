@@ -48,7 +48,8 @@ def test_so_many_batches_wait_and_their_age_is_counted(make, size):
     for number, batch in enumerate(running.batches({}), 1):
         assert batch.objective_step == number and batch.metrics["timing/sampled_ahead"] >= 0
         ages.append(batch.metrics["swap/batch_age"])
-        until(lambda most=min(8, number + size): len(drawn) > most - 1)
+        expected = min(8, number + size)
+        until(lambda: len(drawn) >= expected)  # noqa: B023 - it is called at once
         assert len(drawn) <= number + size
         with running.replacing_weights():
             pass
@@ -133,7 +134,12 @@ def test_a_thread_that_waits_ends_with_its_engines(make, monkeypatch):
     monkeypatch.setattr(ahead, "ray", SimpleNamespace(kill=lambda engine: ended.set()))
     running, _ = make(groups_of)
     batches = running.batches({})
-    waiting = threading.Thread(target=lambda: pytest.raises(RunError, next, batches))
+
+    def wait():
+        with pytest.raises(RunError):
+            next(batches)
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
     until(lambda: running._thread)
     running.stop()

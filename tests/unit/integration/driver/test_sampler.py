@@ -75,8 +75,9 @@ class Loader(list):
 
     def __iter__(self):
         begun, self.first = getattr(self, "first", 0), 0
-        for self.place in range(begun + 1, len(self) + 1):
-            yield self[self.place - 1]
+        for number in range(begun, len(self)):
+            self.place = number + 1
+            yield self[number]
 
 
 def loader_of(prompts):
