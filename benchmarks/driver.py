@@ -3,7 +3,7 @@
     python -m benchmarks.driver --responses 2048 --tokens 6000 [--json FILE]
 
 Synthetic responses, one per micro-batch, go through what the loop does between sampling and update;
-instead of the actors there is a function that returns made-up log-probabilities and answer scores immediately.
+instead of the actors there is a function that returns made-up log-probabilities and answer scores.
 OpenRLHF's loop is timed on some of the responses and scaled up; on these its advantages have to be
 equal to ours. Also counted: the bytes of a response on its ways between driver, engines and actors.
 """
@@ -27,11 +27,11 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
-from openrlhf_swap.integration.driver.policy import (
-    Policy,
+from openrlhf_swap.integration.driver.experience_maker import (
     RemoteExperienceMaker,
     SwapExperienceMaker,
 )
+from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.objectives.registry import build

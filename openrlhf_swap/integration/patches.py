@@ -1,8 +1,7 @@
-"""The names, modules and variables that this project replaces in other packages: the tables, and
-what applies them.
+"""The tables of what this project replaces in other packages, and the functions that apply them.
 
-A method of one object is replaced where the object is, by `packages.versions.replace`, which checks
-versions, too.
+A method of one object is replaced where the object is, by `packages.versions.replace`, which also
+checks the version.
 """
 
 import importlib
@@ -31,8 +30,8 @@ ENGINE_STARTS = "rollout actor, while its engine starts"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 
-# Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a
-# dot. They are written for the version of the name's package in `VERSIONS`.
+# Dotted name -> its replacement, which stands below `openrlhf_swap.integration` if it begins with a
+# dot. A replacement is written for the version in `VERSIONS` of the package that the name is from.
 NAMES: dict[str, dict[str, str]] = {
     ENGINES_ARE_MADE: {
         # `driver.run` computes it: OpenRLHF's function has no other place for arguments of ours.
@@ -77,11 +76,13 @@ VARIABLES: dict[str, dict[str, str]] = {
         "TOKENIZERS_PARALLELISM": "false",  # no warnings about forks
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # `num_gpus=0` hides no device
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # another process would repeat all imports, on fewer cores
+        # Another process would repeat all imports, on fewer cores.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # Spinning threads take cores from the processes they wait for: two then take longer for
         # products than one.
         "OMP_WAIT_POLICY": "PASSIVE",
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # it keeps 1,024 programs for products of other sizes: 290 MiB
+        # oneDNN would keep 1,024 programs for products of other sizes: 290 MiB.
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     },
     TRAINS: {
         "RAY_process_group_cleanup_enabled": "true"
@@ -89,37 +90,36 @@ VARIABLES: dict[str, dict[str, str]] = {
     TRAINS_ALONE: {
         # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-        "RAY_task_events_report_interval_ms": "0",  # a record of every call would take 0.2 MiB more at each step
+        # A record of every call would take 0.2 MiB more at each step.
+        "RAY_task_events_report_interval_ms": "0",
     },
 }
 
 
 def check_versions() -> None:
-    """Raise CompatibilityError for other versions than the replacements', and for memory that
-    cannot be shared.
-    """
+    """Raise CompatibilityError for other versions than `VERSIONS`, and for unshareable memory."""
     for package in versions.VERSIONS:
         versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        settings = (value := os.environ.get(name, "")).lower().replace(" ", "")
-        if "expandable_segments:true" in settings:
+        value = os.environ.get(name, "")
+        if "expandable_segments:true" in value.lower().replace(" ", ""):
             raise CompatibilityError(
-                f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over CUDA IPC: unset "
-                "expandable_segments"
+                f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over "
+                "CUDA IPC: unset expandable_segments"
             )
 
 
 def undecorated(actor_class: Any) -> Any:
-    """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
+    """Return the plain class under a `@ray.remote` class, which cannot be subclassed itself."""
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
-    """Put the names for `where` in force until what is returned is closed, as a `with` block does.
+    """Put the names for `where` in force until the returned stack is closed.
 
-    A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has
-    the replacements of targets that depend on the run. Raises CompatibilityError when a package has
-    another version than they are written for.
+    A class that takes the place of a Ray actor becomes a Ray actor with the same options.
+    `computed` has the replacements that depend on the run. Raises CompatibilityError when a package
+    has another version than the replacements are written for.
     """
     with ExitStack() as restoring:
         for target, replacement in NAMES.get(where, {}).items():
@@ -131,9 +131,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 
 
 def install(where: str) -> None:
-    """Put the variables and names for `where` in force for good, as `installed` does; variables
-    that are set stay.
-    """
+    """Put the variables and names for `where` in force for good; variables that are set stay."""
     for name, value in VARIABLES.get(where, {}).items():
         os.environ.setdefault(name, value)
     installed(where)

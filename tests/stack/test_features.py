@@ -4,6 +4,7 @@ not happen.
 
 import copy
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 
@@ -156,7 +157,6 @@ FEATURES = {
     "packing": PACKED,
     "dynamic_batch": {**PACKED, **DYNAMIC},  # OpenRLHF packs them in any case
     "two_actors": {"actor.num_gpus_per_node": 2},
-    "four_actors": {"actor.num_gpus_per_node": 4},
 }
 
 
@@ -201,16 +201,55 @@ def test_a_feature_does_not_change_the_update(
         assert exported.dtype == torch.bfloat16
 
 
-def test_lora_trains_its_adapters(
-    ray_session, arguments, tokenizer, half_wrong, experiences, plain
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 16 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        yield None  # only root can mount it
+        return
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_lora_trains_its_adapters_and_a_checkpoint_that_does_not_fit_leaves_the_one_before(
+    ray_session, arguments, tokenizer, half_wrong, experiences, plain, small_disk
 ):
-    with running_actors(
-        changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})
-    ) as actors:
+    changes = {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2}
+    if small_disk:
+        changes["ckpt.path"] = str(small_disk)
+    with running_actors(changed(arguments, changes)) as actors:
         assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
         update = run_update(actors, experiences)
-    assert update.gradient_norm > 0
-    assert update.moved.abs().mean() > 0.01
+        assert update.gradient_norm > 0
+        assert update.moved.abs().mean() > 0.01
+        if small_disk:
+            assert_the_checkpoint_before_stays(actors[0], small_disk)
+
+
+def assert_the_checkpoint_before_stays(group, disk):
+    def save(tag):
+        states = {"global_step": 1}
+        saving = group.async_run_method("save_checkpoint", tag=tag, client_states=states)
+        ray.get(saving, timeout=300)
+
+    save("global_step1")
+    room = shutil.disk_usage(disk).free
+    assert checkpoints.newest(disk) == "global_step1"
+    filler = disk / "filler"
+    filler.write_bytes(b"0" * (room - 2**20))
+    with pytest.raises(ray.exceptions.RayTaskError) as caught:
+        save("global_step2")
+    message = str(caught.value.cause)
+    start = f"checkpoint global_step2 cannot be written to --ckpt.path {disk} ("
+    assert message.startswith(start)
+    assert message.endswith("start again with --ckpt.load_enable to resume from global_step1")
+    assert checkpoints.newest(disk) == "global_step1"
+    assert checkpoints.recover(disk)[0] == "global_step1"  # deletes the half of the other one
+    left = [folder.name for folder in (disk / "_actor").glob("global_step*")]
+    assert left == ["global_step1"]
 
 
 def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, arguments):
@@ -229,46 +268,3 @@ def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, argum
     said = describe_death(caught.value, arguments, "above")
     reason = "RuntimeError: no memory for the cache. The output before it is above; "
     assert said.startswith(f"Engine could not start: {reason}")
-
-
-def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(
-    ray_session, arguments, experiences, tmp_path
-):
-    small = tmp_path / "small"
-    small.mkdir()
-    with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
-        group, _ = actors
-        run_update(actors, experiences)  # fills the optimizer
-
-        def save(tag):
-            ray.get(
-                group.async_run_method(
-                    "save_checkpoint", tag=tag, client_states={"global_step": 1}
-                ),
-                timeout=300,
-            )
-
-        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)]
-        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-            pytest.skip("only root can mount the small disk")
-        try:
-            save("global_step1")  # 12 MB
-            assert checkpoints.newest(small) == "global_step1"
-            with pytest.raises(ray.exceptions.RayTaskError) as caught:
-                save("global_step2")
-            message = str(caught.value.cause)
-            assert message.startswith(
-                f"checkpoint global_step2 cannot be written to --ckpt.path {small} ("
-            )
-            assert message.endswith(
-                "start again with --ckpt.load_enable to resume from global_step1"
-            )
-            assert checkpoints.newest(small) == "global_step1"
-            assert (
-                checkpoints.recover(small)[0] == "global_step1"
-            )  # deletes the half of the other one
-            assert [folder.name for folder in (small / "_actor").glob("global_step*")] == [
-                "global_step1"
-            ]
-        finally:
-            subprocess.run(["umount", "-l", str(small)], check=True)

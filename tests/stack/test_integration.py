@@ -224,17 +224,9 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
     assert scored >= GROUPS
 
 
-VARIANTS = {
-    "eager_attention": {"ds.attn_implementation": "eager"},
-    "per_prefix": {"swap_run": RunConfig(scoring="per_prefix")},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_markers_do_not_depend_on_how_the_policy_runs(
-    name, actor_group, arguments, tokenizer, responses
-):
-    with running_actors(changed(arguments, VARIANTS[name])) as actors:
+def test_markers_do_not_depend_on_how_the_policy_runs(actor_group, arguments, tokenizer, responses):
+    other = {"ds.attn_implementation": "eager", "swap_run": RunConfig(scoring="per_prefix")}
+    with running_actors(changed(arguments, other)) as actors:
         found = learn_from(actors, tokenizer, responses, make_config())
     plain = learn_from(actor_group, tokenizer, responses, make_config())
     for rollout, reference, (_, logprobs), (_, expected_logprobs) in zip(

@@ -11,7 +11,7 @@ from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.runs.guards import Guards
 from support.actors import changed
-from support.objectives import READER
+from support.objectives import CharacterReader
 
 WIDTH = 6  # numbers of a state
 
@@ -20,6 +20,20 @@ def run_args(arguments, folder, **changes):
     """The arguments of a run that writes into `folder`, some of them changed; `run` are ours."""
     run = arguments.swap_run.replaced(output_dir=str(folder), **changes.pop("run", {}))
     return changed(arguments, {"swap_run": run, **changes})
+
+
+class StepReader(CharacterReader):
+    """Cuts a response after every 64 characters of its thought."""
+
+    def step_ends(self, response_ids, turn_starts=()):
+        length = self.reasoning_length(response_ids)
+        return [*range(63, length - 1, 64), length - 1]
+
+    def step_texts(self, response_ids, step_ends):
+        return ["" for _ in step_ends]
+
+
+READER = StepReader()
 
 
 class Actors:
@@ -31,12 +45,13 @@ class Actors:
     def __init__(self):
         self.saved = []
         self.checkpoint = None
-        self.updates = []  # the advantages of each
+        self.updates = []  # the rewards and advantages of each
         self.status = {"swap/skipped_updates": 0}
 
     def async_run_method_batch(self, method_name, action_mask=None, experience=None, **asked):
         if method_name == "append":
-            self.updates.append([each.advantages for each in experience])
+            parts = [(each.info["reward"], each.advantages.flatten()) for each in experience]
+            self.updates.append([torch.cat(part) for part in parts])
             return []
         zeros = [torch.zeros(mask.shape) for mask in action_mask]
         if "requests" not in asked:

@@ -52,8 +52,9 @@ class Ahead:
                 if not isinstance(batch, SampledBatch):
                     return
 
-        self._thread = Thread(target=sample_ahead, name="sampler", daemon=True)
-        self._thread.start()
+        thread = Thread(target=sample_ahead, name="sampler", daemon=True)
+        thread.start()
+        self._thread = thread
         while True:
             batch = sampled.get()
             if batch is None:

@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 
-from openrlhf_swap.integration.driver.policy import AdvantageTerms
+from openrlhf_swap.integration.driver.experience_maker import AdvantageTerms
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
 from openrlhf_swap.runs.metrics import step_metrics, turn_metrics

@@ -28,7 +28,8 @@ LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> None:
     """Train as soon as Ray is there; raises the SwapError that was raised in an actor."""
-    args, run = configuration.args, configuration.run
+    args = configuration.args
+    run = configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
@@ -43,9 +44,8 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
         build_communication_op()
     else:
         more |= expert_kernels(args.actor.model_name_or_path)
-    print(
-        f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}"
-    )
+    shown = ", ".join(f"{name} {number}" for name, number in limits.items())
+    print(f"[swap] an engine's limits: {shown}")
     print(
         "[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import",
         flush=True,
@@ -70,20 +70,22 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
-    text, remedy = str(error), checkpoints.how_to_resume(Path(args.ckpt.path))
-    if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
+    text = str(error)
+    remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+    created = re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text)
+    if created:
         lines = [line for line in text.strip().splitlines() if "errors.pydantic.dev" not in line]
         reason = lines[-1].strip().rstrip(".")
         return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
-    name, pid = (re.search(pattern, text) for pattern in (r"class_name: (\w+)", r"pid: (\d+)"))
-    who = (
-        name[1]
-        if name
-        else "vLLM's engine"
-        if isinstance(error, EngineDeadError)
-        else "a Ray actor"
-    )
+    name = re.search(r"class_name: (\w+)", text)
+    pid = re.search(r"pid: (\d+)", text)
+    if name:
+        who = name[1]
+    else:
+        who = "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    if pid:
+        who += f" (pid {pid[1]})"
     return (
-        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
-        f"dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
+        f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was "
+        f"usually killed for lack of memory (see the kernel's log): {remedy}"
     )

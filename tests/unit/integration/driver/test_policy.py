@@ -19,7 +19,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.integration.driver import policy
-from openrlhf_swap.integration.driver.policy import Policy, SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 

@@ -113,5 +113,7 @@ def test_a_metric_that_some_responses_lack_is_named():
     """OpenRLHF would say that sizes do not match."""
     whole = [read_response({**RESPONSE, "extra_logs": {"calls": 1.0}}) for _ in range(2)]
     check_names(whole)
-    with pytest.raises(DataError, match="^the extra_logs of 1 of 3 responses lack 'calls': return"):
+    with pytest.raises(
+        DataError, match=r"^the extra_logs of 1 of 3 responses lack 'calls': return"
+    ):
         check_names([*whole, read_response(RESPONSE)])
