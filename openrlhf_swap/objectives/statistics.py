@@ -46,6 +46,12 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     return rewards * (size / max(1, size - 1))
 
 
+def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
+    steps = batch.steps
+    return steps.signals["entropy"], steps.state_mask[..., 1:]
+
+
 Span = tuple[int, int, float]
 """The first token, the one after the last, and the value of each of them."""
 

@@ -20,7 +20,7 @@ def cut_into_steps(
     """Give step ends to the rollouts of which the objective wants signals by step."""
     rollouts = []
     for rollout in chain.from_iterable(groups):
-        if names_of(rollout, objective.signals):
+        if names_of(rollout, objective.wanted_signals):
             ends = reader.step_ends(rollout.response_ids, rollout.turn_starts)
             rollout = replace(rollout, step_ends=ends)
         rollouts.append(rollout)

@@ -74,8 +74,8 @@ class Policy:
         rows = [experience_row(rollout, context) for rollout in rollouts]
         micro_batches = maker.split_rollout_samples(rows)
         requests = self._requests(micro_batches, rollouts, objective)
-        if objective.signals:
-            asking.requests = {"requests": requests, "signals": [objective.signals] * len(requests)}
+        if objective.wanted_signals:
+            asking.requests = {"requests": requests, "signals": [objective.wanted_signals] * len(requests)}
         experiences = maker.make_experience(micro_batches)
         known = self._read_answers(experiences, rollouts, requests, asking.answers())
         if objective.reshapes_responses:
@@ -170,7 +170,7 @@ class Policy:
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
         wanted = WantedSignals(
-            objective.signals,
+            objective.wanted_signals,
             self._branch,
             splits_observations=objective.config.observation_gain == "none",
             need_window=objective.config.need_window,

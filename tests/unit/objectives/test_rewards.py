@@ -103,7 +103,7 @@ UNLIMITED += [rollout("<think>ab" + BOX, prompt="p<a><think>\n")]
 
 # HBPO: f(512) = 3.9231, f(1024) = 3.6955. 1000 for 512: f(1000) - 488/4096 = 3.5903; 400: 3.9257,
 # at most 3.9231. 1100 for 1024: 4 cos(pi 1100/8192) - 76/4096; one without the format: -1.
-HBPO = group((1000, 400), (1, 1), part=0) + [rollout(RIGHT, 1100, part=1)]
+HBPO = [*group((1000, 400), (1, 1), part=0), rollout(RIGHT, 1100, part=1)]
 HBPO += [rollout(UNBOXED, 1100, part=1)]
 EARNED = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
 INTRA = [2 * ((3.5903 + 3.9231) / 2 - 3.9231)] * 2 + [2 * ((EARNED[2] - 1) / 2 - 3.6955)] * 2

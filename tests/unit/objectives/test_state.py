@@ -137,7 +137,7 @@ def test_laser_d_chooses_targets_by_difficulty():
 @pytest.mark.parametrize(
     ("within", "beyond", "expected_right", "target"),
     [
-        # 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 accepts, 2 x .49 does not; 1 x .999 does not.
+        # 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 does, 2 x .49 does not; 1 x .999 does not.
         (200, 800, 5, 10),
         (190, 810, 5, None),
         (500, 500, 2, 10),
