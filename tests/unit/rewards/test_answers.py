@@ -177,6 +177,7 @@ PLACEHOLDERS = (
         "siehe Lösung",
     ),
     "ver solución",
+    *("[asy]", "#REF!", "![](a.png)", "[Figure]", "image.jpg", "待定"),
 )
 
 

@@ -209,6 +209,18 @@ def test_code_against_tests(grade, response, tests, function, score):
 
 
 @confined
+def test_layouts_of_apps_taco_and_humaneval(grade):
+    programs = '{"inputs": ["3\\n", ["4"]], "outputs": ["6\\n", ["8"]]}'
+    assert grade("unit_tests", DOUBLE, programs).score == 1
+    calls = '{"fn_name": "twice", "inputs": [[[1, 2]], [[]]], "outputs": [[2, 4], [1]]}'
+    assert grade("unit_tests", METHOD, calls).score == 0.5
+    check = "def check(candidate):\n    assert candidate(1, 2) == 3"
+    assert grade("unit_tests", ADD, check, entry_point="add").score == 1
+    big = '[{"input": "", "output": "1' + "0" * 5000 + '"}]'
+    assert grade("unit_tests", "```python\nprint(10**5000)\n```", big).score == 1
+
+
+@confined
 @pytest.mark.parametrize("empty", [None, ""])
 def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
     """As in a table of which other rows have functions."""
@@ -228,6 +240,9 @@ def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
         ("   ```python\nx\n   ```", "x\n"),
         ("``` python\nx\n```", "x\n"),
         ("```  \nx\n```", "x\n"),
+        ('```python title="a.py"\r\nx\r\n```', "x\n"),
+        ("````{python}\nx = '```'\n````", "x = '```'\n"),
+        ("```py3\nx\n```\n```text\n2\n```\n```c++\ny\n```", "x\n"),
         ('```\nx = """\n  \n"""\n```', 'x = """\n  \n"""\n'),  # as it stands
     ],
 )
@@ -322,4 +337,4 @@ def test_tests_that_are_none():
     nested = '[{"input": [], "output": ' + "[" * 100_000
     for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert (", nested):
         assert find_fault(tests, {}) == NO_TESTS
-    assert find_fault('[{"input": ["1"], "output": "2"}]', {"fn_name": "f"}) == NO_TESTS
+    assert find_fault('[{"input": 1, "output": "2"}]', {"fn_name": "f"}) == NO_TESTS
