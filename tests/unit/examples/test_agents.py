@@ -13,7 +13,7 @@ import pytest
 from support.paths import ROOT, STUDIES
 from support.tables import corrected_by_hand, tables_in
 
-PAGE = "use/agents.md"
+PAGE = "../examples/agents/README.md"
 
 
 def load(path: Path):
