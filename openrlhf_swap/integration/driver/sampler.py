@@ -16,7 +16,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-import torch
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from tqdm import tqdm
@@ -102,9 +101,6 @@ class Sampler:
         if position["data_loader_state_dict"]:
             self._prompts.load_state_dict(position["data_loader_state_dict"])
         for episode in range(position["episode"], self._args.train.num_episodes):
-            # The loader's shuffling asks torch for its seed, as evaluations do, which a run that
-            # goes on from a checkpoint may not repeat.
-            torch.manual_seed(self._args.train.seed + episode)
             prompts = _rows(self._prompts)
             while True:
                 updates = self.updates
