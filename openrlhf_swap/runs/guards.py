@@ -61,8 +61,8 @@ class SkippedSteps:
 
     _REMEDY = (
         "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) "
-        "with a lower --actor.adam.lr; if that one is already spoiled, delete its folder to use the "
-        "one before"
+        "with a lower --actor.adam.lr; if that one is already spoiled, delete its folder to use "
+        "the one before"
     )
 
     def __init__(self, limit: int) -> None:

@@ -56,6 +56,7 @@ class Policy:
             self.kl_controller = AdaptiveKLController(kl.init_coef, kl.target, kl.horizon)
         else:
             self.kl_controller = FixedKLController(kl.init_coef)
+        self._splits_observations = self._args.swap.observation_gain == "none"
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
         self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
@@ -101,10 +102,9 @@ class Policy:
         ray.get(self._actors.async_run_method_batch("append", experience=experiences))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
+        fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
         status: dict[str, Any] = {}
-        for of_rank in ray.get(
-            self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
-        ):
+        for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("offload_states"))
@@ -170,29 +170,21 @@ class Policy:
         requests: dict[str, list[Any]] = {}
         members = [[rollouts[index] for index in batch.index] for batch in micro_batches]
         if objective.scores_steps:
-            requests["score_requests"] = [
-                self._score_requests(rows, objective.config.observation_gain == "none")
-                for rows in members
-            ]
+            requests["score_requests"] = [self._score_requests(rows) for rows in members]
         if objective.reads_states:
-            requests["state_requests"] = [
-                [StateRequest(row, rollout.prefix_ends) for row, rollout in enumerate(rows)]
-                for rows in members
-            ]
+            requests["state_requests"] = [_state_requests(rows) for rows in members]
         return requests
 
-    def _score_requests(
-        self, rollouts: Sequence[Rollout], splits_observations: bool
-    ) -> list[ScoreRequest]:
-        return [
-            ScoreRequest(
-                row,
-                rollout.split_prefix_ends if splits_observations else rollout.prefix_ends,
-                self._branch(rollout.answer),
-            )
-            for row, rollout in enumerate(rollouts)
-            if rollout.correct and rollout.step_ends
-        ]
+    def _score_requests(self, rollouts: Sequence[Rollout]) -> list[ScoreRequest]:
+        requests = []
+        for row, rollout in enumerate(rollouts):
+            if not (rollout.correct and rollout.step_ends):
+                continue
+            ends = rollout.prefix_ends
+            if self._splits_observations:
+                ends = rollout.split_prefix_ends
+            requests.append(ScoreRequest(row, ends, self._branch(rollout.answer)))
+        return requests
 
     def _read_answers(
         self,
@@ -207,13 +199,12 @@ class Policy:
             for row, index in enumerate(experience.index):
                 actions = rollouts[index].positions - 1
                 values[index]["logprobs"] = experience.action_log_probs[row, actions]
-        splits = self._args.swap.observation_gain == "none"
         for number, answer in enumerate(answers):
             index = experiences[number].index
             asked = requests.get("score_requests", [[]] * len(answers))[number]
             for request, logprobs in zip(asked, answer.answer_logprobs, strict=True):
                 scores = logprobs.tolist()
-                if splits:
+                if self._splits_observations:
                     scores = rollouts[index[request.row]].without_observations(scores)
                 values[index[request.row]]["answer_logprobs"] = scores
             for row, states in enumerate(answer.states):
@@ -221,6 +212,10 @@ class Policy:
         total = sum(answer.seconds for answer in answers)
         self.scoring_seconds = total / policy_ranks(self._args)
         return [replace(rollout, **new) for rollout, new in zip(rollouts, values, strict=True)]
+
+
+def _state_requests(rollouts: Sequence[Rollout]) -> list[StateRequest]:
+    return [StateRequest(row, rollout.prefix_ends) for row, rollout in enumerate(rollouts)]
 
 
 def _set_chances(experience: Experience, rollouts: Sequence[Rollout]) -> None:
