@@ -56,6 +56,7 @@ class Policy:
             self.kl_controller = AdaptiveKLController(kl.init_coef, kl.target, kl.horizon)
         else:
             self.kl_controller = FixedKLController(kl.init_coef)
+        self._splits_observations = self._args.swap.observation_gain == "none"
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
         self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
@@ -103,10 +104,9 @@ class Policy:
         ray.get(self._actors.async_run_method_batch("append", experience=experiences))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
+        fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
         status: dict[str, Any] = {}
-        for of_rank in ray.get(
-            self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
-        ):
+        for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("offload_states"))
