@@ -1,10 +1,9 @@
-r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one
-table.
+r"""Train and evaluate a list of configurations, in turn or in parallel; collect one table.
 
-    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 --output
-        outputs/theta \ --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output}
-        --train.seed {seed}' \ --evaluate 'python my_evaluation.py --model {output}/policy --output
-        {output}/result.json'
+    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 \
+        --output outputs/theta \
+        --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output} --train.seed {seed}' \
+        --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
 Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs
 with the flags of the configuration appended; `--evaluate` writes `result.json` there, an object of
@@ -147,7 +146,7 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
 
 
 def sweep_table(names: Sequence[str], output: Path) -> str:
-    """A Markdown table of all results so far: means and, over several seeds, standard deviations."""
+    """A Markdown table of all results so far: means and, over seeds, standard deviations."""
     files = {
         name: sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
         for name in names

@@ -5,12 +5,9 @@ Ray workers and vLLM's engine import our classes by name, so the preparation rea
 before OpenRLHF is imported there.
 """
 
-import atexit as _atexit
 import gc as _gc
 
-# Imported objects stay alive anyway: scanning them for garbage took an eighth of each process's
-# start.
-_collecting = _gc.isenabled()
+# Imported objects stay alive: looking among them for garbage takes an eighth of a process's start.
 _gc.disable()
 try:
     from openrlhf_swap.integration.runtime.attention import prepare as _prepare_attention
@@ -19,7 +16,4 @@ try:
     _prepare_attention()
     _install_cpu()
 finally:
-    _gc.freeze()
-    _atexit.register(_gc.unfreeze)  # or nanobind tells at the end of leaks
-    if _collecting:
-        _gc.enable()
+    _gc.enable()

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
@@ -154,9 +154,10 @@ class Objective:
 
     @property
     def wanted_signals(self) -> tuple[str, ...]:
-        """The names of the signals that the policy has to give (`algorithm.signals`)."""
+        """The names of the signals by step that the policy has to give (`algorithm.signals`)."""
         wanted = {
             ANSWER_LOGPROBS.name: self.scores_steps,
+            NEED.name: self.scores_steps and self.coefficients.rewards_need,
             STATES.name: self.reads_states,
             ENTROPY.name: self.reads_entropies,
         }

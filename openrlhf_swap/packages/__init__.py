@@ -1,6 +1,4 @@
-"""Other packages: objects that a flag names, torch's build, and attributes that are replaced at run
-time.
-"""
+"""Other packages: objects that a flag names, torch's build, and attributes that we replace."""
 
 import runpy
 from functools import cache
@@ -13,23 +11,23 @@ from openrlhf_swap.errors import ConfigError, reader_errors
 
 
 def import_named(path: str, what: str) -> Any:
-    """What `module:name` names; raises ConfigError, which starts with `what`, when there is no such
-    thing.
+    """Import the object that `module:name` names.
+
+    Raises ConfigError, whose message starts with `what`, when there is no such object.
     """
     module, _, name = path.partition(":")
-    with reader_errors(
-        f"{what} is {path!r}, which cannot be imported ({{reason}}); use module:name", ConfigError
-    ):
+    refusal = f"{what} is {path!r}, which cannot be imported ({{reason}}); use module:name"
+    with reader_errors(refusal, ConfigError):
         return getattr(import_module(module), name)
 
 
 @cache
 def is_cpu_build() -> bool:
-    """True when torch was built without an accelerator. Read from torch's files, because its import
-    takes a second.
+    """True when torch was built without an accelerator.
 
-    The build decides, not `torch.cuda.is_available()`: on a GPU cluster Ray hides the devices from
-    actors that asked for none, and those must not be patched.
+    torch's files are read, because its import takes a second. The build decides, not
+    `torch.cuda.is_available()`: on a GPU cluster Ray hides the devices from actors that asked for
+    none, and these processes must not be patched.
     """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:

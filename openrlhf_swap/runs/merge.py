@@ -1,10 +1,9 @@
-"""Merge a policy's LoRA adapters into its model: the folder that vLLM, an evaluation or another
-training takes.
+"""Merge a policy's LoRA adapters into its model, and write the whole model.
 
     openrlhf-swap merge --adapters outputs/run/policy --output outputs/run/merged
 
-Weights keep the base's dtype. As for vLLM in training, what the adapters add is rounded to it, and
-so is the sum.
+vLLM, an evaluation or another training takes the folder that this writes. Weights keep the base's
+dtype: what the adapters add is rounded to it, and so is the sum, as for vLLM in a training.
 """
 
 import sys
@@ -38,9 +37,7 @@ def main(argv: list[str]) -> None:
 
 
 def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
-    """Write the model of a folder of adapters, with them, in the dtype of its weights; and the
-    tokenizer.
-    """
+    """Write the model with the adapters of a folder in it, in the dtype of its weights."""
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer
 
@@ -49,9 +46,8 @@ def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
         model = AutoPeftModelForCausalLM.from_pretrained(
             adapters, dtype="auto", trust_remote_code=trust_remote_code
         )
-    model.merge_and_unload(safe_merge=True).save_pretrained(
-        output
-    )  # safe: refuses weights that are not finite
+    # A safe merge refuses weights that are not finite.
+    model.merge_and_unload(safe_merge=True).save_pretrained(output)
     tokenizer.save_pretrained(output)
 
 

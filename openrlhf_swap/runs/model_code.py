@@ -1,6 +1,4 @@
-"""Python code that comes with a model: found without running it, and refused unless the user has
-allowed it.
-"""
+"""Python code that comes with a model: found without running it, and refused unless allowed."""
 
 import json
 from pathlib import Path
@@ -17,24 +15,23 @@ GENERATE = "custom_generate/generate.py"
 def check_model_files(
     flag: str, model: str, trusted: bool = False, takes_adapters: bool = False
 ) -> None:
-    """Refuse a model that is not there, and one that brings code of its own, before anything loads
-    it.
+    """Refuse a model that is not there, or brings code of its own, before anything loads it.
 
     OpenRLHF passes `trust_remote_code=True` to every loader, so every JSON file is searched, at
-    every depth; a hub model's are downloaded. A folder of LoRA adapters, whose weights vLLM takes
-    for a model's, is refused, too, unless it is said to be taken. Raises ConfigError, which begins
+    every depth; those of a hub model are downloaded. A folder of LoRA adapters, whose weights vLLM
+    takes for a whole model's, is refused unless `takes_adapters`. Raises ConfigError, which begins
     with the flag.
     """
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
         raise ConfigError(
-            f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them first: "
-            f"{PROGRAM} merge --adapters {model} --output FOLDER"
+            f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them "
+            f"first: {PROGRAM} merge --adapters {model} --output FOLDER"
         )
     place = find_model_code(flag, model)
     if place and not trusted:
         raise ConfigError(
-            f"{flag} is {model}, which brings Python code of its own ({place}); read that code, then give {FLAG} to "
-            "let it run"
+            f"{flag} is {model}, which brings Python code of its own ({place}); read that code, "
+            f"then give {FLAG} to let it run"
         )
 
 
@@ -42,43 +39,55 @@ def find_model_code(flag: str, model: str) -> str | None:
     """Where a model refers to code of its own, in words; None for nowhere."""
     folder = Path(model)
     if not folder.is_dir():
-        message = (
-            f"{flag} is {model}, which cannot be read ({{reason}}); give a folder with config.json, tokenizer.json "
-            "and weights, or a hub model id"
-        )
-        with reader_errors(message, ConfigError):
-            if model.startswith(("/", "./", "../", "~")):
-                raise FileNotFoundError("no such folder")
-            from huggingface_hub import snapshot_download
-
-            folder = Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
+        folder = _download(flag, model)
     if (folder / GENERATE).exists():
         return GENERATE
     for file in sorted(folder.rglob("*.json")):
-        if file.is_file() and (code := _code_in(file)):
+        code = _code_in(file) if file.is_file() else None
+        if code is not None:
             return f"auto_map in {file.relative_to(folder)}: {code}"
-    if not (adapter := folder / ADAPTERS).exists():
+    base = _base_of_adapters(flag, folder)
+    if base is None:
+        return None
+    place = find_model_code(f"{flag} is {folder}, and its base", base)
+    return place and f"{place} of {base}, the base of its adapters"
+
+
+def _download(flag: str, model: str) -> Path:
+    """The folder with the JSON files of a hub model."""
+    message = (
+        f"{flag} is {model}, which cannot be read ({{reason}}); give a folder with config.json, "
+        "tokenizer.json and weights, or a hub model id"
+    )
+    with reader_errors(message, ConfigError):
+        if model.startswith(("/", "./", "../", "~")):
+            raise FileNotFoundError("no such folder")
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(model, allow_patterns=["*.json", GENERATE]))
+
+
+def _base_of_adapters(flag: str, folder: Path) -> str | None:
+    """The model that is loaded with the adapters in a folder; None if there are no adapters."""
+    adapter = folder / ADAPTERS
+    if not adapter.exists():
         return None
     broken = f"{flag} is {folder}, whose {ADAPTERS} cannot be read ({{reason}}); repair it"
     with reader_errors(broken, ConfigError):
         base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or Path(base) == folder:
         return None
-    place = find_model_code(
-        f"{flag} is {folder}, and its base", str(base)
-    )  # which is loaded with the adapters
-    return place and f"{place} of {base}, the base of its adapters"
+    return str(base)
 
 
 def _code_in(file: Path) -> Any:
-    """What the first `auto_map` in a JSON file says, at any depth; None if there is none."""
+    """The content of the first `auto_map` in a JSON file, at any depth; None if there is none."""
     maps: list[Any] = []
 
     def search(row: dict[str, Any]) -> dict[str, Any]:
         value = row.get("auto_map")
-        if value and not isinstance(
-            value, int | float
-        ):  # in a vocabulary it is a token, with its number
+        is_token = isinstance(value, int | float)  # a vocabulary has the number of each token
+        if value and not is_token:
             maps.append(value)
         return row
 

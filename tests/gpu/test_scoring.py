@@ -1,6 +1,4 @@
-"""Scores and log-probabilities on a GPU: exact in float32, close in bfloat16, and without waiting
-for a layer.
-"""
+"""Scores and log-probabilities on a GPU: exact in float32, close in bfloat16, without waiting."""
 
 import warnings
 
@@ -37,7 +35,12 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     batch = ids.cuda(), mask.cuda()
     with torch.no_grad():
         expected = ScoringBackend(PER_PREFIX).score(model, model.config, *batch, requests)
-    difference = torch.cat([signals["answer_logprobs"] for signals in found.signals]).sub(torch.cat(expected)).abs().max()
+    difference = (
+        torch.cat([signals["answer_logprobs"] for signals in found.signals])
+        .sub(torch.cat(expected))
+        .abs()
+        .max()
+    )
     assert difference < (1e-4 if dtype == torch.float32 else 0.1)
 
 
@@ -51,10 +54,15 @@ def test_log_probabilities_and_gradients_equal_those_of_a_cpu(family, packing):
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
 def test_the_kernels_for_packed_responses_give_what_a_call_for_each_gives(family, monkeypatch):
-    found = [value.item() for value in update_of(model_of(family, device="cuda"), True, "cuda")]
+    """In float16: bfloat16's rounding alone moves gemma3's norm by 4 to 8%, float16's by 0.05%."""
+
+    def update():
+        model = model_of(family, torch.float16, "cuda")
+        return [value.item() for value in update_of(model, True, "cuda")]
+
+    found = update()
     monkeypatch.setattr(attention, "takes_kernels", lambda *_: False)
-    expected = [value.item() for value in update_of(model_of(family, device="cuda"), True, "cuda")]
-    assert found == pytest.approx(expected, rel=0.05)  # bfloat16
+    assert found == pytest.approx(update(), rel=0.05)
 
 
 def test_an_update_of_adapters_equals_that_of_a_cpu():

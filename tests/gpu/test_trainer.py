@@ -10,9 +10,7 @@ STEPS = 3
 
 @pytest.fixture(scope="module", params=[2, 3])
 def runs(request, arguments, tmp_path_factory):
-    """Weights and sizes after an undisturbed run, and after one that was resumed behind its first
-    update.
-    """
+    """Weights and sizes after a run, and after one that was resumed behind its first update."""
     folder = tmp_path_factory.mktemp("run")
     settings = {"ds.zero_stage": request.param, "ds.enable_sleep": True, "ckpt.path": str(folder)}
     settings |= {"train.batch_size": 4, "train.micro_batch_size": 1, "actor.adam.lr": 1e-4}

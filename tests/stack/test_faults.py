@@ -32,7 +32,7 @@ FLAGS = [
     "--ckpt.load_enable",
     "--train.full_determinism_enable",
 ]
-FLAGS += ["--swap.rollouts_every", "1", "--train.enable_ema", "--train.ema_beta", "0.5"]
+FLAGS += ["--swap.rollouts_every", "1"]
 FLAGS += [
     "--train.num_episodes",
     "2",
@@ -115,7 +115,9 @@ def assert_is_complete(run, result, events):
     assert steps == [*"123456"]
     log = (run / "train.log").read_text()
     assert (
-        "(SwapTrainer pid=" in log and "EngineCore" in log and result.stdout.splitlines()[-1] in log
+        "(IntrinsicRewardActor pid=" in log
+        and "EngineCore" in log
+        and result.stdout.splitlines()[-1] in log
     )
     assert [row["step"] for row in evaluations] == [6] and "eval_default_pass1" in evaluations[0]
     assert [
@@ -198,8 +200,6 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
         table = f"rollouts/step_{step:06d}.jsonl"
         assert (run.output / table).read_text() == (calm / table).read_text()
     assert run.graders_killed > 0
-    # What is delivered is the moving average of the weights, which began long before the last
-    # start.
     ours, theirs = (
         load_file(folder / "policy" / "model.safetensors") for folder in (run.output, calm)
     )
@@ -213,8 +213,8 @@ on_request = pytest.mark.skipif(
 )
 ASYNC = ["--train.async_enable"]
 EVERY_PROCESS = [
-    *((name, []) for name in ("SwapTrainer", *SYNC)),
-    *((name, ASYNC) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
+    *((name, []) for name in SYNC),
+    *((name, ASYNC) for name in SYNC),
 ]
 
 

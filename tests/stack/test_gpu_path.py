@@ -112,9 +112,7 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
 
 
 @on_request
-@pytest.mark.parametrize(
-    "name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None]
-)
+@pytest.mark.parametrize("name", ["FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
 def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
     held = tmp_path / "held"
     monkeypatch.setenv("HELD_UPDATE", str(held))
@@ -125,8 +123,8 @@ def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, 
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):
-    """Where it is offloaded or sleeps between updates too, or is resumed with other numbers;
-    nothing is compiled.
+    """Also where it is offloaded, sleeps between updates, is resumed with other numbers, or an
+    update has several backward passes; nothing is compiled.
     """
     environment = {
         "MASTER_ADDR": "127.0.0.1",
@@ -145,6 +143,6 @@ def test_adam_of_every_stage_is_adam_by_hand(tmp_path):
         int(line.split()[-1]) for line in result.stdout.splitlines() if line.startswith("differ")
     ]
     assert (
-        len(differ) == 12 and max(differ) <= 2
+        len(differ) == 15 and max(differ) <= 2
     )  # of 8,320 in bfloat16: a rounding that falls the other way
     assert not list(tmp_path.glob("extensions/*adam*/*.so"))

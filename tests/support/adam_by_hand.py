@@ -11,6 +11,7 @@ from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}
+ACCUMULATED = "accumulated"  # each update in three backward passes, as with dynamic batches
 RESUMED, STOPPED = "resumed", 2  # after so many updates, with the numbers of:
 LATER, LATER_NORM = {"lr": 2e-4, "betas": (0.8, 0.99), "eps": 1e-6, "weight_decay": 0.1}, 0.01
 
@@ -25,11 +26,16 @@ def loss_of(model, number):
     return model(batch).float().pow(2).mean()
 
 
+def passes_of(number, place):
+    """The numbers of the batches that make an update."""
+    return [10 * number, 10 * number + 1, 10 * number + 2] if place == ACCUMULATED else [number]
+
+
 def flat(model):
     return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
 
 
-def by_hand(resumed=False):
+def by_hand(place):
     """Float32 copies of the weights, clipped gradients, and torch's AdamW without any fusing."""
     model = make_model()
     copies = [parameter.detach().float().clone() for parameter in model.parameters()]
@@ -40,11 +46,12 @@ def by_hand(resumed=False):
     adam = torch.optim.AdamW(groups, foreach=False, fused=False, **OPTIONS)
     most = 1.0
     for number in range(5):
-        if resumed and number == STOPPED:
+        if place == RESUMED and number == STOPPED:
             most = LATER_NORM
             adam.param_groups[0].update(LATER)
             adam.param_groups[1].update(LATER, weight_decay=0.0)
-        loss_of(model, number).backward()
+        for batch in passes_of(number, place):
+            loss_of(model, batch).backward()
         gradients = [parameter.grad.float() for parameter in model.parameters()]
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
         for copy, gradient in zip(copies, gradients, strict=True):
@@ -56,12 +63,14 @@ def by_hand(resumed=False):
     return flat(model)
 
 
-def make_engine(stage, offload, options, norm):
+def make_engine(stage, offload, options, norm, accumulates=False):
     ds = SimpleNamespace(
         attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1
     )
     model = SimpleNamespace(model_name_or_path=str(POLICY))
-    args = SimpleNamespace(ds=ds, train=SimpleNamespace(), model=model)
+    args = SimpleNamespace(
+        ds=ds, train=SimpleNamespace(dynamic_batch_enable=accumulates), model=model
+    )
     strategy = SwapStrategy(
         zero_stage=stage, max_norm=norm, micro_train_batch_size=1, train_batch_size=1, args=args
     )
@@ -84,7 +93,8 @@ def by_deepspeed(stage, place):
         reload_deepspeed_states,
     )
 
-    strategy, engine = make_engine(stage, place == "offloaded", OPTIONS, 1.0)
+    offload, accumulates = place == "offloaded", place == ACCUMULATED
+    strategy, engine = make_engine(stage, offload, OPTIONS, 1.0, accumulates)
     for number in range(5):
         if place == "sleeping":
             offload_deepspeed_states(engine)
@@ -94,7 +104,8 @@ def by_deepspeed(stage, place):
                 strategy.save_ckpt(engine, folder, "two")
                 strategy, engine = make_engine(stage, False, LATER, LATER_NORM)
                 strategy.load_ckpt(engine, folder)
-        engine.backward(loss_of(engine, number))
+        for batch in passes_of(number, place):
+            engine.backward(loss_of(engine, batch))
         engine.step()
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
         return flat(engine.module)
@@ -105,6 +116,6 @@ if __name__ == "__main__":
 
     deepspeed.init_distributed("gloo")
     for stage in (1, 2, 3):
-        for place in ("kept", "offloaded", "sleeping", RESUMED):
-            expected = by_hand(place == RESUMED)
+        for place in ("kept", "offloaded", "sleeping", RESUMED, ACCUMULATED):
+            expected = by_hand(place)
             print("differ", stage, place, (by_deepspeed(stage, place) != expected).sum().item())

@@ -1,15 +1,13 @@
-"""OpenRLHF's DeepSpeed strategy with an attention that is installed and torch's own Adam: nothing
-is compiled.
-"""
+"""OpenRLHF's DeepSpeed strategy with an installed attention and torch's Adam: nothing compiles."""
 
 import math
 import os
-import threading
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import deepspeed
+import ray
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
 
@@ -17,165 +15,156 @@ from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, in
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.versions import replace
-from openrlhf_swap.runs.process import FOLDER
+from openrlhf_swap.runs.private_ray import FOLDER
 
 _StockStrategy: Any = DeepspeedStrategy
-_BUFFER = "_offload_buffer"  # DeepSpeed's suffix for a moment's place in main memory, in the optimizer's state
+_BUFFER = "_offload_buffer"  # DeepSpeed's suffix for the place of a moment in main memory
+# What the flags say of an optimizer's group, besides its learning rate.
+_SETTINGS = ("initial_lr", "betas", "eps", "weight_decay")
 
 
 class SwapStrategy(_StockStrategy):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # The supervised training's arguments have the model in another place.
+        # The arguments of a supervised training have the model in another place.
         self._trains_policy = hasattr(self.args, "actor")
-        ds, trained = self.args.ds, self.args.actor if self._trains_policy else self.args.model
-        ds.attn_implementation = attention.implementation(
-            ds.attn_implementation, trained.model_name_or_path
-        )
+        trained = self.args.actor if self._trains_policy else self.args.model
+        asked = self.args.ds.attn_implementation
+        taken = attention.implementation(asked, trained.model_name_or_path)
+        self.args.ds.attn_implementation = taken
 
     def setup_distributed(self, timeout: timedelta = timedelta(minutes=60)) -> None:
-        """Overrides OpenRLHF's: ranks on one machine find each other by a file in Ray's folder.
+        """Let the ranks meet; on one machine they find each other by a file in Ray's folder.
 
         At a port, torch's store listens on all interfaces and asks for nothing: whoever writes into
-        it ends the run.
+        it ends the run. A cluster of several nodes has no other way, because the ranks may be on
+        any of them, and each node has a folder of its own.
         """
-        folder, several = (
-            os.environ.get(FOLDER),
-            self._trains_policy and self.args.actor.num_nodes > 1,
-        )
-        if folder and not several:
-            rank, size, port = (
-                int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")
-            )
+        folder = os.environ.get(FOLDER)
+        if folder and _nodes() <= 1:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-            file = f"file://{folder}/store_{port}"  # the port is this group's, and nothing listens on it
+            # The port is this group's own number; nothing listens on it.
             deepspeed.init_distributed(
-                timeout=timeout, init_method=file, rank=rank, world_size=size
+                timeout=timeout,
+                init_method=f"file://{folder}/store_{os.environ['MASTER_PORT']}",
+                rank=int(os.environ["RANK"]),
+                world_size=int(os.environ["WORLD_SIZE"]),
             )
         with installed(CPU_RANKS_MEET) if is_cpu_build() else nullcontext():
             super().setup_distributed(timeout)
 
     def print(self, *words: Any) -> None:
-        """Overrides OpenRLHF's: leaves out `args`, which may hold a tracker's key; swap_config.json
-        has the rest.
-        """
+        """Print, but not `args`, which may hold a tracker's key; swap_config.json has the rest."""
         if not any(word is self.args for word in words):
             super().print(*words)
 
     def get_ds_train_config(
         self, optim_dict: dict[str, Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Overrides OpenRLHF's: AdamW is torch's fused one, because DeepSpeed would compile its own
-        at the start.
+        """DeepSpeed's configuration with torch's fused Adam, and with updates where we step.
+
+        DeepSpeed would compile its own Adam at the start. It would take each of OpenRLHF's dynamic
+        batches for a whole update, and forget the gradients of those before; OpenRLHF calls `step`
+        after the last batch of an update, as DeepSpeed's unmanaged accumulation wants.
         """
         config: dict[str, Any] = super().get_ds_train_config(optim_dict, **kwargs)
+        config["managed_gradient_accumulation"] = not self.use_dynamic_batch
+        if self.use_dynamic_batch and self.stage == 1:
+            config["zero_optimization"].pop("overlap_comm", None)  # DeepSpeed refuses it there
         optimizer = config.get("optimizer", {})
         if optimizer.get("type") == "AdamW":
-            config["optimizer"] = {
-                **optimizer,
-                "params": {**optimizer["params"], "torch_adam": True, "fused": True},
-            }
-            config["zero_force_ds_cpu_optimizer"] = (
-                False  # DeepSpeed insists on its own for --ds.adam_offload
-            )
+            params = {**optimizer["params"], "torch_adam": True, "fused": True}
+            config["optimizer"] = {**optimizer, "params": params}
+            # DeepSpeed insists on an Adam of its own for --ds.adam_offload.
+            config["zero_force_ds_cpu_optimizer"] = False
         return config
 
-    def save_ckpt(self, model: Any, folder: str, tag: str, *more: Any, **options: Any) -> None:
-        """Overrides rotation and `latest`: `PolicyCheckpoints` sees to them when the new checkpoint
-        is complete.
-        """
+    def save_ckpt(
+        self,
+        model: Any,
+        folder: str,
+        tag: str,
+        *more: Any,
+        **options: Any,
+    ) -> None:
+        """Save DeepSpeed's files alone: `PolicyCheckpoints` rotates them, and writes `latest`."""
         if self._trains_policy:
-            more = (math.inf, math.inf, *more[2:])  # how many are kept, and how many GB of them
+            keep = math.inf
+            max_gigabytes = math.inf
+            more = (keep, max_gigabytes, *more[2:])
             options["save_latest"] = False
         super().save_ckpt(model, folder, tag, *more, **options)
 
-    def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Overrides OpenRLHF's: loads moments and place in the schedule; settings stay those of the
-        flags.
-        """
-        optimizer, scheduler = model.optimizer, model.lr_scheduler
-        names = ("initial_lr", "betas", "eps", "weight_decay")
-        given = [
-            {name: group[name] for name in names if name in group}
+    def load_ckpt(
+        self,
+        model: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Any, dict[str, Any]]:
+        """Load moments and the place in the schedule; settings stay those of the flags."""
+        optimizer = model.optimizer
+        scheduler = model.lr_scheduler
+        clip_grad = optimizer.clip_grad
+        base_lrs = list(scheduler.base_lrs)
+        settings = [
+            {name: group[name] for name in _SETTINGS if name in group}
             for group in optimizer.param_groups
         ]
-        base_lrs, clip_grad = list(scheduler.base_lrs), optimizer.clip_grad
         loaded = super().load_ckpt(model, *args, **kwargs)
-        optimizer.clip_grad, scheduler.base_lrs = clip_grad, base_lrs
-        factors = [function(scheduler.last_epoch) for function in scheduler.lr_lambdas]
-        for group, settings, lr, factor in zip(
-            optimizer.param_groups, given, base_lrs, factors, strict=True
-        ):
-            group.update(settings, lr=lr * factor)
+        optimizer.clip_grad = clip_grad
+        scheduler.base_lrs = base_lrs
+        for number, group in enumerate(optimizer.param_groups):
+            factor = scheduler.lr_lambdas[number](scheduler.last_epoch)
+            group.update(settings[number], lr=base_lrs[number] * factor)
         return loaded
 
-    def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """Overrides OpenRLHF's: under ZeRO-3, too, the optimizer can sleep and skips gradients that
-        are not finite.
-        """
+    def _ds_init_train_model(
+        self,
+        model: Any,
+        cfg: dict[str, Any],
+    ) -> tuple[Any, Any, Any]:
+        """Let the optimizer sleep, and skip gradients that are not finite, under ZeRO-3, too."""
         model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
         if self.stage == 3:
             _let_torchs_adam_sleep(optimizer)
             _skip_bad_gradients(optimizer)
-        if self._trains_policy and self.args.ds.enable_sleep and torch.cuda.is_available():
-            moments = [
-                weight.numel()
-                for group in optimizer.optimizer.param_groups
-                for weight in group["params"]
-            ] * 2
-            threading.Thread(target=pin_ahead, args=(moments,), name="pinning").start()
         return model, optimizer, scheduler
 
-    def moving_average(
-        self, model: Any, model_ema: Any, beta: float = 0.992, device: str = "cpu"
-    ) -> None:
-        """Overrides OpenRLHF's, which is called after every micro-batch: the average is in float32,
-        on one rank.
-        """
-        self.time_steps["ema"] += 1
-        updated = self.use_dynamic_batch or self.time_steps["ema"] % self.accumulated_gradient == 0
-        if updated and self.is_rank_0():
-            for mean, weight in zip(model_ema.parameters(), model.parameters(), strict=True):
-                mean.data.lerp_(weight.data.cpu().float(), 1 - beta)
 
-
-def pin_ahead(sizes: list[int]) -> None:
-    """Let torch pin main memory for Adam's moments, of these many float32 numbers each, and keep it
-    for them.
-
-    After the first update this took 8 s at 1.5B; now it happens while the first responses are
-    generated.
-    """
-    places = [torch.empty(size, pin_memory=True) for size in sizes]
-    places.clear()  # only now: each of them is to be a place of its own
+def _nodes() -> int:
+    """How many nodes the cluster has; 0 without Ray, as for a supervised training."""
+    if not ray.is_initialized():
+        return 0
+    return sum(node["Alive"] for node in ray.nodes())
 
 
 def _let_torchs_adam_sleep(optimizer: Any) -> None:
-    """Let DeepSpeed 0.19.6 move the moments of stage 3: it would by their names, but asks for its
-    own class first.
+    """Let DeepSpeed 0.19.6 move the moments of stage 3, which it does for its own Adam alone.
 
-    A checkpoint also holds their places in main memory, and torch loads these onto the GPU: after a
-    resume they go.
+    A checkpoint also holds the moments' places in main memory, and torch loads these onto the GPU:
+    after a resume they go.
     """
     offload_states = optimizer.offload_states
 
     def offload(*args: Any, **kwargs: Any) -> None:
-        for state in optimizer.optimizer.state.values():
-            for name in [
-                key for key, value in state.items() if key.endswith(_BUFFER) and not value.is_cpu
-            ]:
-                del state[name]
-        with installed(
-            STAGE_3_SLEEPS, {"deepspeed.ops.adam.fused_adam.FusedAdam": type(optimizer.optimizer)}
-        ):
+        adam = optimizer.optimizer
+        for state in adam.state.values():
+            places = [name for name in state if name.endswith(_BUFFER)]
+            for name in places:
+                if not state[name].is_cpu:
+                    del state[name]
+        fused_adam = {"deepspeed.ops.adam.fused_adam.FusedAdam": type(adam)}
+        with installed(STAGE_3_SLEEPS, fused_adam):
             offload_states(*args, **kwargs)
 
     replace(optimizer, "offload_states", offload, "deepspeed")
 
 
 def _skip_bad_gradients(optimizer: Any) -> None:
-    """Skip gradients that are not finite: in bfloat16, DeepSpeed 0.19.6 looks for them in stages 1
-    and 2 only.
+    """Skip gradients that are not finite.
+
+    DeepSpeed 0.19.6 has a setting for it, `bf16.check_grad_overflow`, which stages 1 and 2 obey; in
+    stage 3 it looks at gradients in float16 only.
     """
     check_and_scale = optimizer._overflow_check_and_loss_scale_update
 

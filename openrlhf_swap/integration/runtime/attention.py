@@ -1,28 +1,32 @@
 """The attention that a run takes, with or without flash-attn.
 
-Without it, this module stands for those of flash-attn that OpenRLHF imports in any case, not for
-`flash_attn` itself, so transformers and vLLM still see that there is none. Packed rows are then
-attended by an implementation that is registered with transformers: position ids start again with
-each response, and layers get the bounds of the responses in the place of a mask of length x length.
-GPUs attend all of them in one call of torch's own FlashAttention kernels; elsewhere each response
-has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
+Without it, this module stands for those modules of flash-attn that OpenRLHF imports in any case,
+not for `flash_attn` itself, so transformers and vLLM still see that there is none. Packed rows are
+then attended by an implementation that is registered with transformers: position ids start again
+with each response, and layers get the bounds of the responses in the place of a mask of length x
+length. GPUs attend all responses in one call of torch's own FlashAttention kernels; elsewhere each
+response has a call of SDPA. Other rows are attended as by transformers' `sdpa`.
 
-Shapes: T tokens of a row, H heads, of which H_kv for keys.
+Shapes: T tokens of a row, H heads, H_kv of keys.
 """
 
+from __future__ import annotations
+
 import importlib.util
+import math
 import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
 from einops import rearrange  # noqa: F401  # what OpenRLHF imports from flash-attn
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AttentionInterface,
@@ -38,8 +42,10 @@ from openrlhf_swap.integration.patches import EVERY, FLASH_ATTENTION, install
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.packages.versions import check_version, installed_version
 
-FLASH, NAME = "flash_attention_2", "swap_rows"
-WIDEST, ALIGNED = 256, 8  # heads that FlashAttention takes
+FLASH = "flash_attention_2"
+NAME = "swap_rows"
+WIDEST = 256  # heads that FlashAttention takes have at most this many dimensions
+ALIGNED = 8  # and a multiple of so many
 TOLERANCE = 0.02  # of the norms of outputs and gradients in bfloat16
 ROWS = 1024  # of logits whose sums are taken at a time
 
@@ -51,9 +57,7 @@ def is_installed() -> bool:
 
 @cache
 def prepare() -> None:
-    """Let OpenRLHF be imported without flash-attn, vLLM sample without a compiler, and SDPA leave
-    out cuDNN.
-    """
+    """Let this process import OpenRLHF without flash-attn, and attend without cuDNN."""
     install(EVERY)
     leave_out_cudnn()
     AttentionInterface.register(NAME, attend)
@@ -65,21 +69,19 @@ def prepare() -> None:
 
 @cache
 def implementation(asked: str, model: str) -> str:
-    """The attention of actor and reference model: as asked (`--ds.attn_implementation`), or the
-    best that they have.
+    """The attention of actor and reference model: the one asked for, or the best that they have.
 
-    Code that comes with the model is trusted, as OpenRLHF does.
+    `asked` is `--ds.attn_implementation`. Code that comes with the model is trusted, as OpenRLHF
+    does.
     """
     if asked not in (FLASH, "sdpa"):
         return asked
-    code = MODEL_FOR_CAUSAL_LM_MAPPING.get(
-        type(AutoConfig.from_pretrained(model, trust_remote_code=True)), None
-    )
-    others = getattr(
-        code, "_compatible_flash_implementations", None
-    )  # gpt-oss's, with sinks, are kernels of the hub
-    has_flash = getattr(code, "_supports_flash_attn", True) and not others
-    if asked == FLASH and is_installed() and has_flash:
+    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    code = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    # gpt-oss, whose attention has sinks, takes kernels of the hub instead.
+    takes_others = getattr(code, "_compatible_flash_implementations", None)
+    takes_flash = getattr(code, "_supports_flash_attn", True) and not takes_others
+    if asked == FLASH and is_installed() and takes_flash:
         return FLASH
     if not getattr(code, "_supports_sdpa", True):
         return "eager"
@@ -87,17 +89,17 @@ def implementation(asked: str, model: str) -> str:
 
 
 def summary(asked: str, model: str) -> str:
+    """A line for the console about the attention that is taken, and what its masks cost."""
     taken = implementation(asked, model)
     masks = "with masks of length x length for padded and packed rows"
-    costs = {
+    words = {
         FLASH: "flash-attn",
         NAME: "torch's; packed responses get no masks, padded rows get masks of length x length",
         "sdpa": f"sdpa, {masks}",
-        "eager": "eager"
-        if asked == "eager"
-        else f"eager, because the code of {model} has no {asked}; {masks}",
     }
-    return f"attention: {costs.get(taken, taken)}"
+    if taken == "eager" != asked:
+        words["eager"] = f"eager, because the code of {model} has no {asked}; {masks}"
+    return f"attention: {words.get(taken, taken)}"
 
 
 class Bounds(NamedTuple):
@@ -105,6 +107,11 @@ class Bounds(NamedTuple):
 
     places: list[int]
     on_device: Tensor  # (responses + 1,) int32, the same
+
+    @classmethod
+    def at(cls, places: list[int], device: torch.device) -> Bounds:
+        on_host = torch.tensor(places, dtype=torch.int32)
+        return cls(places, on_host.to(device, non_blocking=True))
 
     @property
     def longest(self) -> int:
@@ -118,26 +125,23 @@ def bounds_or_mask(
     mask_function: Callable[..., Tensor],
     **options: Any,
 ) -> Bounds | Tensor | None:
-    """What layers get as their mask: a row's bounds or, for a batch, padding or a cache, the mask
-    of `sdpa`.
+    """The mask that layers get: the bounds of one row's responses, or else the mask of `sdpa`.
 
-    `q_length` is T, `kv_length` also counts what a cache holds; `mask_function` says whether a
-    token sees another.
+    A batch, padding or a cache take the latter. `q_length` is T, `kv_length` also counts what a
+    cache holds; `mask_function` says whether a token sees another.
     """
     one_row = batch_size == 1 and q_length == kv_length and options.get("attention_mask") is None
     if not one_row or options.get("use_vmap"):
         return sdpa_mask(batch_size, q_length, kv_length, mask_function=mask_function, **options)
     token = torch.arange(1, q_length, device=options["device"])
-    if token.is_cuda:
+    if is_on_gpu(token):
         # Tried here, outside of the layers: inside a checkpointed layer the trial's tensors would
         # count as the layer's.
         kernels_work(token.device)
     first = token.new_zeros(1)
-    starts = (~mask_function(first, first, token, token - 1)).cpu().nonzero().flatten() + 1
-    places = [0, *starts.tolist(), q_length]
-    return Bounds(
-        places, torch.tensor(places, dtype=torch.int32).to(token.device, non_blocking=True)
-    )
+    sees_the_one_before = mask_function(first, first, token, token - 1)
+    starts = (~sees_the_one_before).cpu().nonzero().flatten() + 1
+    return Bounds.at([0, *starts.tolist(), q_length], token.device)
 
 
 def attend(
@@ -160,39 +164,58 @@ def attend(
     """
     if s_aux is not None:
         raise ValueError("attention sinks need other kernels")
+    options |= {"scaling": scaling, "dropout": dropout}
     if not isinstance(attention_mask, Bounds):
-        more = {"scaling": scaling, "dropout": dropout, **options}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **more)
-    window = (
-        None
-        if sliding_window is None or sliding_window >= attention_mask.longest
-        else sliding_window
-    )
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    window = sliding_window
+    if window is not None and window >= attention_mask.longest:
+        window = None
     if not dropout and takes_kernels(query, value):
         return attend_by_kernels(query, key, value, attention_mask, scaling, window), None
-    parts = []
-    for start, stop in pairwise(attention_mask.places):
-        mask = None
-        if window is not None and window < stop - start:
-            token = torch.arange(stop - start, device=query.device)
-            behind = token[:, None] - token
-            mask = ((behind >= 0) & (behind < window))[None, None]
-        q, k, v = (part[:, :, start:stop] for part in (query, key, value))
-        parts.append(
-            sdpa_attention_forward(
-                module, q, k, v, mask, scaling=scaling, dropout=dropout, **options
-            )[0]
-        )
-    return torch.cat(parts, dim=1), None
+    heads = (query, key, value)
+    return _one_by_one(module, heads, attention_mask.places, window, options), None
+
+
+def _one_by_one(
+    module: Any,
+    heads: tuple[Tensor, Tensor, Tensor],
+    places: list[int],
+    window: int | None,
+    options: dict[str, Any],
+) -> Tensor:
+    """The output of `attend` by a call of SDPA for each response."""
+    outputs = []
+    for start, stop in pairwise(places):
+        q, k, v = (part[:, :, start:stop] for part in heads)
+        mask = _window_mask(stop - start, window, heads[0].device)
+        output, _ = sdpa_attention_forward(module, q, k, v, mask, **options)
+        outputs.append(output)
+    return torch.cat(outputs, dim=1)
+
+
+def _window_mask(
+    length: int,
+    window: int | None,
+    device: torch.device,
+) -> Tensor | None:
+    """The (1, 1, length, length) mask of a sliding window; None where it sees all before."""
+    if window is None or window >= length:
+        return None
+    token = torch.arange(length, device=device)
+    behind = token[:, None] - token
+    return ((behind >= 0) & (behind < window))[None, None]
 
 
 def takes_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether torch's kernels for rows of several responses serve these heads on this device."""
-    fits = max(query.shape[-1], value.shape[-1]) <= WIDEST and query.dtype in (
-        torch.bfloat16,
-        torch.float16,
-    )
-    return query.is_cuda and fits and kernels_work(query.device)
+    if not is_on_gpu(query) or _width(query, value) > WIDEST:
+        return False
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return is_half and kernels_work(query.device)
+
+
+def is_on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def attend_by_kernels(
@@ -203,22 +226,30 @@ def attend_by_kernels(
     scaling: float | None,
     window: int | None,
 ) -> Tensor:
-    """As `attend`, in one call; zeros, which change no score, fill heads up to a width that kernels
-    take.
+    """Attend as `attend` does, in one call.
+
+    Zeros, which change no score, fill heads up to a width that the kernels take.
     """
-    width = -(-max(query.shape[-1], value.shape[-1]) // ALIGNED) * ALIGNED
-    q, k, v = (
-        _widened(part[0].transpose(0, 1).to(value.dtype), width) for part in (query, key, value)
-    )
-    starts, longest = bounds.on_device, bounds.longest
+    width = ALIGNED * math.ceil(_width(query, value) / ALIGNED)
+    q, k, v = (_widened(part[0].transpose(0, 1), width) for part in (query, key, value))
     output = varlen_attn(
-        *(q, k, v, starts, starts, longest, longest),
+        q.to(value.dtype),
+        k.to(value.dtype),
+        v,
+        bounds.on_device,
+        bounds.on_device,
+        bounds.longest,
+        bounds.longest,
         scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=True,
     )
     assert isinstance(output, Tensor)  # a tuple where more was asked for
     return output[None, ..., : value.shape[-1]]
+
+
+def _width(query: Tensor, value: Tensor) -> int:
+    return max(query.shape[-1], value.shape[-1])
 
 
 def _widened(part: Tensor, width: int) -> Tensor:
@@ -228,50 +259,53 @@ def _widened(part: Tensor, width: int) -> Tensor:
 
 @cache
 def kernels_work(device: torch.device) -> bool:
-    """Try the kernels, forward and backward, beside SDPA: a GPU may be too old for them, or a build
-    without them.
+    """Try the kernels, forward and backward, beside SDPA.
+
+    A GPU may be too old for them, or a build without them; then a warning says so.
     """
-    generator = torch.Generator(device).manual_seed(0)
-    places = [0, 5, 40]
-    bounds = Bounds(places, torch.tensor(places, dtype=torch.int32, device=device))
-    query, key, value = (
-        torch.randn(1, heads, 40, 64, generator=generator, device=device)
-        .bfloat16()
-        .requires_grad_()
-        for heads in (4, 2, 2)
-    )
-
-    def one_by_one() -> Tensor:
-        outputs = []
-        for start, stop in pairwise(places):
-            q, k, v = (part[:, :, start:stop] for part in (query, key, value))
-            outputs.append(scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True))
-        return torch.cat(outputs, dim=2).transpose(1, 2)
-
-    results = []
     try:
-        with torch.enable_grad():
-            for output in (attend_by_kernels(query, key, value, bounds, None, None), one_by_one()):
-                results.append(
-                    [
-                        output.detach(),
-                        *torch.autograd.grad(output.float().square().sum(), (query, key, value)),
-                    ]
-                )
-        error = max(
-            float((ours - theirs).norm() / theirs.norm())
-            for ours, theirs in zip(*results, strict=True)
-        )
-        if error < TOLERANCE:
-            return True
+        error = _error_of_kernels(device)
         reason = f"they are off by {error:.1%}"
     except RuntimeError as failure:
+        error = math.inf
         reason = str(failure).partition("\n")[0]
-    warnings.warn(
-        f"packed responses are attended one by one: torch's kernels for them fail ({reason})",
-        stacklevel=2,
-    )
+    if error < TOLERANCE:
+        return True
+    problem = "packed responses are attended one by one: torch's kernels for them fail"
+    warnings.warn(f"{problem} ({reason})", stacklevel=2)
     return False
+
+
+def _error_of_kernels(device: torch.device) -> float:
+    """The largest relative error of the kernels' output and gradients, for two short responses."""
+    generator = torch.Generator(device).manual_seed(0)
+    bounds = Bounds.at([0, 5, 40], device)
+
+    def random(heads: int) -> Tensor:
+        shape = (1, heads, 40, 64)
+        values = torch.randn(shape, generator=generator, device=device).bfloat16()
+        return values.requires_grad_()
+
+    query = random(heads=4)
+    key = random(heads=2)
+    value = random(heads=2)
+    heads = (query, key, value)
+    layer = SimpleNamespace(num_key_value_groups=2)
+    with torch.enable_grad():
+        by_kernels = attend_by_kernels(query, key, value, bounds, None, None)
+        by_sdpa = _one_by_one(layer, heads, bounds.places, None, {})
+        ours = _with_gradients(by_kernels, heads)
+        theirs = _with_gradients(by_sdpa, heads)
+    errors = []
+    for found, expected in zip(ours, theirs, strict=True):
+        errors.append(float((found - expected).norm() / expected.norm()))
+    return max(errors)
+
+
+def _with_gradients(output: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    loss = output.float().square().sum()
+    gradients = torch.autograd.grad(loss, inputs)
+    return [output.detach(), *gradients]
 
 
 # The rest of what OpenRLHF imports from flash-attn.
@@ -286,14 +320,12 @@ def index_first_axis(values: Tensor, indices: Tensor) -> Tensor:
 
 
 def cross_entropy_loss(logits: Tensor, labels: Tensor) -> tuple[Tensor]:
-    """Minus the log-probability of each label: logits (n, V) float32 and labels (n,) -> ((n,),), as
-    flash-attn's.
-    """
+    """Minus the log-probability of each label: logits (n, V) float32, labels (n,) -> ((n,),)."""
     return (_CrossEntropy.apply(logits, labels),)
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Keeps nothing of the size of the logits but these, and makes one such tensor: their gradient."""
+    """Keeps no tensor of the logits' size but these, and makes one: their gradient."""
 
     @staticmethod
     def forward(context: Any, logits: Tensor, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Run the same OpenRLHF stack on a machine without CUDA, which it assumes in a handful of places."""
+"""The same OpenRLHF stack on a machine without CUDA, which it assumes in a handful of places."""
 
 import ctypes
 import os
@@ -22,35 +22,38 @@ THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
 
 @cache
 def install() -> None:
-    """Replace calls of CUDA before OpenRLHF is imported; does nothing on an accelerator build of
-    torch.
-    """
+    """Replace calls of CUDA before OpenRLHF is imported, on a CPU build of torch only."""
     if not is_cpu_build():
         return
     if "RAY_ADDRESS" not in os.environ:
         patches.install(NO_CLUSTER)
     os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "torch_extensions"))
-    # This environment's ninja is found however Python was started: another version would recompile
-    # everything.
+    # This environment's ninja is found however Python was started: another one would recompile all.
     programs = str(Path(sys.prefix) / "bin")
-    others = [entry for entry in os.environ.get("PATH", "").split(os.pathsep) if entry != programs]
-    os.environ["PATH"] = os.pathsep.join([programs, *others])
+    found_by = os.environ.get("PATH", "")
+    if not found_by.startswith(programs):
+        os.environ["PATH"] = f"{programs}{os.pathsep}{found_by}"
     patches.install(EVERY_CPU)
     speed_up_products()
 
 
 class _CpuDevice(str):
-    """The device "cpu", but "0" in an f-string: the replay buffer builds
-    `f"cuda:{current_device()}"`.
-    """
+    """The device "cpu", but "0" in an f-string: the replay buffer builds `f"cuda:{...}"`."""
 
     def __format__(self, spec: str) -> str:
         return "0"
 
 
-# Functions of `torch.cuda`. One function object a name: torch.compile keeps a rule for each and
-# refuses duplicates.
-set_device, synchronize, current_stream = [lambda *_, **__: None for _ in range(3)]
+# Functions of `torch.cuda`. Each is an object of its own: torch.compile refuses duplicates.
+
+
+def set_device(*_: Any, **__: Any) -> None: ...
+
+
+def synchronize(*_: Any, **__: Any) -> None: ...
+
+
+def current_stream(*_: Any, **__: Any) -> None: ...
 
 
 def current_device() -> _CpuDevice:
@@ -58,9 +61,7 @@ def current_device() -> _CpuDevice:
 
 
 def empty_cache() -> None:
-    """Return free memory to the system: steps differ in size, and the C library keeps most of what
-    one has taken.
-    """
+    """Return free memory to the system: the C library keeps most of what a large step has taken."""
     with suppress(AttributeError):  # only glibc does
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -70,13 +71,11 @@ def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
 
 
 def build_communication_op() -> None:
-    """Compile DeepSpeed's shared-memory communication op where this process looks for it, unless it
-    is there.
+    """Compile DeepSpeed's shared-memory communication op where this process looks for it.
 
-    DeepSpeed would do so silently in the first actor, for minutes. An actor stopped meanwhile would
-    leave the compiler's lock behind, for which every later start would wait. So one process
-    compiles it beforehand, under a lock that ends with the process, and removes the other lock if
-    it is too old to be in use.
+    DeepSpeed would do so silently in the first actor, for minutes. An actor that is stopped
+    meanwhile would leave the compiler's lock behind, and every later start would wait for it. So
+    one process compiles the op beforehand, under a lock that ends with the process.
     """
     from deepspeed.accelerator import get_accelerator
     from filelock import FileLock
@@ -86,20 +85,20 @@ def build_communication_op() -> None:
         return
     folder = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / builder.name
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / "lock"
     with FileLock(folder.with_suffix(".building")):
-        with suppress(FileNotFoundError):  # its holder removes it
-            while True:
-                if time.time() - lock.stat().st_mtime > LOADING_SECONDS:
-                    print(
-                        f"[swap] removing {lock}, left by a process that was stopped while compiling",
-                        flush=True,
-                    )
-                    lock.unlink()
-                time.sleep(0.5)
+        _wait_for_compiler(folder / "lock")
         if not any(folder.glob("*.so")):
-            print(
-                "[swap] compiling DeepSpeed's communication op, once: half a minute or more",
-                flush=True,
-            )
+            op = "DeepSpeed's communication op"
+            print(f"[swap] compiling {op}, once: half a minute or more", flush=True)
         builder.load(verbose=False)
+
+
+def _wait_for_compiler(lock: Path) -> None:
+    """Wait until nobody holds the compiler's lock; remove it if it is too old to be in use."""
+    while lock.exists():
+        with suppress(FileNotFoundError):  # its holder removes it
+            if time.time() - lock.stat().st_mtime > LOADING_SECONDS:
+                reason = "left by a process that was stopped while compiling"
+                print(f"[swap] removing {lock}, {reason}", flush=True)
+                lock.unlink()
+        time.sleep(0.5)

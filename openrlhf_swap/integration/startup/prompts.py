@@ -1,10 +1,10 @@
-"""The prompts of a run: read, rendered, checked, and written as the file that OpenRLHF reads."""
+"""The prompts of a run: loaded, cleaned, checked, reported, and written for OpenRLHF."""
 
 import random
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import sha256
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.data import rows as data_sets
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows
+from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import Configuration, find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.objectives.base import Objective
@@ -24,87 +24,209 @@ from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 AT_A_TIME = 1000
 CHANGED_PROMPT = (
-    "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to Unicode NFC), so that its "
-    "responses could not be graded"
+    "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to "
+    "Unicode NFC), so that its responses could not be graded"
 )
 
 
-def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
-    """The rows to train on, of which `--data.max_samples` are taken, or to evaluate on, mixed as
-    OpenRLHF mixes them.
+@dataclass(frozen=True)
+class Source:
+    """The data sets that a run trains or evaluates on, and where their usable rows go."""
 
+    flag: str
+    names: str  # with commas between them
+    split: str
+    title: str
+    file: str
+    trains: bool
+    most: int = sys.maxsize  # rows that are taken
+
+    @property
+    def called(self) -> str:
+        return f"{self.flag} is {self.names}"
+
+
+def source_of(args: SimpleNamespace, for_training: bool) -> Source:
+    if for_training:
+        return Source(
+            flag="--data.prompt_dataset",
+            names=args.data.prompt_dataset,
+            split=args.data.prompt_split,
+            title="data",
+            file="prompts.jsonl",
+            trains=True,
+            most=args.data.max_samples,
+        )
+    return Source(
+        flag="--eval.dataset",
+        names=args.eval.dataset,
+        split=args.eval.split,
+        title="evaluation data",
+        file="eval_prompts.jsonl",
+        trains=False,
+    )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A row with its normal answer and the objective's problem text, and what it was made of."""
+
+    row: Row
+    reference: Reference
+    given_answer: Any
+
+
+def write_usable_prompts(
+    configuration: Configuration,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+    evaluates: bool = False,
+) -> str:
+    """Write the rows that can be trained or evaluated on to a file; returns the file.
+
+    Raises ConfigError for what the flags name, and DataError for the data set.
+    """
+    args = configuration.args
+    source = source_of(args, for_training=not evaluates)
+    _check_template(args, tokenizer)
+    prompts = _load_cleaned(source, configuration, objective)
+    reasons = _reasons_of(prompts, configuration, tokenizer)
+    usable = [prompt for prompt, reason in zip(prompts, reasons, strict=True) if reason is None]
+    _report_usable(reasons, source)
+    if not evaluates:
+        _check_batch(len(usable), args, source)
+        _report_answers(usable, configuration.run.grader, objective)
+        objective.check_prompts(render_prompts(_rows(usable), args, tokenizer))
+        references = [prompt.reference for prompt in usable]
+        data_sets.try_grader(configuration.run.grader, references)
+    return _write(usable, source.file, configuration, tokenizer)
+
+
+def _load_cleaned(
+    source: Source, configuration: Configuration, objective: Objective
+) -> list[Prompt]:
+    """The rows of a source as prompts; an objective may leave the texts of an evaluation alone."""
+    args = configuration.args
+    problem_key = args.data.input_key
+    answer_key = args.data.label_key
+    rows = load_prompts(args, source.trains)
+    references = data_sets.read_references(
+        rows, problem_key, answer_key, configuration.run.grader, source.called
+    )
+    prompts = []
+    for row, reference in zip(rows, references, strict=True):
+        problem = row[problem_key]
+        if isinstance(problem, list):
+            problem = data_sets.read_chat(problem)[0] or problem
+        if source.trains or objective.rewrites_evaluation:
+            problem = _rewritten(problem, objective, args.train.seed)
+        clean = {**row, problem_key: problem, answer_key: reference.answer}
+        prompts.append(Prompt(clean, reference, row[answer_key]))
+    return prompts
+
+
+def _rows(prompts: list[Prompt]) -> list[Row]:
+    return [prompt.row for prompt in prompts]
+
+
+def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
+    """The rows to train on, mixed as OpenRLHF mixes them, or to evaluate on.
+
+    Of each data set to train on, and of the mixture, the first `--data.max_samples` are taken.
     Raises DataError when a data set cannot be read, is empty, or lacks a column.
     """
-    if for_training:
-        flag, names, split = (
-            "--data.prompt_dataset",
-            args.data.prompt_dataset,
-            args.data.prompt_split,
-        )
-    else:
-        flag, names, split = "--eval.dataset", args.eval.dataset, args.eval.split
-    most = args.data.max_samples if for_training else sys.maxsize
-    parts = [_read_source(name.strip(), flag, split, args)[:most] for name in names.split(",")]
+    source = source_of(args, for_training)
+    parts = []
+    for name in source.names.split(","):
+        parts.append(_read_source(name.strip(), source, args)[: source.most])
     if for_training and args.data.prompt_probs:
-        rows = _interleave(
-            parts, [float(share) for share in args.data.prompt_probs.split(",")], args.train.seed
-        )
+        shares = [float(share) for share in args.data.prompt_probs.split(",")]
+        rows = _interleave(parts, shares, args.train.seed)
     else:
         rows = [row for part in parts for row in part]
     if not rows:
-        raise DataError(f"{flag} is {names}, which has no rows; give a data set with at least one")
-    data_sets.check_columns(
-        dict.fromkeys(column for row in rows for column in row), columns_of(args), names
-    )
-    return rows[:most]
+        raise DataError(f"{source.called}, which has no rows; give a data set with at least one")
+    data_sets.check_columns(_columns(rows), columns_of(args), source.names)
+    return rows[: source.most]
 
 
-def _read_source(name: str, flag: str, split: str, args: SimpleNamespace) -> list[Row]:
+def _read_source(name: str, source: Source, args: SimpleNamespace) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
-    # Of a JSON or CSV file, `datasets` would read all or nothing, and guess types.
     if not data_sets.has_rows(Path(name)):
         printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-        with data_sets.loader_errors(f"{flag} is {name}, which cannot be read: {{reason}}"):
-            return list(blending_datasets(name, None, printer, dataset_split=split))
-    entries = data_sets.read_entries(Path(name), flag)
+        message = f"{source.flag} is {name}, which cannot be read: {{reason}}"
+        with data_sets.loader_errors(message):
+            return list(blending_datasets(name, None, printer, dataset_split=source.split))
+    # Of a JSON or CSV file, `datasets` would read all or nothing, and guess types.
+    entries = data_sets.read_entries(Path(name), source.flag)
     rows = data_sets.readable_rows(entries)
-    if len(rows) < len(entries):
-        counts = f"{len(entries) - len(rows)} of {len(entries)} rows cannot be read"
-        print(f"[swap] {name}: {counts}: {data_sets.describe_faults(entries)}; left out")
-    columns = dict.fromkeys(column for row in rows for column in row)
-    return [{**dict.fromkeys(columns), **row} for row in rows]
+    bad = len(entries) - len(rows)
+    if bad:
+        faults = data_sets.describe_faults(entries)
+        _say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
+    columns = dict.fromkeys(_columns(rows))
+    return [{**columns, **row} for row in rows]
 
 
-def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
+def _columns(rows: list[Row]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _interleave(
+    parts: Sequence[list[Row]],
+    shares: list[float],
+    seed: int,
+) -> list[Row]:
     from datasets import Dataset, interleave_datasets
 
-    places = [
-        Dataset.from_dict({"row": range(len(part)), "part": [i] * len(part)})
-        for i, part in enumerate(parts)
-    ]
+    places = []
+    for number, part in enumerate(parts):
+        places.append(Dataset.from_dict({"row": range(len(part)), "part": [number] * len(part)}))
     mixed = interleave_datasets(places, shares, seed, stopping_strategy="all_exhausted")
     return [parts[place["part"]][place["row"]] for place in mixed]
+
+
+def _check_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
+    if args.data.apply_chat_template and tokenizer.chat_template is None:
+        raise ConfigError(
+            f"--data.apply_chat_template is on, but {args.actor.model_name_or_path} has no chat "
+            "template; leave the flag out (where a recipe or a file sets it: "
+            "--no-data.apply_chat_template) and give --data.input_template, or give a model with a "
+            "template"
+        )
+
+
+def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
+    """The objective's text of a problem, drawn by its text and the seed: the same in every run."""
+    rng = random.Random(f"{seed}:{problem}")
+    match problem:
+        case str(text) if text:
+            return objective.rewrite_problem(text, rng)
+        case [*before, {"content": str(text)} as last]:
+            return [*before, {**last, "content": objective.rewrite_problem(text, rng)}]
+    return problem
 
 
 def render_prompts(
     rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[str]:
-    """Each prompt as OpenRLHF renders it, empty for a faulty problem; raises DataError for a chat
-    that fails.
+    """Each prompt as OpenRLHF renders it, empty for a faulty problem.
+
+    Raises DataError for a chat that the template refuses.
     """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
-    key, is_chat = args.data.input_key, args.data.apply_chat_template
+    key = args.data.input_key
+    is_chat = args.data.apply_chat_template
     template = tokenizer.apply_chat_template if is_chat else None
     for number, row in enumerate(rows, 1):
         if fault_of_problem(row[key], is_chat):
             yield ""
             continue
-        with reader_errors(
-            f"--data.input_key is {key}, but the model's chat template refuses row {number} ({{reason}}); "
-            "correct the roles of its messages"
-        ):
+        refusal = f"the model's chat template refuses row {number} ({{reason}})"
+        remedy = "correct the roles of its messages"
+        with reader_errors(f"--data.input_key is {key}, but {refusal}; {remedy}"):
             prompt = str(preprocess_data(row, args.data.input_template, key, None, template)[0])
         yield prompt
 
@@ -116,169 +238,20 @@ def fault_of_problem(problem: object, takes_chats: bool) -> str | None:
     return data_sets.read_chat(problem)[1]
 
 
-def write_usable_prompts(
-    configuration: Configuration,
-    objective: Objective,
-    tokenizer: PreTrainedTokenizerBase,
-    evaluates: bool = False,
-) -> str:
-    """Write the rows that can be trained or evaluated on to a file, and count the others; returns
-    the file.
-
-    The rows get the normal form of their answers, the objective's own problem texts (in an
-    evaluation for some objectives only), with arguments for the chat template rendered prompts and,
-    for another grader than math-verify, labels with the columns that it may look at; no other
-    column but `datasource` is written, because a loader would guess its type. Raises ConfigError
-    for what the flags name, and DataError for the data set.
-    """
-    args, grader, output = (
-        configuration.args,
-        configuration.run.grader,
-        Path(configuration.run.output_dir),
-    )
-    if args.data.apply_chat_template and tokenizer.chat_template is None:
-        raise ConfigError(
-            f"--data.apply_chat_template is on, but {args.actor.model_name_or_path} has no chat template; leave the "
-            "flag out (where a recipe or a file sets it: --no-data.apply_chat_template) and give "
-            "--data.input_template, or give a model with a template"
-        )
-    if not evaluates:
-        flag, name, file, kind = (
-            "--data.prompt_dataset",
-            args.data.prompt_dataset,
-            "prompts.jsonl",
-            "data",
-        )
-    else:
-        flag, name, file, kind = (
-            "--eval.dataset",
-            args.eval.dataset,
-            "eval_prompts.jsonl",
-            "evaluation data",
-        )
-    problem_key, answer_key = args.data.input_key, args.data.label_key
-    given = load_prompts(args, for_training=not evaluates)
-    references = data_sets.read_references(
-        given, problem_key, answer_key, grader, f"{flag} is {name}"
-    )
-    rows = [
-        {**row, answer_key: reference.answer}
-        for row, reference in zip(given, references, strict=True)
-    ]
-    for row in rows:
-        if isinstance(row[problem_key], list) and (
-            chat := data_sets.read_chat(row[problem_key])[0]
-        ):
-            row[problem_key] = chat
-        if not evaluates or objective.rewrites_evaluation:
-            row[problem_key] = _rewritten(row[problem_key], objective, args.train.seed)
-    reasons = _remembered_reasons(rows, references, configuration, tokenizer)
-    kept = [number for number, reason in enumerate(reasons) if reason is None]
-    counts = Counter(reason for reason in reasons if reason)
-    summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
-    print(
-        f"[swap] {kind}: {len(kept)} of {len(rows)} rows usable"
-        + (f"; dropped {summary}" if counts else "")
-    )
-    if not kept:
-        raise DataError(f"{flag} is {name}, of which no row can be used: {summary}")
-    if not evaluates:
-        if len(kept) < args.rollout.batch_size:
-            raise DataError(
-                f"{flag} is {name}, whose {len(kept)} usable rows do not fill one batch of "
-                f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
-            )
-        if find_verifier(grader).answer_is_text:
-            for line in data_sets.examples(
-                (given[number][answer_key], references[number].answer) for number in kept
-            ):
-                print(f"[swap] reference answer, as it is graded and scored: {line}")
-            odd = Counter(
-                fault for number in kept if (fault := visible_fault(references[number].answer))
-            )
-            if odd and objective.scores_steps and grader != MATH:  # math drops them
-                listing = ", ".join(f"{count} with {fault}" for fault, count in odd.items())
-                print(
-                    f"[swap] warning: rows kept for {grader}: {listing}; steps are scored by these texts"
-                )
-        objective.check_prompts(render_prompts((rows[number] for number in kept), args, tokenizer))
-        data_sets.try_grader(grader, [references[number] for number in kept])
-    if grader == MATH:
-        usable = [rows[number] for number in kept]
-    else:
-        usable = [
-            data_sets.labelled(rows[number], references[number], problem_key, answer_key)
-            for number in kept
-        ]
-    if (
-        args.data.chat_template_kwargs
-    ):  # OpenRLHF hands a template no arguments, so it gets rendered prompts
-        texts = render_prompts(usable, args, tokenizer)
-        usable = [{**row, problem_key: text} for row, text in zip(usable, texts, strict=True)]
-    if character := find_special(output):
-        raise ConfigError(
-            f"--swap.output_dir is {output}, but OpenRLHF is to read {file} there and takes a {character!r} "
-            "in the name of a data set for something else: use a folder without one in its path"
-        )
-    output.mkdir(parents=True, exist_ok=True)
-    columns = (problem_key, answer_key, "datasource")
-    write_rows(
-        output / file, ({name: row[name] for name in columns if name in row} for row in usable)
-    )
-    return str(output / file)
-
-
-def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
-    """The objective's text of a problem, drawn by its text and the run's seed, so the same in every
-    run.
-    """
-    rng = random.Random(f"{seed}:{problem}")
-    match problem:
-        case str(text) if text:
-            return objective.rewrite_problem(text, rng)
-        case [*before, {"content": str(text)} as last]:
-            return [*before, {**last, "content": objective.rewrite_problem(text, rng)}]
-    return problem
-
-
-def _remembered_reasons(
-    rows: list[Row],
-    references: list[Reference],
-    configuration: Configuration,
-    tokenizer: PreTrainedTokenizerBase,
+def _reasons_of(
+    prompts: list[Prompt], configuration: Configuration, tokenizer: PreTrainedTokenizerBase
 ) -> list[str | None]:
-    """`reasons_to_drop`, which the next start with the same rows, tokenizer and settings finds in a
-    file.
-    """
-    args, run = configuration.args, configuration.run
-    data, memory, capacity = args.data, data_sets.remembered_file(), prompt_capacity(args)
-    rendering = [
-        data.input_template,
-        data.apply_chat_template,
-        data.chat_template_kwargs,
-        tokenizer.chat_template,
-    ]
-    parts = [
-        memory.name,
-        tokenizer.backend_tokenizer.to_str(),
-        rendering,
-        capacity,
-        run.grader,
-        run.keep_placeholders,
-    ]
-    digest = sha256(to_line(parts).encode())
-    for row, reference in zip(rows, references, strict=True):
-        digest.update(to_line([row[data.input_key], reference.answer]).encode())
-    path = memory.with_name(f"rows_{digest.hexdigest()[:32]}.jsonl")
-    # A user's own function may change between two starts, so its rows are always checked.
-    if run.grader == MATH and (known := list(read_rows(path))):
-        return list(known[0])
-    prompts = list(render_prompts(rows, args, tokenizer))
-    faults = [fault_of_problem(row[data.input_key], data.apply_chat_template) for row in rows]
-    reasons = reasons_to_drop(prompts, faults, references, capacity, tokenizer, run)
-    if run.grader == MATH:
-        data_sets.remember(path, [reasons])
-    return reasons
+    args = configuration.args
+    rows = _rows(prompts)
+    takes_chats = args.data.apply_chat_template
+    return reasons_to_drop(
+        list(render_prompts(rows, args, tokenizer)),
+        [fault_of_problem(row[args.data.input_key], takes_chats) for row in rows],
+        [prompt.reference for prompt in prompts],
+        prompt_capacity(args),
+        tokenizer,
+        configuration.run,
+    )
 
 
 def reasons_to_drop(
@@ -295,17 +268,16 @@ def reasons_to_drop(
     fault.
     """
     reasons = list(faults)
+    limit = "--data.max_len minus --rollout.max_new_tokens"
     starts = range(0, len(prompts), AT_A_TIME)
     for start in tqdm(starts, "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False):
         part = prompts[start : start + AT_A_TIME]
         ids = tokenizer(part, add_special_tokens=False)["input_ids"]
         for number, (prompt, own) in enumerate(zip(part, ids, strict=True), start):
+            # The reward function takes what follows the prompt in the decoded text as the response.
             if len(own) > capacity:
-                limit = "--data.max_len minus --rollout.max_new_tokens"
                 reasons[number] = f"a prompt of more than {capacity} tokens ({limit})"
             elif prompt not in tokenizer.decode(own, skip_special_tokens=False):
-                # The reward function takes what follows the prompt in the decoded text as the
-                # response.
                 reasons[number] = reasons[number] or CHANGED_PROMPT
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [references[number] for number in left]
@@ -313,3 +285,76 @@ def reasons_to_drop(
     for number, fault in zip(left, found, strict=True):
         reasons[number] = fault
     return reasons
+
+
+def _report_usable(reasons: list[str | None], source: Source) -> None:
+    """Print how many rows are usable, and why others are not; raises DataError if none is."""
+    counts = Counter(reason for reason in reasons if reason)
+    usable = len(reasons) - counts.total()
+    summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
+    dropped = f"; dropped {summary}" if counts else ""
+    _say(f"{source.title}: {usable} of {len(reasons)} rows usable{dropped}")
+    if not usable:
+        raise DataError(f"{source.called}, of which no row can be used: {summary}")
+
+
+def _check_batch(usable: int, args: SimpleNamespace, source: Source) -> None:
+    if usable < args.rollout.batch_size:
+        raise DataError(
+            f"{source.called}, whose {usable} usable rows do not fill one batch of "
+            f"--rollout.batch_size {args.rollout.batch_size}; give more rows, or a smaller batch"
+        )
+
+
+def _report_answers(prompts: list[Prompt], grader: str, objective: Objective) -> None:
+    """Print some answers as they are graded, and what is odd about those of another grader."""
+    if not find_verifier(grader).answer_is_text:
+        return
+    answers = [prompt.reference.answer for prompt in prompts]
+    given = [prompt.given_answer for prompt in prompts]
+    for line in data_sets.examples(zip(given, answers, strict=True)):
+        _say(f"reference answer, as it is graded and scored: {line}")
+    if grader == MATH or not objective.scores_steps:  # math has dropped odd answers
+        return
+    odd = Counter(filter(None, map(visible_fault, answers)))
+    if odd:
+        listing = ", ".join(f"{count} with {fault}" for fault, count in odd.items())
+        _say(f"warning: rows kept for {grader}: {listing}; steps are scored by these texts")
+
+
+def _write(
+    prompts: list[Prompt],
+    file: str,
+    configuration: Configuration,
+    tokenizer: PreTrainedTokenizerBase,
+) -> str:
+    """Write the file that OpenRLHF reads; returns its path.
+
+    With arguments for the chat template it has rendered prompts, as OpenRLHF hands a template no
+    arguments. For another grader than math-verify the labels hold the columns that it may look at.
+    No other column but `datasource` is written, because a loader would guess its type.
+    """
+    args = configuration.args
+    folder = Path(configuration.run.output_dir)
+    special = find_special(folder)
+    if special:
+        raise ConfigError(
+            f"--swap.output_dir is {folder}, but OpenRLHF is to read {file} there and takes a "
+            f"{special!r} in the name of a data set for something else: use a folder without one "
+            "in its path"
+        )
+    rows = _rows(prompts)
+    columns = (args.data.input_key, args.data.label_key, "datasource")
+    if configuration.run.grader != MATH:
+        rows = [data_sets.labelled(each.row, each.reference, *columns[:2]) for each in prompts]
+    written = [{name: row[name] for name in columns if name in row} for row in rows]
+    if args.data.chat_template_kwargs:
+        for row, text in zip(written, render_prompts(rows, args, tokenizer), strict=True):
+            row[args.data.input_key] = text
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / file, written)
+    return str(folder / file)
+
+
+def _say(line: str) -> None:
+    print(f"[swap] {line}")

@@ -4,28 +4,19 @@ import re
 
 import pytest
 import torch
-from support.paths import POLICY
 from torch.nn.functional import linear, scaled_dot_product_attention
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_swap.packages import kernels
-from openrlhf_swap.packages.kernels import (
-    PRODUCTS,
-    has_fast_products,
-    speed_up_products,
-    widened_products,
-)
-from openrlhf_swap.scoring.scorer import Scorer
+from openrlhf_swap.packages.kernels import PRODUCTS, speed_up_products, widened_products
+
+SHAPES = {"x": (3, 40, 64), "weight": (48, 64), "bias": (48,)}
+SHAPES |= dict.fromkeys(("query", "key", "value"), (2, 4, 30, 16))
 
 
-def cpu_kernel(name):
-    """The line of torch's registry that tells which file an operator's kernel for the CPU comes
-    from.
-    """
-    return re.search(r"(?m)^CPU: .*", torch._C._dispatch_dump(f"aten::{name}"))[0]
-
-
-NAMES = ("x", "weight", "bias", "query", "key", "value")
+def sources():
+    """The line of torch's registry that names the file of each operator's kernel for the CPU."""
+    dumps = [torch._C._dispatch_dump(f"aten::{name}") for name in PRODUCTS]
+    return [re.search(r"(?m)^CPU: .*", dump)[0] for dump in dumps]
 
 
 @pytest.fixture
@@ -37,51 +28,40 @@ def ours():
 
 
 def tensors(dtype):
+    """Random numbers of bfloat16, which every other dtype holds exactly."""
     torch.manual_seed(0)
-    shapes = {"x": (3, 40, 64), "weight": (48, 64), "bias": (48,)} | dict.fromkeys(
-        NAMES[3:], (2, 4, 30, 16)
-    )
-    values = {
-        name: torch.randn(shape).bfloat16() for name, shape in shapes.items()
-    }  # rounded, then exact in `dtype`
-    return {name: value.to(dtype).requires_grad_() for name, value in values.items()}
+    rounded = {name: torch.randn(shape).bfloat16() for name, shape in SHAPES.items()}
+    return {name: value.to(dtype).requires_grad_() for name, value in rounded.items()}
 
 
 def results(dtype):
     """Products of every kind, and the gradients of the tensors that they are made of."""
     given = tensors(dtype)
     x, weight, bias, query, key, value = given.values()
+    heads, keys, values = (part.flatten(0, 1) for part in (query, key, value))
+    added = x[:, :30, :30].sum(0).expand(8, 30, 30)
     outputs = {
         "mm": linear(x, weight),
         "addmm": linear(x[0], weight, bias),
-        "bmm": query.flatten(0, 1) @ key.flatten(0, 1).transpose(1, 2),
-        "baddbmm": torch.baddbmm(
-            value.flatten(0, 1), x[:, :30, :30].sum(0).expand(8, 30, 30), key.flatten(0, 1)
-        ),
+        "bmm": heads @ keys.transpose(1, 2),
+        "baddbmm": torch.baddbmm(values, added, keys),
         "attention": scaled_dot_product_attention(query, key, value, is_causal=True),
     }
-    gradients = {}
+    found = dict(outputs)
     for kind, output in outputs.items():
-        of = torch.autograd.grad(output.square().sum(), list(given.values()), allow_unused=True)
-        gradients |= {
-            f"gradient of {name} by {kind}": value for name, value in zip(given, of, strict=True)
-        }
-    return outputs | {name: value for name, value in gradients.items() if value is not None}
+        parts = torch.autograd.grad(output.square().sum(), list(given.values()), allow_unused=True)
+        for name, part in zip(given, parts, strict=True):
+            if part is not None:
+                found[f"gradient of {name} by {kind}"] = part
+    return found
 
 
 def test_a_product_is_that_of_float64_rounded_to_bfloat16(ours):
-    """Off by half a unit in the last place, at most 2^-8 of the value, or by float32's error where
-    a sum cancels.
-    """
-    x, weight, bias, query, key, _ = tensors(torch.float64).values()
-    rounded = {name: value.detach().bfloat16() for name, value in tensors(torch.bfloat16).items()}
-    for found, exact in [
-        (linear(rounded["x"], rounded["weight"]), linear(x, weight)),
-        (linear(rounded["x"][0], rounded["weight"], rounded["bias"]), linear(x[0], weight, bias)),
-        (rounded["query"] @ rounded["key"].transpose(2, 3), query @ key.transpose(2, 3)),
-    ]:
-        assert found.dtype is torch.bfloat16
-        torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-5)
+    """Off by half a unit in the last place, or by float32's error where a sum cancels."""
+    exact, rounded = results(torch.float64), results(torch.bfloat16)
+    for kind in ("mm", "addmm", "bmm"):
+        assert rounded[kind].dtype is torch.bfloat16
+        torch.testing.assert_close(rounded[kind].double(), exact[kind], rtol=2**-8, atol=1e-5)
 
 
 def test_results_and_gradients_are_within_bfloat16_of_float64(ours):
@@ -102,57 +82,12 @@ def test_other_numbers_are_left_to_torch(dtype):
     assert all(torch.equal(after[name], value) for name, value in before.items())
 
 
-def test_torchs_own_kernels_come_back_with_the_end_of_the_library():
-    before = [cpu_kernel(name) for name in PRODUCTS]
-    library = widened_products()
-    assert all("kernels.py" in cpu_kernel(name) for name in PRODUCTS)
-    library._destroy()
-    assert [cpu_kernel(name) for name in PRODUCTS] == before
-
-
-def test_kernels_are_replaced_where_the_processor_needs_it_only(monkeypatch):
+def test_kernels_are_replaced_where_the_processor_needs_it_and_come_back(monkeypatch):
+    before = sources()
     monkeypatch.setattr(kernels, "has_fast_products", lambda: True)
     assert speed_up_products.__wrapped__() is None
     monkeypatch.setattr(kernels, "has_fast_products", lambda: False)
     library = speed_up_products.__wrapped__()
-    assert all("kernels.py" in cpu_kernel(name) for name in PRODUCTS)
+    assert all("kernels.py" in source for source in sources())
     library._destroy()
-
-
-@pytest.mark.parametrize(
-    ("machine", "instructions", "onednn", "fast"),
-    [
-        (
-            "x86_64",
-            (False, False),
-            True,
-            False,
-        ),  # AVX-512 alone: oneDNN takes the products and emulates them
-        ("x86_64", (True, False), True, True),
-        ("AMD64", (False, True), True, True),
-        ("aarch64", (False, False), True, True),
-        ("aarch64", (False, False), False, False),
-    ],
-)
-def test_the_processor_is_asked_for_its_instructions(
-    monkeypatch, machine, instructions, onednn, fast
-):
-    monkeypatch.setattr(kernels.platform, "machine", lambda: machine)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions[0])
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: instructions[1])
-    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: onednn)
-    assert has_fast_products() is fast
-
-
-def test_an_older_torch_keeps_its_kernels(monkeypatch):
-    monkeypatch.setattr(kernels, "has_fast_products", lambda: False)
-    monkeypatch.delattr(torch.library, "get_kernel")
-    assert speed_up_products.__wrapped__() is None
-
-
-def test_a_scorer_multiplies_as_a_run_does():
-    Scorer(
-        AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16),
-        AutoTokenizer.from_pretrained(POLICY),
-    )
-    assert all(("kernels.py" in cpu_kernel(name)) == (not has_fast_products()) for name in PRODUCTS)
+    assert sources() == before

@@ -1,4 +1,4 @@
-"""Passes of a step over responses as long as a reasoning model's, counted in OpenRLHF's own code."""
+"""Passes of a step over responses as long as a reasoning model's, by OpenRLHF's own code."""
 
 from types import SimpleNamespace
 
@@ -10,91 +10,19 @@ import openrlhf_swap.integration  # noqa: F401  makes OpenRLHF importable
 from openrlhf_swap.flags.configuration import configure
 
 # Tokens of 64 responses of DeepSeek-R1-Distill-Qwen-1.5B and 7B to problems of AIME24 and AMC.
-TRACES = [
-    *(
-        12161,
-        7057,
-        3424,
-        15624,
-        6608,
-        4767,
-        15514,
-        14872,
-        15648,
-        15139,
-        9079,
-        15154,
-        8127,
-        15407,
-        5378,
-    ),
-    *(
-        9069,
-        3403,
-        8007,
-        4029,
-        15248,
-        15742,
-        15128,
-        14817,
-        15389,
-        15661,
-        2413,
-        1694,
-        15583,
-        1345,
-        3561,
-    ),
-    *(
-        5763,
-        14633,
-        3292,
-        6521,
-        4766,
-        1389,
-        7752,
-        15287,
-        4698,
-        15388,
-        2063,
-        2701,
-        15441,
-        15453,
-        15256,
-    ),
-    *(
-        11879,
-        15429,
-        9077,
-        6833,
-        8014,
-        7344,
-        1882,
-        15222,
-        1458,
-        2866,
-        2846,
-        15078,
-        14727,
-        1570,
-        1067,
-        4195,
-    ),
-    *(3244, 15082, 15380),
-]
-LENGTHS = [min(12_000, tokens) for tokens in TRACES]  # the recipe's limit
+TRACES = """
+12161 7057 3424 15624 6608 4767 15514 14872 15648 15139 9079 15154 8127 15407 5378 9069
+3403 8007 4029 15248 15742 15128 14817 15389 15661 2413 1694 15583 1345 3561 5763 14633
+3292 6521 4766 1389 7752 15287 4698 15388 2063 2701 15441 15453 15256 11879 15429 9077
+6833 8014 7344 1882 15222 1458 2866 2846 15078 14727 1570 1067 4195 3244 15082 15380
+"""
+LENGTHS = [min(12_000, int(tokens)) for tokens in TRACES.split()]  # the recipe's limit
 # And of a trial on short ones: what a model with random weights says before one of 100 end tokens
 # comes up.
 SHORT = [500 + 20 * number for number in range(64)]
 PROMPT = 100
-STEP = [
-    "--rollout.batch_size",
-    "8",
-    "--rollout.n_samples_per_prompt",
-    "8",
-    "--train.batch_size",
-    "64",
-]
+STEP = ["--rollout.batch_size", "8", "--rollout.n_samples_per_prompt", "8"]
+STEP += ["--train.batch_size", "64"]
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
 
 
@@ -116,13 +44,12 @@ def samples_of(lengths):
         ids = torch.ones(1, total, dtype=torch.int64)
         info = {"total_length": torch.tensor([total])}
         yield Experience(
-            **{
-                "sequences": ids,
-                "attention_mask": ids,
-                "action_mask": actions,
-                "total_length": torch.tensor([total]),
-            },
-            **{"index": [0], "info": info},
+            sequences=ids,
+            attention_mask=ids,
+            action_mask=actions,
+            total_length=torch.tensor([total]),
+            index=[0],
+            info=info,
         )
 
 

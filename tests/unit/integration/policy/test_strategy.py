@@ -1,14 +1,89 @@
-"""What OpenRLHF's DeepSpeed strategy does differently here. Tensors on "meta" stand for those on a
-GPU.
+"""What OpenRLHF's DeepSpeed strategy does differently here; tests/stack has its updates.
+
+Tensors on "meta" stand for those on a GPU.
 """
 
 import copy
+import math
 from types import SimpleNamespace
 
+import pytest
 import torch
 from deepspeed.runtime.zero.offload_states import offload_adam_states
+from support.paths import POLICY
 
 from openrlhf_swap.integration.policy import strategy
+from openrlhf_swap.integration.runtime import attention
+
+MODEL = SimpleNamespace(model_name_or_path=str(POLICY))
+
+
+def make_strategy(place="actor", stage=2, dynamic=False):
+    ds = SimpleNamespace(
+        attn_implementation=attention.FLASH, param_dtype="bf16", overlap_comm=True, zpg=1
+    )
+    train = SimpleNamespace(dynamic_batch_enable=dynamic)
+    args = SimpleNamespace(ds=ds, train=train, **{place: MODEL})
+    return strategy.SwapStrategy(zero_stage=stage, args=args)
+
+
+@pytest.mark.parametrize(("kind", "is_torchs"), [("AdamW", True), ("Muon", False)])
+def test_adam_is_torchs_and_other_optimizers_stay(kind, is_torchs):
+    optimizer = {"type": kind, "params": {"lr": 1e-6}}
+    ours = make_strategy()
+    taken = "flash_attention_2" if attention.is_installed() else "swap_rows"
+    assert ours.args.ds.attn_implementation == taken
+    config = ours.get_ds_train_config(optimizer)
+    added = {"torch_adam": True, "fused": True} if is_torchs else {}
+    assert config["optimizer"] == {"type": kind, "params": {"lr": 1e-6, **added}}
+    assert config.get("zero_force_ds_cpu_optimizer", True) is not is_torchs
+
+
+@pytest.mark.parametrize(("stage", "overlaps"), [(1, False), (2, True), (3, True)])
+def test_an_update_of_dynamic_batches_ends_where_openrlhf_steps(stage, overlaps):
+    """DeepSpeed refuses the overlap for stage 1 only where the caller ends updates."""
+    config = make_strategy(stage=stage, dynamic=True).get_ds_train_config()
+    assert config["managed_gradient_accumulation"] is False
+    assert config["zero_optimization"].get("overlap_comm", False) is overlaps
+    managed = make_strategy(stage=stage).get_ds_train_config()
+    assert managed["managed_gradient_accumulation"] is True
+    assert managed["zero_optimization"]["overlap_comm"] is True
+
+
+@pytest.mark.parametrize(
+    ("place", "limits", "latest"),
+    [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})],
+)
+def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits, latest):
+    """`PolicyCheckpoints` rotates them; those of a supervised training are OpenRLHF's."""
+    saved = []
+    monkeypatch.setattr(
+        strategy._StockStrategy,
+        "save_ckpt",
+        lambda self, *words, **more: saved.append((words, more)),
+    )
+    make_strategy(place).save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
+    expected = ("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest}
+    assert saved == [expected]
+
+
+@pytest.mark.parametrize(("nodes", "by_file"), [(0, True), (1, True), (2, False)])
+def test_ranks_meet_by_a_file_on_one_machine_only(monkeypatch, nodes, by_file):
+    """In a cluster Ray may spread a run that asks for one node; 0 stands for no Ray."""
+    alive = [{"Alive": True}] * nodes + [{"Alive": False}]
+    cluster = SimpleNamespace(is_initialized=lambda: nodes > 0, nodes=lambda: alive)
+    monkeypatch.setattr(strategy, "ray", cluster)
+    met = []
+    monkeypatch.setattr(
+        strategy.deepspeed, "init_distributed", lambda **how: met.append(how["init_method"])
+    )
+    monkeypatch.setattr(strategy._StockStrategy, "setup_distributed", lambda self, timeout: None)
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
+    for name, value in zip(names, "0109", strict=True):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("RAY_TMPDIR", "/private")
+    make_strategy().setup_distributed()
+    assert met == ["file:///private/store_9"] * by_file
 
 
 def make_optimizer(device, offload_states):
@@ -20,21 +95,17 @@ def make_optimizer(device, offload_states):
 
 
 def test_moments_of_a_resumed_optimizer_get_new_places_in_main_memory():
-    """torch loads the old ones onto the GPU, and DeepSpeed would move the moments there: they would
-    never leave.
-    """
+    """torch loads the old ones onto the GPU, and DeepSpeed would move the moments there."""
     slept = make_optimizer("cpu", lambda adam: offload_adam_states(adam, "cpu"))
     (weight,) = slept.optimizer.param_groups[0]["params"]
     weight.grad = torch.ones(8)
     slept.optimizer.step()
     slept.offload_states()
-    places = {"exp_avg_offload_buffer", "exp_avg_sq_offload_buffer"}
+    places = ("exp_avg_offload_buffer", "exp_avg_sq_offload_buffer")
     state = slept.optimizer.state[weight]
-    kept = {name: state[name].data_ptr() for name in places}
+    kept = [state[name].data_ptr() for name in places]
     slept.offload_states()
-    assert {
-        name: state[name].data_ptr() for name in places
-    } == kept  # those in main memory are used again
+    assert [state[name].data_ptr() for name in places] == kept  # places that stay are used again
 
     found = []
     resumed = make_optimizer(

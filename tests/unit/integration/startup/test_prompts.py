@@ -1,4 +1,4 @@
-"""Which rows of a data set are trained on: those that cannot be are counted, reported and left out."""
+"""Which rows of a data set are trained on: others are counted, reported and left out."""
 
 import copy
 import json
@@ -19,12 +19,13 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
 
+OWN = "support.verifiers:nearness"
+
 
 def data_arguments(path, **changes):
     argv = [word for flag, value in GOOD.items() for word in (flag, value)]
-    args = configure(
-        [*argv, "--data.prompt_dataset", path, "--data.apply_chat_template"], on_cpu=True
-    ).args
+    argv += ["--data.prompt_dataset", path, "--data.apply_chat_template"]
+    args = configure(argv, on_cpu=True).args
     vars(args.data).update(changes)
     return args
 
@@ -39,228 +40,163 @@ def write(args, tokenizer, output, config=None, evaluates=False, **run):
     return write_usable_prompts(configuration, build(config or SwapConfig()), tokenizer, evaluates)
 
 
-def usable(path, tokenizer, output):
-    return write(data_arguments(path), tokenizer, output)
+@pytest.fixture
+def usable(tmp_path, tokenizer):
+    """The rows that are written of those given, or of a file, with other settings of the run."""
+
+    def usable(rows, **run):
+        path = rows if isinstance(rows, str) else rows_file(tmp_path / "rows.jsonl", rows)
+        return read(write(data_arguments(path), tokenizer, tmp_path / "out", **run))
+
+    return usable
 
 
-def test_bad_rows_are_counted_reported_and_dropped(capsys, tmp_path, tokenizer):
-    rows = [
-        {"problem": "What is 100 + 100?", "answer": "200"},
-        {"problem": "What is 1?" * 200, "answer": "1"},
-        {"problem": "What is 100 + 101?", "answer": " "},
-        {"problem": "", "answer": "3"},
-        {"problem": "What is 100 + 102?", "answer": "$202$"},
-    ]
-    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert read(kept) == [rows[0], rows[4]]
-    report = capsys.readouterr().out
-    assert "2 of 5 rows usable" in report
-    for reason in (
-        "1 with a prompt of more than 80 tokens",
-        "1 with an empty answer",
-        "1 with an empty problem",
-    ):
-        assert reason in report
+def asked(*answers):
+    return [{"problem": f"What is {n} + 100?", "answer": a} for n, a in enumerate(answers)]
 
 
-def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, tokenizer):
+def chats(*problems):
+    return [{"problem": problem, "answer": "1"} for problem in problems]
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept", "reason"),
+    [
+        ([{"problem": "What is 1?" * 200, "answer": "1"}], [], "a prompt of more than 80 tokens"),
+        (asked(" "), [], "an empty answer"),
+        ([{"problem": "", "answer": "3"}], [], "an empty problem"),
+        (asked("$202$"), asked("$202$"), None),
+        (asked("He sold 202 of them."), [], "a sentence as its answer"),
+        (chats([user("What is 1?")]), chats([user("What is 1?")]), None),
+        (chats([]), [], "an empty problem, or one that is neither text nor a chat"),
+        (
+            chats([user("x"), {"role": "assistant", "content": "y"}]),
+            [],
+            "a chat that ends with the assistant's turn",
+        ),
+        (
+            chats([user(None)]),
+            [],
+            "a chat whose messages are no texts with role and content (they have role, content)",
+        ),
+        # other layouts of chats: ShareGPT's, and content in parts
+        (
+            chats([{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is."}]),
+            chats([user("What is\n1?")]),
+            None,
+        ),
+        (
+            chats([user([{"type": "text", "text": "What"}, {"type": "text", "text": "is 1?"}])]),
+            chats([user("What\nis 1?")]),
+            None,
+        ),
+    ],
+)
+def test_a_row_is_kept_or_dropped_with_a_reason(capsys, usable, rows, kept, reason):
+    good = {"problem": "What is 100 + 100?", "answer": "200"}
+    assert usable([good, *rows]) == [good, *kept]
+    counts = f"data: {1 + len(kept)} of 2 rows usable"
+    dropped = f"; dropped 1 with {reason}" if reason else ""
+    assert f"[swap] {counts}{dropped}" in capsys.readouterr().out
+
+
+def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, usable):
     row = json.dumps({"problem": "What is 100 + 100?", "answer": "200"}).encode()
-    bad = [
-        b'{"problem": "caf\xe9"}',
-        b"\0" * 64,
-        b'{"problem": "\\ud800", "answer": "1"}',
-        b'{"problem"',
-    ]
+    bad = [b'{"problem": "caf\xe9"}', b"\0" * 64, b'{"problem": "\\ud800"}', b'{"problem"']
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
-    kept = usable(str(path), tokenizer, tmp_path / "out")
-    assert read(kept) == [json.loads(row)] * 2
+    assert usable(str(path)) == [json.loads(row)] * 2
     report = capsys.readouterr().out
-    assert (
-        f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9 at position 17"
-        in report
-    )
-    assert (
-        "row 3: zero bytes, as a crash leaves them" in report and "and 1 more; left out" in report
-    )
+    assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9" in report
+    assert "row 3: zero bytes, as a crash leaves them" in report
     assert "2 of 2 rows usable" in report
     path.write_bytes(b"\n".join(bad))
     with pytest.raises(DataError, match="which cannot be read: row 1: not UTF-8"):
-        usable(str(path), tokenizer, tmp_path / "out")
+        usable(str(path))
 
 
-def test_problems_that_are_neither_text_nor_a_chat_are_dropped(capsys, tmp_path, tokenizer):
-    chats = [[{"role": "user", "content": "What is 1?"}], [], [{"role": "user", "content": None}]]
-    chats += [[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]]
-    chats += [[{"role": "user", "text": "x"}]]
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "1"} for chat in chats])
-    kept = usable(path, tokenizer, tmp_path / "out")
-    assert [row["problem"] for row in read(kept)] == [chats[0]]
-    report = capsys.readouterr().out
-    assert "1 with an empty problem, or one that is neither text nor a chat" in report
-    assert "1 with a chat that ends with the assistant's turn" in report
-    for keys in ("role, content", "role, text"):
-        assert (
-            f"1 with a chat whose messages are no texts with role and content (they have {keys})"
-            in report
-        )
-
-
-LAYOUTS = {
-    "content parts": [
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "What is"}, {"type": "text", "text": "1?"}],
-        }
-    ],
-    "ShareGPT": [{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is 1."}],
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_other_layouts_of_chats_are_read(tmp_path, tokenizer, layout):
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS[layout], "answer": "1"}] * 2)
-    kept = usable(path, tokenizer, tmp_path / "out")
-    assert [row["problem"] for row in read(kept)] == [
-        [{"role": "user", "content": "What is\n1?"}]
-    ] * 2
-
-
-def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": LAYOUTS["ShareGPT"], "answer": "1"}] * 2)
-    args = data_arguments(path, apply_chat_template=False)
-    with pytest.raises(
-        DataError, match=r"2 with a chat as its prompt, which needs --data\.apply_chat_template"
-    ):
-        write(args, tokenizer, tmp_path / "out")
-
-
-def test_integers_of_any_size_become_their_text(tmp_path, tokenizer):
-    numbers = [200, 10**22, 10**22 + 1]
-    rows = [{"problem": f"What is 100 + {n}?", "answer": n} for n in numbers]
-    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert [row["answer"] for row in read(kept)] == [str(n) for n in numbers]
-
-
-@pytest.mark.parametrize("grader", ["regex:x", "support.verifiers:nearness", "math"])
-def test_answers_are_cleaned_whatever_the_grader(tmp_path, tokenizer, grader):
-    rows = [
-        {"problem": "What is 100 + 100?", "answer": answer}
-        for answer in (200.0, '["0200"]', "so\n#### 200")
-    ]
-    path = rows_file(tmp_path / "rows.jsonl", rows)
-    kept = write(data_arguments(path), tokenizer, tmp_path / "out", grader=grader)
-    assert [Reference.parse(row["answer"]).answer for row in read(kept)] == ["200"] * 3
-
-
-def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(
-    tmp_path, tokenizer, capsys
-):
-    rows = [
-        {"problem": f"What is {n}?", "answer": answer}
-        for n, answer in enumerate(("1", "None", "It is 2"))
-    ]
-    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows), batch_size=1)
-
-    def answers(grader, keeps):
-        kept = write(args, tokenizer, tmp_path / "out", grader=grader, keep_placeholders=keeps)
-        return [Reference.parse(row["answer"]).answer for row in read(kept)]
-
-    assert (answers("math", False), answers("math", True)) == (["1"], ["1", "None"])
-    assert "warning" not in capsys.readouterr().out
-    assert answers("support.verifiers:nearness", False) == ["1", "None", "It is 2"]
-    warning = "1 with a placeholder as its answer, such as 'proof' or 'N/A', 1 with a sentence as its answer; steps "
-    assert (
-        f"[swap] warning: rows kept for support.verifiers:nearness: {warning}"
-        in capsys.readouterr().out
-    )
-
-
-def test_a_second_start_checks_nothing_again(tmp_path, tokenizer, monkeypatch):
-    rows = [
-        {"problem": f"What is 100 + {n}?", "answer": answer}
-        for n, answer in enumerate(("1", " ", "3"))
-    ]
-    path = rows_file(tmp_path / "rows.jsonl", rows)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    first = read(usable(path, tokenizer, tmp_path / "out"))
-    monkeypatch.setattr(startup_prompts, "reasons_to_drop", None)
-    assert read(usable(path, tokenizer, tmp_path / "again")) == first
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    rows[1]["answer"] = "2"  # another row is checked
-    assert (
-        len(read(usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "new")))
-        == 3
-    )
-
-
-def test_rows_of_an_evaluation_are_counted_and_left_out_too(capsys, tmp_path, tokenizer):
-    rows = [
-        {"problem": f"What is 100 + {n}?", "answer": answer}
-        for n, answer in enumerate(("", None, "#### 102"))
-    ]
-    path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
-    args = data_arguments("unused")
-    args.eval.dataset = path
-    kept = write(args, tokenizer, tmp_path / "out", evaluates=True)
-    assert kept == str(tmp_path / "out" / "eval_prompts.jsonl")
-    assert read(kept) == [{**rows[2], "answer": "102"}]
-    report = capsys.readouterr().out
-    assert "[swap] evaluation data: 1 of 4 rows usable; dropped 2 with an empty answer" in report
-
-
-def test_what_a_loader_failed_at_is_named(tmp_path, tokenizer):
+def test_what_a_loader_failed_at_is_named(tmp_path, usable):
     """Its own message is that an error occurred."""
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(DataError) as error:
-        usable(str(path), tokenizer, tmp_path / "out")
-    assert str(error.value).startswith(f"--data.prompt_dataset is {path}, which cannot be read: ")
+    with pytest.raises(DataError, match=f"^--data.prompt_dataset is {path}, which cannot") as error:
+        usable(str(path))
     assert "An error occurred while generating" not in str(error.value)
+
+
+def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
+    path = rows_file(tmp_path / "rows.jsonl", chats([user("What is 1?")]))
+    args = data_arguments(path, apply_chat_template=False)
+    refused = r"1 with a chat as its prompt, which needs --data\.apply_chat_template"
+    with pytest.raises(DataError, match=refused):
+        write(args, tokenizer, tmp_path / "out")
+    closed = SimpleNamespace(chat_template=None)
+    with pytest.raises(ConfigError, match=f"is on, but {POLICY} has no chat template; leave the "):
+        write(data_arguments("no.jsonl"), closed, tmp_path)
+
+
+def test_answers_are_trained_on_in_their_normal_form(capsys, usable):
+    kept = usable(asked("100 + 100 = 200\n#### 200", 201.0, "203", 10**22 + 1))
+    assert [row["answer"] for row in kept] == ["200", "201", "203", "10000000000000000000001"]
+    report = capsys.readouterr().out
+    for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
+        assert shown in report
+
+
+@pytest.mark.parametrize("grader", ["regex:x", OWN, "math"])
+def test_answers_are_cleaned_whatever_the_grader(usable, grader):
+    kept = usable(asked(200.0, '["0200"]', "so\n#### 200"), grader=grader)
+    assert [Reference.parse(row["answer"]).answer for row in kept] == ["200"] * 3
+
+
+def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(
+    usable, capsys
+):
+    def answers(grader, keeps):
+        kept = usable(asked("1", "None", "It is 2"), grader=grader, keep_placeholders=keeps)
+        return [Reference.parse(row["answer"]).answer for row in kept]
+
+    assert (answers("math", False), answers("math", True)) == (["1"], ["1", "None"])
+    assert "warning" not in capsys.readouterr().out
+    assert answers(OWN, False) == ["1", "None", "It is 2"]
+    odd = "1 with a placeholder as its answer, such as 'proof' or 'N/A', 1 with a sentence as its"
+    assert f"[swap] warning: rows kept for {OWN}: {odd} answer; " in capsys.readouterr().out
 
 
 CSV = """problem,answer,field
 What is 1?,1,12345678901234567
-What is 2?,2,007
-What is 3?,3,0.50
-What is 4?,4,True
-What is 5?,5,NA
-What is 6?,6,
-What is 7?,7,2020-01-06
+What is 2?,007,
+What is 3?,0.50,True
+What is 5?,NA,2020-01-06
 """
 
 
-@pytest.fixture
-def all_kept(monkeypatch):
-    """Every row is usable: nothing is graded, so no process starts."""
-    monkeypatch.setattr(
-        startup_prompts, "reasons_to_drop", lambda rendered, *_: [None] * len(rendered)
-    )
-
-
 @pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
-def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(all_kept, tmp_path, tokenizer, name):
+def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(tmp_path, name):
     """The loader of `datasets` makes 1.2345678901234568e+16, 7 and 0.5 of them, and drops NA."""
-    path = tmp_path / name
-    path.write_text(CSV)
+    (tmp_path / name).write_text(CSV)
     header, *lines = (line.split(",") for line in CSV.splitlines())
-    expected = [dict(zip(header[:2], line[:2], strict=True)) for line in lines]
-    args = data_arguments(str(path))
-    args.eval.dataset = str(path)
-    evaluated = write(args, tokenizer, tmp_path / "out", evaluates=True)
-    assert read(evaluated) == expected
-    assert read(write(args, tokenizer, tmp_path / "out")) == expected
+    args = data_arguments(str(tmp_path / name))
+    assert load_prompts(args) == [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def test_the_number_of_training_prompts_does_not_cut_the_evaluation(tmp_path, tokenizer):
-    rows = [{"problem": f"What is {n} + {n}?", "answer": str(2 * n)} for n in (100, 101, 102)]
-    path = rows_file(tmp_path / "rows.jsonl", rows)
-    args = data_arguments(path, max_samples=2)
+def test_an_evaluation_has_all_of_its_rows(capsys, tmp_path, tokenizer):
+    rows = asked("", None, "#### 102", "103", "104")
+    path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
+    args = data_arguments(path, max_samples=4)
     args.eval.dataset = path
-    assert (len(load_prompts(args)), len(load_prompts(args, for_training=False))) == (2, 3)
-    used = write(args, tokenizer, tmp_path / "out")
-    assert read(used) == rows[:2]  # OpenRLHF is not to cut it, because it would cut the other one
+    assert (len(load_prompts(args)), len(load_prompts(args, for_training=False))) == (4, 6)
+    evaluated = write(args, tokenizer, tmp_path / "out", evaluates=True)
+    assert evaluated == str(tmp_path / "out" / "eval_prompts.jsonl")
+    assert read(evaluated) == [{**rows[2], "answer": "102"}, *rows[3:]]
+    report = capsys.readouterr().out
+    assert "[swap] evaluation data: 3 of 6 rows usable; dropped 2 with an empty answer" in report
+    # OpenRLHF is not to cut the rows to train on, because it would cut the others, too.
+    assert len(read(write(args, tokenizer, tmp_path / "out"))) == 2
 
 
 @pytest.mark.parametrize("probabilities", [None, "0.2,0.8"])
@@ -281,48 +217,19 @@ def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilit
     assert load_prompts(args) == list(theirs)[:6]
 
 
-def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(
-    all_kept, tmp_path, tokenizer
-):
-    path = rows_file(tmp_path / "a.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}])
-    for folder, character in (("lr=1e-6,theta=0.3", ","), ("swap@1", "@"), ("a[1]", "[")):
+def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(tmp_path, tokenizer):
+    args = data_arguments(rows_file(tmp_path / "a.jsonl", asked("200")))
+    for folder, character in (("lr=1e-6,theta=0.3", ","), ("swap@1", "@"), ("a[1]", r"\[")):
         output = tmp_path / folder
-        with pytest.raises(ConfigError) as error:
-            usable(path, tokenizer, output)
-        assert str(error.value) == (
-            f"--swap.output_dir is {output}, but OpenRLHF is to read prompts.jsonl there and takes a {character!r} "
-            "in the name of a data set for something else: use a folder without one in its path"
-        )
+        with pytest.raises(
+            ConfigError, match=f"to read prompts.jsonl there and takes a '{character}'"
+        ):
+            write(args, tokenizer, output)
         assert not output.exists()
 
 
-def test_a_model_without_a_chat_template_is_named_before_the_data_are_read(tmp_path):
-    with pytest.raises(ConfigError) as error:
-        usable("no.jsonl", SimpleNamespace(chat_template=None), tmp_path)
-    assert str(error.value) == (
-        f"--data.apply_chat_template is on, but {POLICY} has no chat template; leave the flag out (where a recipe or "
-        "a file sets it: --no-data.apply_chat_template) and give --data.input_template, or give a model with a "
-        "template"
-    )
-
-
-def test_raw_solutions_are_trained_on_by_their_answers(capsys, tmp_path, tokenizer):
-    rows = [
-        {"problem": "What is 100 + 100?", "answer": "100 + 100 = 200\n#### 200"},
-        {"problem": "What is 100 + 101?", "answer": 201.0},
-        {"problem": "What is 100 + 102?", "answer": "He sold 202 of them."},
-        {"problem": "What is 100 + 103?", "answer": "203"},
-    ]
-    kept = usable(rows_file(tmp_path / "rows.jsonl", rows), tokenizer, tmp_path / "out")
-    assert [row["answer"] for row in read(kept)] == ["200", "201", "203"]
-    report = capsys.readouterr().out
-    assert "3 of 4 rows usable; dropped 1 with a sentence as its answer" in report
-    for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
-        assert shown in report
-
-
-def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
-    """Its responses could not be told from it in the decoded text, and would all be graded wrong."""
+def test_a_prompt_that_the_tokenizer_changes_is_dropped():
+    """Its responses could not be told from it in the decoded text, and would be graded wrong."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -333,10 +240,8 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped(capsys, tmp_path):
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    reasons = startup_prompts.reasons_to_drop(
-        prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig()
-    )
-    assert reasons == [None, startup_prompts.CHANGED_PROMPT]
+    given = (prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
+    assert startup_prompts.reasons_to_drop(*given) == [None, startup_prompts.CHANGED_PROMPT]
 
 
 @pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
@@ -344,87 +249,45 @@ def test_an_evaluation_asks_for_a_budget_where_the_training_does(
     tmp_path, tokenizer, name, written
 ):
     args = data_arguments("unused", max_len=1000)
-    args.eval.dataset = rows_file(
-        tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": "200"}]
-    )
+    args.eval.dataset = rows_file(tmp_path / "rows.jsonl", asked("200"))
     kept = write(args, tokenizer, tmp_path / "out", SwapConfig(objective=name), evaluates=True)
     assert ("Think for" in Path(kept).read_text()) == written
 
 
 def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
-    chat = [
-        {"role": "system", "content": "Add."},
-        {"role": "user", "content": "What is 100 + 100?"},
-    ]
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": chat, "answer": "200"}])
+    chat = [{"role": "system", "content": "Add."}, user("What is 100 + 100?")]
+    path = rows_file(tmp_path / "rows.jsonl", chats(chat))
     config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
     kept = write(data_arguments(path, max_len=1000), tokenizer, tmp_path / "out", config)
-    system, user = json.loads(Path(kept).read_text())["problem"]
+    system, last = read(kept)[0]["problem"]
     assert system == chat[0]
-    assert user["content"].startswith("What is 100 + 100? Let's") and user["content"].endswith(
-        " Think for 7 tokens."
-    )
+    assert last["content"].startswith("What is 100 + 100? Let's")
+    assert last["content"].endswith(" Think for 7 tokens.")
 
 
-def test_the_row_of_another_grader_travels_in_its_label(capsys, tmp_path, tokenizer):
-    rows = [
-        {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1},
-        {"problem": "What?", "answer": " "},
-    ]
-    path = rows_file(tmp_path / "rows.jsonl", rows)
-    args = data_arguments(path)
-    args.eval.dataset = path
-    for evaluates, file in ((False, "prompts.jsonl"), (True, "eval_prompts.jsonl")):
-        kept = write(
-            args,
-            tokenizer,
-            tmp_path / "out",
-            grader="support.verifiers:nearness",
-            evaluates=evaluates,
-        )
-        assert kept == str(tmp_path / "out" / file)
-        (row,) = read(kept)
-        assert Reference.parse(row["answer"]) == Reference("2", "What is 1 + 1?", {"tolerance": 1})
-        said = (
-            "evaluation data: " * evaluates + "1 of 2 rows usable; dropped 1 with an empty answer"
-        )
-        assert said in capsys.readouterr().out
-    with pytest.raises(
-        ConfigError, match=r"crashes, which fails on an empty response to row 1: KeyError"
-    ):
+TOLERANT = {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}
+LABELLED = Reference("2", "What is 1 + 1?", {"tolerance": 1})
+
+
+def test_the_row_of_another_grader_travels_in_its_label_and_is_a_row_again(tmp_path, tokenizer):
+    args = data_arguments(rows_file(tmp_path / "rows.jsonl", [TOLERANT]))
+    args.eval.dataset = args.data.prompt_dataset
+    for evaluates in (True, False):
+        kept = write(args, tokenizer, tmp_path / "out", grader=OWN, evaluates=evaluates)
+        assert [Reference.parse(row["answer"]) for row in read(kept)] == [LABELLED]
+    args.data.prompt_dataset = kept
+    again = write(args, tokenizer, tmp_path / "again", grader=OWN)
+    assert read(again) == read(kept)
+    assert read(write(args, tokenizer, tmp_path / "math"))[0]["answer"] == "2"
+    with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: K"):
         write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
 
 
-def test_a_label_that_cannot_be_read_is_refused_by_its_row(tmp_path, tokenizer):
-    label = Reference("2", "What is 1 + 1?", {"tolerance": 1}).label()
-    rows = [{"problem": "What is 1 + 1?", "answer": text} for text in (label, label[:-3])]
-    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
-    for grader in ("math", "support.verifiers:nearness"):
-        with pytest.raises(
-            DataError, match=r"rows\.jsonl, row 2: the answer begins as a label and cannot be read"
-        ):
-            write(args, tokenizer, tmp_path / "out", grader=grader)
-
-
-def test_the_prompts_of_a_run_are_a_data_set_again(tmp_path, tokenizer):
-    rows = [{"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}]
-    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
-    first = write(args, tokenizer, tmp_path / "first", grader="support.verifiers:nearness")
-    args.data.prompt_dataset = first
-    again = write(args, tokenizer, tmp_path / "again", grader="support.verifiers:nearness")
-    assert Path(again).read_text() == Path(first).read_text()
-    kept = write(args, tokenizer, tmp_path / "math", grader="math")
-    assert json.loads(Path(kept).read_text())["answer"] == "2"
-
-
-def thinking(tokenizer):
-    """A tokenizer whose template closes the thought unless its argument forbids that."""
-    tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = (
-        "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>"
-        "{{ '\n' if enable_thinking else '\n\n</think>\n\n' }}"
-    )
-    return tokenizer
+def test_a_label_that_cannot_be_read_is_refused_by_its_row(usable):
+    label = LABELLED.label()
+    for grader in ("math", OWN):
+        with pytest.raises(DataError, match=r"row 2: the answer begins as a label and cannot be"):
+            usable(asked(label, label[:-3]), grader=grader)
 
 
 @pytest.mark.parametrize(
@@ -434,15 +297,15 @@ def thinking(tokenizer):
 def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
     tmp_path, tokenizer, arguments, ending
 ):
-    """Its own data set reads the prompts that are written, and a template without arguments as it
-    is.
-    """
-    rows = [
-        {"problem": "What is 100 + 100?", "answer": "200"},
-        {"problem": "What is 1 + 1?", "answer": "2"},
-    ]
-    source = rows_file(tmp_path / "rows.jsonl", rows)
-    args, told, plain = data_arguments(source), thinking(tokenizer), thinking(tokenizer)
+    """Its data set reads the prompts that are written, or a template without arguments as it is."""
+    plain = copy.deepcopy(tokenizer)
+    plain.chat_template = (
+        "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>"
+        "{{ '\n' if enable_thinking else '\n\n</think>\n\n' }}"
+    )
+    told = copy.deepcopy(plain)
+    rows = asked("200", "2")
+    args = data_arguments(rows_file(tmp_path / "rows.jsonl", rows))
     args.data.chat_template_kwargs = arguments
     set_template_arguments(told, arguments)
     file = write(args, told, tmp_path / "out")
@@ -451,6 +314,5 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
     assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
     assert [prompt_text(told, row["problem"]) for row in rows] == expected
-    assert closes_thought(plain, "</think>") and closes_thought(told, "</think>") == (
-        arguments is None
-    )
+    assert closes_thought(plain, "</think>")
+    assert closes_thought(told, "</think>") == (arguments is None)
