@@ -9,7 +9,7 @@ from torch import Tensor
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.rollout import Batch, is_formatted
+from openrlhf_swap.rollouts.rollout import Batch, Rollout, is_formatted
 
 CORRECT = 1.0
 WRONG = -0.5
@@ -55,8 +55,12 @@ def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
 
 def right_answers(batch: Batch, config: SwapConfig) -> Tensor:
     """(G, N) bool, the responses for which `is_right`."""
-    text = batch.reader.text
-    return batch.each(lambda r: is_right(r.correct, r.prompt, text(r.response_ids), config)).bool()
+
+    def counts(rollout: Rollout) -> bool:
+        text = batch.reader.text(rollout.response_ids)
+        return is_right(rollout.correct, rollout.prompt, text, config)
+
+    return batch.each(counts).bool()
 
 
 def is_degenerate(text: str) -> bool:
@@ -73,7 +77,8 @@ def is_degenerate(text: str) -> bool:
 
 def _repeats(words: list[str], size: int) -> bool:
     """Whether one phrase of so many words comes ten times in a row."""
-    phrases = [words[start : start + size] for start in range(0, len(words) - size + 1, size)]
+    starts = range(0, len(words) - size + 1, size)
+    phrases = [words[start : start + size] for start in starts]
     return any(len(list(run)) >= LEAST_TIMES for _, run in groupby(phrases))
 
 

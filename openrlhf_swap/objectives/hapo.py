@@ -27,15 +27,20 @@ class HAPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""
-        known = batch.each(lambda rollout: self.lengths.get(prompt_key(rollout.prompt), math.nan))
-        f = torch.cos(math.pi / 2 * (batch.lengths / known).clamp(max=2)).nan_to_num(0.0)
+        keys = [prompt_key(group[0].prompt) for group in batch.groups]
+        lengths = [self.lengths.get(key, math.nan) for key in keys]
+        known = torch.tensor(lengths, dtype=torch.float64).unsqueeze(-1)
+        relative_length = (batch.lengths / known).clamp(max=2)
+        f = torch.cos(math.pi / 2 * relative_length).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
+        self._remember(keys, batch)
+        return batch.correct.double() + self.weight * length_reward
+
+    def _remember(self, keys: list[str], batch: Batch) -> None:
         shortest, _ = extremes(batch.lengths, batch.correct)
-        for group, length in zip(batch.groups, shortest.flatten().tolist(), strict=True):
-            key = prompt_key(group[0].prompt)
+        for key, length in zip(keys, shortest.flatten().tolist(), strict=True):
             if not math.isinf(length):
                 self.lengths[key] = min(self.lengths.get(key, length), length)
-        return batch.correct.double() + self.weight * length_reward
 
     def metrics(self) -> dict[str, float]:
         return {"swap/hapo_known_problems": float(len(self.lengths))}

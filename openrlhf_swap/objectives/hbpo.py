@@ -57,7 +57,8 @@ class HBPO(Objective):
         best = self._best(budgets)
         rewards = self._shaped(batch, budgets)
         same_budget = budgets.unsqueeze(-1) == budgets.unsqueeze(-2)
-        means = (same_budget * rewards.unsqueeze(-2)).sum(-1) / same_budget.sum(-1)
+        sums = (same_budget * rewards.unsqueeze(-2)).sum(-1)
+        means = sums / same_budget.sum(-1)
         return outcome_advantages(rewards, EPS) + self.budget_weight * (means - best)
 
     def _shaped(self, batch: Batch, budgets: Tensor) -> Tensor:

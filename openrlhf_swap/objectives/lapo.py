@@ -69,9 +69,11 @@ class LAPO(Staged):
         return RANGE_WEIGHT * torch.where(low < high, near, 0.0)
 
     def _promise_rewards(self, batch: Batch, medians: Tensor) -> Tensor:
-        known = batch.each(lambda rollout: self.medians.get(self._key(rollout.prompt), math.nan))
-        promised = torch.where(known.isnan(), medians.unsqueeze(-1), known.floor())
-        distance = batch.lengths - promised
+        keys = [self._key(group[0].prompt) for group in batch.groups]
+        lengths = [self.medians.get(key, math.nan) for key in keys]
+        known = torch.tensor(lengths, dtype=torch.float64)
+        promised = torch.where(known.isnan(), medians, known.floor())
+        distance = batch.lengths - promised.unsqueeze(-1)
         return PROMISE_WEIGHT * torch.exp(-(distance**2) / (2 * PROMISE_WIDTH**2))
 
     def _remember(self, key: str, median: float) -> None:

@@ -60,7 +60,8 @@ class LaserD(Monitored):
         accuracy = group_mean(batch.correct).squeeze(-1)
         low = accuracy <= 1 / 3
         high = accuracy > 2 / 3
-        for band, members in {"low": low, "medium": ~(low | high), "high": high}.items():
+        bands = {"low": low, "medium": ~(low | high), "high": high}
+        for band, members in bands.items():
             lengths = batch.lengths[members].flatten()
             self.targets[band] = self._choose(lengths, EXPECTED_RIGHT[band])
 

@@ -61,8 +61,9 @@ class LengthCritic(StateObjective):
     def state_advantages(self, batch: StepBatch) -> Tensor:
         """(G, N, A) float64, the negative costs of the payers' steps, and 0 for the others."""
         predicted = self.predict_returns(batch, batch.tokens_left, batch.state_mask).clamp(min=0)
-        rows = zip(predicted.flatten(0, 1), batch.state_mask.flatten(0, 1), strict=True)
-        self.predicted_tokens_left = [row[mask].tolist() for row, mask in rows]
+        counts = batch.state_mask.sum(-1).flatten().tolist()
+        rows = torch.split(predicted[batch.state_mask], counts)
+        self.predicted_tokens_left = [row.tolist() for row in rows]
         costs = step_costs(batch.tokens_left, predicted, self.gae_lambda)
         pays = self._payers(batch)
         self._unit = self._tokens_of_one(batch, costs, pays)

@@ -50,7 +50,8 @@ class SGRPO(Objective):
         return [Continuation(place, phrase, self.answer_tokens) for place in places]
 
     def rewards(self, batch: Batch) -> Tensor:
-        order = batch.each(lambda rollout: rollout.metadata["kept"]).argsort(dim=-1, stable=True)
+        exits = batch.each(lambda rollout: rollout.metadata["kept"])
+        order = exits.argsort(dim=-1, stable=True)
         correct = batch.correct.gather(-1, order).double()
         worth = correct * 2.0 ** (1 - correct.cumsum(-1))
         return torch.zeros_like(worth).scatter(-1, order, worth)

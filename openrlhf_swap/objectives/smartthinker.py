@@ -21,7 +21,8 @@ class SmartThinker(Objective):
         excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0)
         excess = torch.where(correct, excess, 0.0)
         accuracy = group_mean(correct)
-        alpha = (1 - accuracy) / (excess.amax(-1, keepdim=True) - group_mean(excess) + EPS)
+        most_above_mean = excess.amax(-1, keepdim=True) - group_mean(excess)
+        alpha = (1 - accuracy) / (most_above_mean + EPS)
         mixed = (accuracy > 0) & (accuracy < 1)
         return correct.double() - torch.where(mixed, alpha, 0.0) * excess
 

@@ -34,7 +34,8 @@ def whitened(values: Tensor, lengths: Tensor) -> Tensor:
     """
     tokens = lengths.sum()
     mean = (lengths * values).sum() / tokens
-    variance = (lengths * (values - mean).square()).sum() / (tokens - 1).clamp(min=1)
+    squares = lengths * (values - mean).square()
+    variance = squares.sum() / (tokens - 1).clamp(min=1)
     if variance < EPS**2:
         return torch.zeros_like(values)
     return (values - mean) / (variance + 1e-8).sqrt()

@@ -29,4 +29,5 @@ class StepGRPO(Objective):
         steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))
         mean = moments(steps, batch.correct, EPS).mean
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
-        return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed(batch).double()
+        answer = torch.where(batch.correct, 0.9 * earned, 0.0)
+        return answer + 0.1 * boxed(batch).double()

@@ -31,7 +31,11 @@ def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float
     Where that is no change, it earns .7^n of the first change, n <= 4 cuts further on.
     """
     changes = [after - before for before, after in pairwise(accuracies)]
-    return [_first_change(changes[j : j + PATIENCE + 1], least_change) for j in range(len(changes))]
+    earned = []
+    for place in range(len(changes)):
+        near = changes[place : place + PATIENCE + 1]
+        earned.append(_first_change(near, least_change))
+    return earned
 
 
 def _first_change(changes: Sequence[float], least_change: float) -> float:
