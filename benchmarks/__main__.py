@@ -1,8 +1,9 @@
-"""Run all benchmarks at a small size and print their ratios in one table.
+r"""Run all benchmarks at a small size and print their ratios in one table.
 
-    python -m benchmarks                    # a few minutes on two cores python -m benchmarks driver
-    logits      # only these python -m benchmarks --whole            # each with its own defaults,
-    as docs/measurements.md has them
+    python -m benchmarks                    # a few minutes on two cores
+    python -m benchmarks driver logits      # only these
+    python -m benchmarks --whole            # each with its own defaults, as \
+        docs/measurements.md has them
 
 Each ratio is listed with what it compares; both sides are timed in one process. The benchmarks' own
 output goes to stderr.
@@ -47,9 +48,7 @@ _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
 
 
 def run(name: str, options: list[str]) -> list[list[str]]:
-    """Run a benchmark; returns rows of the table: benchmark, ratio, meaning, and the seconds that
-    it took.
-    """
+    """Run a benchmark; returns rows of benchmark, ratio, meaning and the seconds that it took."""
     command = [sys.executable, "-W", "ignore", "-m", f"benchmarks.{name}", *options]
     start = time.perf_counter()
     result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

@@ -91,7 +91,8 @@ def main() -> None:
     fast, fast_seconds = timed(vectorised, batch, numbers, args.tokens)
     slow, slow_seconds = timed(looped, batch, numbers, args.tokens)
     print(
-        f"{args.groups * args.responses} responses of up to {args.tokens} tokens, {args.steps} steps each"
+        f"{args.groups * args.responses} responses of up to {args.tokens} tokens, {args.steps} "
+        "steps each"
     )
     print(f"vectorised {fast_seconds:.2f} s, loop over steps {slow_seconds:.2f} s")
     print(f"largest difference {(fast - slow).abs().max().item():.1e}")

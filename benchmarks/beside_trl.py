@@ -1,65 +1,109 @@
-"""A training step by phases, with swap, with grpo, and in TRL's GRPO on the same model, prompts and
-machine.
+"""A training step by phases, with swap, with grpo, and in TRL's GRPO on the same machine.
 
     python -m benchmarks.beside_trl
 
 Without a GPU the embedded policy trains as `scripts/train_swap.sh laptop` has it, and TRL samples
 with transformers. With one, a model of R1-Distill-Qwen-1.5B's sizes with random weights trains as
 `train_swap.sh 1gpu` has it, both with vLLM on the same GPU; its responses end at random, after
-1,100 tokens on average. A coin says which are correct.
+1,100 tokens on average. A coin says which are correct. The first step of each, which warms up, is
+left out of the medians.
 
-TRL gets an environment of its own in --environment, which sees the packages of this one; what it
-adds stands in benchmarks/requirements-trl.txt. The first step of each, which warms up, is left out.
+It may be left alone, and needs no network. The stages are model, swap, grpo and TRL. Each has a
+limit of --limit seconds and a log in the output folder, and after each results.json there is
+written anew: with the steps that were finished, also of a stage that failed or was cut off. Nothing
+is deleted. Exit status: 0, or 1 if a stage failed.
+
+TRL runs in an environment of its own, --environment, which has to be there:
+benchmarks/requirements-trl.txt says how it is made.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import site
-import subprocess
 import sys
-import tempfile
-import venv
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 from tabulate import tabulate
 
+from benchmarks.stages import ended_by_sigterm, run_stage
 from benchmarks.trl_trial import MARK
+from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.files import read_rows, to_line, write_rows, write_text
 from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES
 
 ROOT = Path(__file__).parents[1]
 POLICY = ROOT / "examples" / "worlds" / "policies" / "addition"
-MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"
-ENDS = 100  # tokens that end a response of random weights: one of them comes up after vocabulary / ENDS tokens
-SIZES = {  # with a GPU: -> the defaults of the flags
-    False: {"steps": 4, "prompts": 16, "responses": 8, "tokens": 320, "rows": 32},
-    True: {"steps": 4, "prompts": 8, "responses": 8, "tokens": 2048, "rows": 4},
-}
-# Phases -> the metrics of a step that make them.
+MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"  # a preset: its sizes are known without a hub
+ENDS = 100  # tokens that end a response: one of them comes up after vocabulary / ENDS tokens
+ON_CPU = {"steps": 4, "prompts": 16, "responses": 8, "tokens": 320, "rows": 32}
+ON_GPU = {"steps": 4, "prompts": 8, "responses": 8, "tokens": 2048, "rows": 4}
+MAKE_MODEL = "import sys; from benchmarks.beside_trl import make_model; make_model(*sys.argv[1:])"
+# Phases -> the metric of a step.
 OURS = {
-    "generation": ["timing/generation"],
-    "log-probabilities": ["timing/make_experience"],
-    "of it, scoring": ["timing/score"],
-    "update": ["timing/ppo_train"],
-    "weights to the engine": ["timing/broadcast"],
-    "step": ["timing/step_total"],
+    "generation": "timing/generation",
+    "log-probabilities": "timing/make_experience",
+    "of it, scoring": "timing/score",
+    "update": "timing/ppo_train",
+    "weights to the engine": "timing/broadcast",
+    "step": "timing/step_total",
 }
 Seconds = dict[str, float]
 
 
-def make_model(folder: Path, tokenizer: str) -> None:
+@dataclass
+class Results:
+    """Each stage's steps by phases, its seconds and its fault; written anew after each stage."""
+
+    file: Path
+    about: dict[str, Any]
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, name: str, start: float, fault: str | None, steps: Sequence[Seconds]) -> None:
+        """Note, print and write what a stage gave; `start` is of the monotonic clock."""
+        seconds = round(time.monotonic() - start, 1)
+        self.stages[name] = {"seconds": seconds, "fault": fault, "steps": list(steps)}
+        write_text(self.file, to_line({**self.about, "stages": self.stages}, indent=2))
+        said = fault or "done"
+        print(f"[beside_trl] {name}: {said}, {len(steps)} steps, {seconds} s", flush=True)
+
+    def medians(self) -> dict[str, Seconds]:
+        """Of each stage with at least two steps, the median seconds of a phase after the first."""
+        found = {}
+        for name, stage in self.stages.items():
+            first, *later = stage["steps"] or [{}]
+            if later:
+                found[name] = {phase: median(step[phase] for step in later) for phase in first}
+        return found
+
+    def print_table(self) -> None:
+        """Print the phases of all stages side by side, and the ratios of their steps."""
+        medians = self.medians()
+        rows = [[phase, *(steps.get(phase) for steps in medians.values())] for phase in OURS]
+        header = ["seconds", *medians]
+        print(tabulate(rows, header, tablefmt="github", floatfmt=".2f", missingval="-"))
+        for other, meaning in (("TRL", "a step of TRL's GRPO"), ("grpo", "a step with grpo")):
+            if medians.keys() >= {"swap", other}:
+                ratio = medians["swap"]["step"] / medians[other]["step"]
+                print(f"ratio {ratio:.2f}: a step with swap, to {meaning}")
+
+
+def make_model(folder: str, tokenizer: str) -> None:
     """Save a model with random weights that ends its responses."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     from benchmarks.policy_step import save_random_model
 
-    save_random_model(MODEL, str(folder))
+    save_random_model(MODEL, folder)
     words = AutoTokenizer.from_pretrained(tokenizer)
     words.save_pretrained(folder)
     size = AutoConfig.from_pretrained(folder).vocab_size
@@ -68,30 +112,26 @@ def make_model(folder: Path, tokenizer: str) -> None:
 
 
 def write_prompts(path: Path, number: int) -> None:
+    """Write sums as problems."""
     sys.path.insert(0, str(ROOT / "examples" / "worlds"))
     from addition import problems
 
-    rows = (
-        {"problem": problem.question, "answer": problem.answer}
-        for problem in islice(problems(5), number)
-    )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sums = islice(problems(5), number)
+    write_rows(path, [{"problem": each.question, "answer": each.answer} for each in sums])
 
 
-def flags_of(
-    objective: str, model: Path, prompts: Path, output: str, context: int, args: argparse.Namespace
-) -> list[str]:
-    """Our command line."""
+def flags_of(objective: str, args: argparse.Namespace) -> list[str]:
+    """The flags of a training of ours."""
     preset = "1gpu" if args.on_gpu else "laptop"
     flags = {
         "config": ROOT / "scripts" / f"train_swap_{preset}.yaml",
         "swap.objective": objective,
         "swap.grader": "benchmarks.trl_trial:verify",
         "swap.self_test_steps": 0,
-        "swap.output_dir": output,
-        "actor.model_name_or_path": model,
-        "data.prompt_dataset": prompts,
-        "data.max_len": context,
+        "swap.output_dir": args.output / objective,
+        "actor.model_name_or_path": args.model,
+        "data.prompt_dataset": args.output / "prompts.jsonl",
+        "data.max_len": args.context,
         "rollout.batch_size": args.prompts,
         "rollout.n_samples_per_prompt": args.responses,
         "rollout.max_new_tokens": args.tokens,
@@ -100,116 +140,112 @@ def flags_of(
         "train.num_episodes": 1,
         "ckpt.save_steps": 1000,
     }
-    return [
-        str(word) for name, value in flags.items() for word in (f"--{name}", value)
-    ] + args.flags
+    words = []
+    for name, value in flags.items():
+        words += [f"--{name}", str(value)]
+    return words + args.flags
 
 
-def train(
-    objective: str, model: Path, prompts: Path, context: int, args: argparse.Namespace
-) -> list[Seconds]:
-    """The phases of each step of ours."""
-    with tempfile.TemporaryDirectory() as output:
-        command = [sys.executable, "-m", "openrlhf_swap.train"]
-        command += flags_of(objective, model, prompts, output, context, args)
-        subprocess.run(command, check=True, stdout=sys.stderr, cwd=ROOT)
-        rows = [
-            json.loads(line) for line in (Path(output) / "metrics.jsonl").read_text().splitlines()
-        ]
-    return [
-        {phase: sum(row.get(name, 0.0) for name in names) for phase, names in OURS.items()}
-        for row in rows
-    ]
+def train(objective: str, args: argparse.Namespace) -> tuple[str | None, list[Seconds]]:
+    """Train with an objective of ours; returns what went wrong, and the phases of each step."""
+    command = [sys.executable, "-m", "openrlhf_swap.train", *flags_of(objective, args)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
+    fault = run_stage(command, args.output / f"{objective}.log", args.limit, environment)
+    rows = list(read_rows(args.output / objective / "metrics.jsonl"))
+    steps = [{phase: row.get(name, 0.0) for phase, name in OURS.items()} for row in rows]
+    return fault, steps
 
 
-def train_trl(model: Path, prompts: Path, context: int, args: argparse.Namespace) -> list[Seconds]:
-    """The phases of each step of TRL's."""
-    python = args.environment / "bin" / "python"
-    if not python.exists():
-        venv.create(args.environment, with_pip=True)
-        (packages,) = args.environment.glob("lib/python*/site-packages")
-        (packages / "stack.pth").write_text("\n".join(site.getsitepackages()) + "\n")
-        requirements = ROOT / "benchmarks" / "requirements-trl.txt"
-        install = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "-r",
-            str(requirements),
-        ]
-        subprocess.run(install, check=True, stdout=sys.stderr)
+def train_trl(args: argparse.Namespace) -> tuple[str | None, list[Seconds]]:
+    """Train in TRL; returns what went wrong, and the phases of each step."""
     settings = {
-        "model": str(model),
-        "prompts": str(prompts),
+        "model": str(args.model),
+        "prompts": str(args.output / "prompts.jsonl"),
         "prompts_a_step": args.prompts,
-        "context": context,
+        "context": args.context,
         "learning_rate": 1e-6 if args.on_gpu else 3e-4,
         **{name: getattr(args, name) for name in ("steps", "responses", "tokens", "rows")},
     }
+    python = args.environment / "bin" / "python"
+    if not python.exists():
+        return f"{python} is not there; see benchmarks/requirements-trl.txt", []
     command = [str(python), str(ROOT / "benchmarks" / "trl_trial.py"), json.dumps(settings)]
-    environment = {
-        **os.environ,
-        **({} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND]),
-    }
-    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    print(result.stdout, file=sys.stderr)
-    return [
-        json.loads(line.removeprefix(MARK))
-        for line in result.stdout.splitlines()
-        if line.startswith(MARK)
-    ]
+    ours_on_a_cpu = {} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND]
+    log = args.output / "TRL.log"
+    fault = run_stage(command, log, args.limit, {**os.environ, **ours_on_a_cpu})
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return fault, [json.loads(line[len(MARK) :]) for line in lines if line.startswith(MARK)]
 
 
-def main() -> None:
-    on_gpu = torch.cuda.is_available()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    for name, size in SIZES[on_gpu].items():
+def parse(argv: Sequence[str], on_gpu: bool) -> argparse.Namespace:
+    """Parse the command line; further flags are those of our trainings."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    for name, size in (ON_GPU if on_gpu else ON_CPU).items():
         parser.add_argument(f"--{name}", type=int, default=size, help="(default: %(default)s)")
+    output = Path("outputs") / time.strftime("beside_trl_%Y%m%d_%H%M%S")
+    parser.add_argument("--output", type=Path, default=output, help="new folder (%(default)s)")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a stage, at most")
     parser.add_argument(
-        "--tokenizer", default=MODEL, help="on a GPU: folder or hub id (default: %(default)s)"
+        "--model", type=Path, help="on a GPU: folder of a model, instead of random weights"
+    )
+    parser.add_argument(
+        "--tokenizer", help="on a GPU, without --model: folder, or hub id where there is a network"
     )
     parser.add_argument(
         "--environment", type=Path, default=ROOT / ".venv-trl", help="TRL's (default: %(default)s)"
     )
-    args, args.flags = parser.parse_known_args()
+    args, args.flags = parser.parse_known_args(argv)
     args.on_gpu = on_gpu
-    context = args.tokens + (1000 if on_gpu else 80)
-    with tempfile.TemporaryDirectory() as folder:
-        prompts, model = Path(folder) / "prompts.jsonl", POLICY
-        write_prompts(prompts, args.prompts * args.steps)
-        if on_gpu:
-            model = Path(folder) / "model"
-            # In a process of its own, whose memory on the GPU ends with it.
-            making = multiprocessing.get_context("spawn").Process(
-                target=make_model, args=(model, args.tokenizer)
-            )
-            making.start()
-            making.join()
-        found = {name: train(name, model, prompts, context, args) for name in ("swap", "grpo")}
-        found["TRL"] = train_trl(model, prompts, context, args)
-    medians = {
-        name: {phase: median(step[phase] for step in steps[1:]) for phase in steps[0]}
-        for name, steps in found.items()
-    }
-    rows = [[phase, *(steps.get(phase) for steps in medians.values())] for phase in OURS]
+    args.context = args.tokens + (1000 if on_gpu else 80)
+    args.output = args.output.absolute()
+    if on_gpu and not args.model and not args.tokenizer:
+        raise ConfigError("--tokenizer is missing; name a folder with R1's tokenizer, or a --model")
+    if args.output.exists():
+        raise ConfigError(
+            f"--output is {args.output}, which is there already; remove it, or name another folder"
+        )
+    return args
+
+
+def main(argv: list[str]) -> int:
+    """Run the stages; returns 1 if one of them failed."""
+    on_gpu = torch.cuda.is_available()
+    args = parse(argv, on_gpu)
+    args.output.mkdir(parents=True)
     device = torch.cuda.get_device_name() if on_gpu else f"{len(os.sched_getaffinity(0))} cores"
-    print(
-        f"{args.prompts} x {args.responses} responses of at most {args.tokens} tokens, {args.steps} steps; {device}"
-    )
-    print(tabulate(rows, ["seconds", *medians], tablefmt="github", floatfmt=".2f", missingval="-"))
-    print(
-        "first steps:",
-        ", ".join(f"{name} {steps[0]['step']:.1f} s" for name, steps in found.items()),
-    )
-    ours, theirs = medians["swap"]["step"], medians["TRL"]["step"]
-    print(f"ratio {ours / theirs:.2f}: a step with swap, to a step of TRL's GRPO")
-    print(f"ratio {ours / medians['grpo']['step']:.2f}: a step with swap, to a step with grpo")
+    sizes = {name: getattr(args, name) for name in ON_CPU}
+    results = Results(args.output / "results.json", {"device": device, **sizes})
+    with ended_by_sigterm():
+        run_stages(args, results)
+    print(f"{args.prompts} x {args.responses} responses of at most {args.tokens} tokens; {device}")
+    results.print_table()
+    return int(any(stage["fault"] for stage in results.stages.values()))
+
+
+def run_stages(args: argparse.Namespace, results: Results) -> None:
+    """Run one stage after the other; without a model there is nothing to train."""
+    write_prompts(args.output / "prompts.jsonl", args.prompts * args.steps)
+    if not args.model and not args.on_gpu:
+        args.model = POLICY
+    if not args.model:
+        args.model = args.output / "model"
+        start = time.monotonic()
+        # In a process of its own, whose memory on the GPU ends with it.
+        command = [sys.executable, "-c", MAKE_MODEL, str(args.model), args.tokenizer]
+        fault = run_stage(command, args.output / "model.log", args.limit)
+        results.add("model", start, fault, [])
+        if fault:
+            return
+    for name in ("swap", "grpo", "TRL"):
+        start = time.monotonic()
+        fault: str | None = "stopped by a signal"
+        steps: list[Seconds] = []
+        try:
+            fault, steps = train_trl(args) if name == "TRL" else train(name, args)
+        finally:
+            results.add(name, start, fault, steps)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

@@ -49,11 +49,13 @@ def main() -> None:
         library._destroy()
     theirs, ours = (median(values) for values in seconds.values())
     print(
-        f"this processor has {'' if has_fast_products() else 'no '}instructions for bfloat16 products; one thread"
+        f"this processor has {'' if has_fast_products() else 'no '}instructions for bfloat16 "
+        "products; one thread"
     )
     print(f"torch's {theirs:.3f} s, ours {ours:.3f} s")
     print(
-        f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of the embedded policy"
+        f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of "
+        "the embedded policy"
     )
 
 

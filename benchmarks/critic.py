@@ -1,5 +1,4 @@
-"""What a critic of states costs: states out of the log-probability pass, and the regression on the
-driver.
+"""What a critic of states costs: its states in the log-probability pass, and its regression.
 
     python -m benchmarks.critic --lengths 4000 12000
 
@@ -57,7 +56,8 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = build_model("qwen2", args, device)
     print(
-        "| tokens | pass, s | CPU s | with states, s | CPU s | peak GiB | with states |\n|---|---|---|---|---|---|---|"
+        "| tokens | pass, s | CPU s | with states, s | CPU s | peak GiB | with states "
+        "|\n|---|---|---|---|---|---|---|"
     )
     for length in args.lengths:
         case = Case.build(model, [length], args, device)
@@ -74,7 +74,8 @@ def main() -> None:
             f"| {peaks[0]:.2f} | {peaks[1]:.2f} |"
         )
         print(
-            f"\nratio {both.cpu / plain.cpu:.3f}: log-probability pass with states, to without, {length} tokens\n"
+            f"\nratio {both.cpu / plain.cpu:.3f}: log-probability pass with states, to without, "
+            f"{length} tokens\n"
         )
 
     batch, objective = (

@@ -109,7 +109,8 @@ def main() -> None:
         print(f"{side.__name__:5} tokens per second: {' '.join(f'{rate:.0f}' for rate in rates)}")
     ratio = median(speeds[ours]) / median(speeds[bare])
     print(
-        f"ratio {ratio:.2f}: tokens per second of evaluation, to those of bare vLLM (medians of {args.repeats})"
+        f"ratio {ratio:.2f}: tokens per second of evaluation, to those of bare vLLM (medians of "
+        f"{args.repeats})"
     )
 
 

@@ -99,8 +99,9 @@ def make_step(
 
 
 def peaks(args: argparse.Namespace) -> dict[str, float]:
-    """GiB of this process with the model, and what the peaks of an update and of a log-probability
-    pass add.
+    """GiB of this process with the model, and the GiB that the peaks of two passes add.
+
+    The passes are an update and a log-probability pass.
     """
 
     def peak() -> float:  # getrusage would include the process that started this one
@@ -156,10 +157,12 @@ def main() -> None:
         return
     taken = seconds(args)
     print(
-        f"{args.tokens} tokens, vocab {args.vocabulary:,}, {args.layers} layers, {torch.get_num_threads()} threads"
+        f"{args.tokens} tokens, vocab {args.vocabulary:,}, {args.layers} layers, "
+        f"{torch.get_num_threads()} threads"
     )
     print(
-        "| logits | update s | log-probabilities s | update, GiB more | log-probabilities, GiB more |"
+        "| logits | update s | log-probabilities s | update, GiB more | log-probabilities, GiB "
+        "more |"
     )
     print("|---|---|---|---|---|")
     for mode, (update, log_probs) in taken.items():
@@ -173,7 +176,8 @@ def main() -> None:
         print(f"| {mode} | {update:.2f} | {log_probs:.2f} | {memory} |", flush=True)
     whole, chunked = (taken[mode][0] for mode in MODES)
     print(
-        f"ratio {chunked / whole:.2f}: an update with log-probabilities in chunks, to one with all logits at once"
+        f"ratio {chunked / whole:.2f}: an update with log-probabilities in chunks, to one with "
+        "all logits at once"
     )
 
 

@@ -13,10 +13,8 @@ import argparse
 import random
 import time
 from dataclasses import replace
-from typing import Any
 
-from benchmarks.driver import GROUP, embedded_tokenizer, make_maker, make_samples, without_ray
-from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from benchmarks.driver import GROUP, Driver, embedded_tokenizer, make_rollouts, without_ray
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 
@@ -27,9 +25,7 @@ NOT_ALONE = {
 
 
 def is_plain(objective: Objective) -> bool:
-    """Whether an objective asks the policy for no more than log-probabilities, and samples nothing
-    else.
-    """
+    """Whether an objective asks for log-probabilities alone, and samples nothing else."""
     return (
         not (objective.scores_steps or objective.reads_states)
         and objective.continues == "no"
@@ -37,18 +33,16 @@ def is_plain(objective: Objective) -> bool:
     )
 
 
-def seconds_of(maker: SwapExperienceMaker, responses: int, tokens: int, close_id: int) -> float:
+def seconds_of(driver: Driver, responses: int, tokens: int, close_id: int) -> float:
     """Seconds of the driver's part of a step."""
-    samples: list[Any] = make_samples(responses, tokens, close_id, close_id)
-    for number, sample in enumerate(samples):
-        prompt = maker._objective.rewrite_problem(
-            f"p{number // GROUP}", random.Random(number // GROUP)
-        )
+    rollouts = []
+    for number, rollout in enumerate(make_rollouts(responses, tokens, close_id, close_id)):
+        group = number // GROUP
+        prompt = driver.objective.rewrite_problem(f"p{group}", random.Random(group))
         part = {"part": float(number % GROUP * 4 // GROUP)}  # HBPO's four budgets
-        sample.rollout = replace(sample.rollout, prompt=prompt, metadata=part)
+        rollouts.append(replace(rollout, prompt=prompt, metadata=part))
     start = time.perf_counter()
-    experiences = maker.make_experience(maker.split_rollout_samples(samples))
-    maker.compute_advantages_and_returns(experiences)
+    driver.learn(rollouts)
     return time.perf_counter() - start
 
 
@@ -61,17 +55,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
     tokenizer, close_id = embedded_tokenizer()
-    makers = {name: make_maker(tokenizer, name) for name in OBJECTIVES if name not in NOT_ALONE}
-    plain = {name: maker for name, maker in makers.items() if is_plain(maker._objective)}
+    drivers = {name: Driver(tokenizer, name) for name in OBJECTIVES if name not in NOT_ALONE}
+    plain = {name: driver for name, driver in drivers.items() if is_plain(driver.objective)}
     best = dict.fromkeys(plain, float("inf"))
     with without_ray():
         for _ in range(args.rounds):
-            for name, maker in plain.items():
-                best[name] = min(
-                    best[name], seconds_of(maker, args.responses, args.tokens, close_id)
-                )
+            for name, driver in plain.items():
+                seconds = seconds_of(driver, args.responses, args.tokens, close_id)
+                best[name] = min(best[name], seconds)
     print(
-        f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of {args.rounds}"
+        f"{args.responses} responses of {args.tokens} tokens: seconds of the driver, the best of "
+        f"{args.rounds}"
     )
     for name, seconds in sorted(best.items(), key=lambda item: item[1]):
         print(f"{name:16} {seconds:.3f}  {seconds / best['grpo']:.2f} of grpo")

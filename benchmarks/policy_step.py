@@ -1,5 +1,4 @@
-r"""The policy's side of a training step on one GPU, measured beside what `openrlhf_swap.plan`
-computes.
+r"""The policy's side of a training step on one GPU, beside what `openrlhf-swap plan` computes.
 
     python -m benchmarks.policy_step --config scripts/train_swap_1gpu.yaml
 
@@ -34,9 +33,11 @@ from openrlhf_swap.sizing.models import GIB, Model, read_config
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100
-SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))} --actor.gradient_checkpointing_enable
-    --actor.num_gpus_per_node 1 --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.batch_size 4
-    --rollout.max_new_tokens 300 --rollout.n_samples_per_prompt 2 --train.batch_size 8 --swap.step_tokens 8"""
+SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))}
+    --actor.gradient_checkpointing_enable --actor.num_gpus_per_node 1
+    --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.batch_size 4
+    --rollout.max_new_tokens 300 --rollout.n_samples_per_prompt 2 --train.batch_size 8
+    --swap.step_tokens 8"""
 ALONE, SCORED, UPDATE, ADAM = (
     "alone",
     "score",
@@ -222,7 +223,8 @@ def measure(
     print_phases(policy, model, settings, args.swap.max_steps, own)
     asleep = allocated(torch.cuda.memory_allocated)
     print(
-        f"between the phases: {idle / GIB:.2f} GiB before the first update, {asleep / GIB:.2f} after the last"
+        f"between the phases: {idle / GIB:.2f} GiB before the first update, {asleep / GIB:.2f} "
+        "after the last"
     )
     for name in ("going to sleep", "waking"):
         if name in policy.seconds:
@@ -232,11 +234,13 @@ def measure(
         f"scores differ from those of one forward pass per prefix by at most {difference:.4f} nats"
     )
     print(
-        f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to {moved.abs().max():.4f}"
+        f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to "
+        f"{moved.abs().max():.4f}"
     )
     alone, both = policy.seconds[ALONE], policy.seconds[SCORED]
     print(
-        f"ratio {both / alone:.3f}: log-probabilities with scores, to without, {settings.context} tokens"
+        f"ratio {both / alone:.3f}: log-probabilities with scores, to without, "
+        f"{settings.context} tokens"
     )
 
 
@@ -249,10 +253,12 @@ def print_phases(
     planned = {name: sum(parts.values()) - memory.ALLOWANCE for name, parts in phases}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     print(
-        f"{own.responses} responses of {settings.context} tokens, {device}, torch {torch.__version__}"
+        f"{own.responses} responses of {settings.context} tokens, {device}, torch "
+        f"{torch.__version__}"
     )
     print(
-        "| phase | planned GiB | measured GiB | seconds a response | of the peak operations |\n|---|---|---|---|---|"
+        "| phase | planned GiB | measured GiB | seconds a response | of the peak operations "
+        "|\n|---|---|---|---|---|"
     )
     rows = {
         ALONE: ("log-probabilities",),
@@ -269,9 +275,7 @@ def print_phases(
 
 
 def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -> float:
-    """The largest difference of the first response's scores from those of one forward pass per
-    prefix, in nats.
-    """
+    """The largest difference of the first response's scores from those per prefix, in nats."""
     from openrlhf_swap.scoring.backends import PER_PREFIX, ScoringBackend
 
     engine, device = policy.actor.actor.model, torch.cuda.current_device()

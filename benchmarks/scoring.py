@@ -1,8 +1,8 @@
-"""What scoring every prefix costs: per prefix, and with the shared prefix, against the plain
-forward.
+r"""What scoring every prefix costs: alone and with the shared prefix, against a plain forward.
 
-    python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 --lengths
-    4000 12000 python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
+    python -m benchmarks.scoring --families qwen2 gemma3_text qwen3_5_text deepseek_v3 \
+        --lengths 4000 12000
+    python -m benchmarks.scoring --lengths 4000 --shares 0.4 0.3 0.2 0.1
 
 Builds a random model of the given width in each family: full attention (qwen2), windows
 (gemma3_text), recurrent layers (qwen3_5_text), latent attention (deepseek_v3). Runs all three on
@@ -219,7 +219,8 @@ def table_row(case: Case, packed: bool, args: argparse.Namespace, device: str) -
     tokens = f"{len(case.ids)} {'packed' if packed else 'padded'}: " if len(case.ids) > 1 else ""
     tokens += f"{int(case.mask.sum()) - PROMPT_TOKENS * len(case.ids)}"
     row = (
-        f"| {case.model.config.model_type} | {tokens} | {plain.wall:.3f} | {both.wall - plain.wall:.3f} "
+        f"| {case.model.config.model_type} | {tokens} | {plain.wall:.3f} | "
+        f"{both.wall - plain.wall:.3f} "
         f"({both.wall / plain.wall - 1:+.1%}) | {both.cpu / plain.cpu - 1:+.1%} "
         f"| {' | '.join(reference)} | {peaks[0]:.2f} | {peaks[1]:.2f} |"
     )
@@ -271,11 +272,13 @@ def main() -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(
-        f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}, {args.branch}-token branch, "
+        f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}, "
+        f"{args.branch}-token branch, "
         f"medians of {args.repeats}"
     )
     print(
-        "| family | tokens | plain forward s | scoring adds s | CPU | per prefix s | cheaper | difference ",
+        "| family | tokens | plain forward s | scoring adds s | CPU | per prefix s | cheaper | "
+        "difference ",
         end="",
     )
     print("| plain peak GiB | with scores |\n|---|---|---|---|---|---|---|---|---|---|")
@@ -287,10 +290,12 @@ def main() -> None:
                 row, ratio = table_row(case, packed, args, device)
                 print(row, flush=True)
         print(
-            f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M parameters"
+            f"{family}: {sum(weights.numel() for weights in model.parameters()) / 1e6:.0f}M "
+            "parameters"
         )
         print(
-            f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} tokens"
+            f"ratio {ratio:.2f}: log-probabilities with scores, to without, {family}, {length} "
+            "tokens"
         )
 
 

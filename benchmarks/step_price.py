@@ -1,5 +1,4 @@
-"""What a step has to gain under each normalisation of the step rewards, on a policy small enough to
-understand.
+"""What a step has to gain under each normalisation of the step rewards, on a tiny policy.
 
 python -m benchmarks.step_price
 
@@ -41,8 +40,10 @@ Sample = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Sample:
-    """(G, N, S) whether the policy continues, (G, N) steps taken, (G, N) correct, (G, N, S+1)
-    scores.
+    """Sample steps and scores.
+
+    Returns (G, N, S) whether the policy continues, (G, N) steps taken, (G, N) correct, and (G, N,
+    S+1) scores.
     """
     shape = (GROUPS, RESPONSES)
     continues = torch.rand(*shape, STEPS, generator=generator) < torch.sigmoid(logits).detach()
@@ -72,8 +73,9 @@ def choice_advantages(name: str, taken: Tensor, correct: Tensor, scores: Tensor)
 
 
 def less_value(process: Tensor, correct: Tensor) -> Tensor:
-    """(G, N, A) less the mean of the group's other correct responses at the same token, even if
-    they have ended.
+    """(G, N, A) less the mean of the group's other correct responses at the same token.
+
+    Responses that have ended count, too.
     """
     others = correct.sum(-1)[:, None, None] - 1
     value = torch.where(

@@ -1,7 +1,7 @@
-"""The steps of `benchmarks.beside_trl` in TRL's GRPO, run by an environment that has it; prints a
-line of JSON a step.
+"""The steps of `benchmarks.beside_trl` in TRL's GRPO, run by an environment that has it.
 
-python benchmarks/trl_trial.py '{"model": FOLDER, "prompts": FILE, "steps": 4, "responses": 8, ...}'
+Prints a line of JSON a step. python benchmarks/trl_trial.py '{"model": FOLDER, "prompts": FILE,
+"steps": 4, "responses": 8, ...}'
 """
 
 from __future__ import annotations

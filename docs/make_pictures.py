@@ -25,7 +25,7 @@ THEMES = {  # background, text, muted text, gain, penalty
 
 
 def essential_lines(text: str) -> list[tuple[str, bool]]:
-    """The lines of a thought of `addition`, and whether each states its column for the first time."""
+    """The lines of a thought of `addition`, each with whether it states its column first."""
     lines, seen = [], set()
     for line in text.partition("</think>")[0].strip().splitlines():
         column = line.split(":")[0].split()[-1]
@@ -35,8 +35,9 @@ def essential_lines(text: str) -> list[tuple[str, bool]]:
 
 
 def draw_thought(problem: str, base: dict, trained: dict, theme: str) -> None:
-    """The same problem answered before and after the training, side by side; redundant lines are
-    muted.
+    """The same problem answered before and after the training, side by side.
+
+    Redundant lines are muted.
     """
     background, text, muted, gain, _ = THEMES[theme]
     figure, axes = pyplot.subplots(figsize=(8, 3.4), facecolor=background)
@@ -70,9 +71,7 @@ def draw_thought(problem: str, base: dict, trained: dict, theme: str) -> None:
 
 
 def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
-    """l_k after each step, what each step gains and pays, and each token's advantage, over the
-    response's tokens.
-    """
+    """l_k after each step, what each step gains and pays, and each token's advantage."""
     background, text, muted, gain, penalty = THEMES[theme]
     figure, panels = pyplot.subplots(
         4,
@@ -111,10 +110,12 @@ def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
     )
     tokens.set_xlabel("token of the response", color=text)
     titles = (
-        "1. How likely is the known answer, if the thought is closed here? ($\\ell_k$, nats per token)",
+        "1. How likely is the known answer, if the thought is closed here? ($\\ell_k$, nats per "
+        "token)",
         "2. Each step earns what it newly adds ($\\Delta_k$)",
         "3. The excess length's penalty: the less a step changed, the more it pays ($-P w_k$)",
-        "4. Advantage of each token: the outcome's, plus $\\theta$ times the normalised step rewards still to come",
+        "4. Advantage of each token: the outcome's, plus $\\theta$ times the normalised step "
+        "rewards still to come",
     )
     for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, color=text, fontsize=10, loc="left")

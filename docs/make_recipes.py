@@ -8,12 +8,14 @@ The values are those of `openrlhf-swap train --swap.recipe NAME --dry-run`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.plan import DEEPSCALER_ROWS
 from openrlhf_swap.recipes import FlagFile
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
@@ -28,6 +30,13 @@ NAME --dry-run` prints a column; all eight train with `python examples/studies/r
 
 {values}
 
+`--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
+decides. On DeepScaleR's 40,315 rows:
+
+{steps}
+
+`--preset paper` trains none on more prompts than SWAP.
+
 Settings of one objective alone:
 
 {own}
@@ -41,10 +50,31 @@ Settings of one objective alone:
 def cell(name: str, column: Mapping[str, Any], recipe: FlagFile) -> str:
     """A value, bold where the recipe sets it."""
     value = column.get(name)
+    if name == "actor.loss_agg_mode" and column["actor.policy_loss_type"] == "gspo":
+        value = "each response's mean, by gspo"
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     text = "" if value is None else str(value)
     return f"**{text}**" if name in recipe.flags else text
+
+
+def source(name: str, recipe: FlagFile, flags: Sequence[str]) -> str:
+    """Where the values of a recipe come from, for some of its flags, and what it lacks."""
+    named = [f"`--{flag}`: {recipe.sources[flag]}" for flag in recipe.flags if flag in flags]
+    lines = [f"**{name}**, {recipe.origin}.", "; ".join(named) + "."]
+    if recipe.prompt:
+        lines.append(f"Prompts: {recipe.prompt}.")
+    if recipe.cannot:
+        lines.append("Not here: " + "; ".join(recipe.cannot) + ".")
+    return " ".join(lines)
+
+
+def steps(name: str, column: Mapping[str, Any]) -> tuple[str, str, str]:
+    """A method, the steps that it trains on DeepScaleR, and the prompts that it samples in them."""
+    prompts = column["rollout.batch_size"]
+    run = RunConfig(training_steps=column["swap.training_steps"])
+    total = run.total_steps(DEEPSCALER_ROWS // prompts, column["train.num_episodes"])
+    return name, f"{total:,}", f"{total * prompts:,}"
 
 
 def main() -> None:
@@ -52,10 +82,9 @@ def main() -> None:
     runs = {name: configure(["--swap.recipe", name], on_cpu=False) for name in METHODS}
     columns = {name: {**run.values, **run.dump()} for name, run in runs.items()}
     recipes = {name: run.recipe for name, run in runs.items()}
-    flags = sorted(
-        {flag for recipe in recipes.values() for flag in recipe.flags} - {"swap.objective"}
-    )
-    shared = [flag for flag in flags if not flag.startswith("swap.")]
+    flags = {flag for recipe in recipes.values() for flag in recipe.flags}
+    shared = sorted(flag for flag in flags if not flag.startswith("swap."))
+    shared.append("swap.training_steps")
     values = [
         [f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)]
         for flag in shared
@@ -64,28 +93,24 @@ def main() -> None:
         (name, f"`--{flag}`", value, recipes[name].sources[flag])
         for name in METHODS
         for flag, value in recipes[name].flags.items()
-        if flag in set(flags) - set(shared)
+        if flag not in (*shared, "swap.objective")
     ]
-    sources = []
-    for name, recipe in recipes.items():
-        named = [f"`--{flag}`: {recipe.sources[flag]}" for flag in recipe.flags if flag in shared]
-        lines = [f"**{name}**, {recipe.origin}.", "; ".join(named) + "."]
-        lines += [f"Prompts: {recipe.prompt}."] if recipe.prompt else []
-        lines += ["Not here: " + "; ".join(recipe.cannot) + "."] if recipe.cannot else []
-        sources.append(" ".join(lines))
     print(
         PAGE.format(
-            values=tabulate(values, ("", *METHODS), "github", disable_numparse=True),
-            own=tabulate(
-                own,
-                ("method", "setting", "value", "at the origin"),
-                "github",
-                disable_numparse=True,
+            values=table(("", *METHODS), values),
+            own=table(("method", "setting", "value", "at the origin"), own),
+            steps=table(
+                ("method", "steps", "prompts in all"),
+                [steps(name, columns[name]) for name in METHODS],
             ),
-            sources="\n\n".join(sources),
+            sources="\n\n".join(source(name, recipes[name], shared) for name in METHODS),
         ),
         end="",
     )
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return tabulate(rows, headers, "github", disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ ASSETS = ("docs/site.css", "docs/site.js")
 PYTHON = """# Python
 
 `from openrlhf_swap import {exported}`: what the package exports. Below it, what an
-[objective of your own](use/objectives.md) builds on, and the errors. The fields of `SwapConfig` are the
-[settings](use/settings.md); [own trainer](use/own_trainer.md) has examples.
+[objective of your own](use/objectives.md) builds on, and the errors. The fields of `SwapConfig` are
+the [settings](use/settings.md); [own trainer](use/own_trainer.md) has examples.
 """
 
 

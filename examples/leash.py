@@ -1,5 +1,4 @@
-"""Run a command, and end it and all its descendants when the process that started it ends, however
-that happens.
+"""Run a command, and end it and all its descendants when the process that started it ends.
 
     python examples/leash.py COMMAND ...
 

@@ -171,6 +171,25 @@ class SwapConfig(FlagSettings):
         "bfloat16",
         **_WEIGHT,
     )
+    step_discount: float = setting(
+        1.0,
+        "gamma: how much of a later step's reward reaches a token, per step in between: 1 (the paper's) sums all "
+        "rewards to come, 0 leaves each reward in its own step (not in the paper)",
+        "use a number from 0 to 1",
+        ge=0,
+        le=1,
+    )
+    step_reward: Literal["gain", "need"] = setting(
+        "gain",
+        "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus what the rest "
+        "loses without it, in nats, without penalty, weights and tau (not in the paper)",
+        "use gain or need",
+    )
+    need_window: int = setting(
+        0,
+        "with step_reward need, the later steps that are read again without a step; 0: all of them",
+        ge=0,
+    )
     static_penalty: float = setting(
         0.1,
         "constant that static_penalty subtracts from every normalised step reward (no value in "
@@ -315,3 +334,13 @@ class RunConfig(FlagSettings):
     trust_remote_code: bool = setting(
         False, "allow a model's own Python code, which OpenRLHF runs without asking"
     )
+
+    def total_steps(self, steps_a_pass: int, passes: int) -> int:
+        """The training steps of a run, whose data give so many steps in each of `passes` passes."""
+        return self.training_steps or steps_a_pass * passes
+
+    def total_passes(self, steps_a_pass: int, passes: int) -> int:
+        """How often a run goes through its data, the last time perhaps not to the end."""
+        if steps_a_pass == 0:
+            return passes
+        return math.ceil(self.total_steps(steps_a_pass, passes) / steps_a_pass)

@@ -1,5 +1,6 @@
-r"""Open a page in headless Chromium, check how it looks, and take screenshots: phone and desktop,
-light and dark.
+r"""Open a page in headless Chromium, check how it looks, and take screenshots.
+
+They are of a phone and a desktop, light and dark.
 
     python scripts/page_pictures.py outputs/quickstart/report.html --output outputs/pictures
 
@@ -43,7 +44,8 @@ CONTRASTS = """
     const below = a < 1 ? behind(element.parentElement) : [0, 0, 0];
     return [r, g, b].map((value, i) => value * a + below[i] * (1 - a));
   };
-  const light = rgb => rgb.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+  const light = rgb => rgb.map(v => v / 255)
+    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
   const style = getComputedStyle(node);
   const front = light(read(node instanceof SVGElement ? style.fill : style.color).slice(0, 3));
@@ -114,7 +116,7 @@ class Browser:
         self._open.close()
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the DevTools protocol and return its result; RuntimeError if it fails."""
+        """Call a method of the DevTools protocol; returns its result. RuntimeError if it fails."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         self._socket.send(json.dumps(message | self._session))
@@ -125,7 +127,7 @@ class Browser:
         return answer["result"]
 
     def open(self, page: Path, width: int = WIDTHS["desktop"], scheme: str = "light") -> None:
-        """Load a page in a window of this width, with this colour scheme as the user's preference."""
+        """Load a page in a window of this width, with this colour scheme preferred."""
         self.requests, self.complaints = [], []
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)

@@ -1,8 +1,9 @@
-"""The quickstart's policy with a calculator: it writes a column as far as "=", and the environment
-writes the sum.
+r"""The quickstart's policy with a calculator.
 
-    openrlhf-swap train --train.agent_func_path examples/agents/calculator.py --swap.steps turns
-    [further flags]
+The policy writes a column as far as "=", and the environment writes the sum.
+
+    openrlhf-swap train --train.agent_func_path examples/agents/calculator.py \
+        --swap.steps turns [further flags]
 
 A call is useless if its column was asked before. OpenRLHF makes one `Calculator` for each response.
 """

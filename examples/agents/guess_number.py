@@ -1,5 +1,6 @@
-"""Guess the Number, a game of TextArena: a wrong answer gets a hint, "higher" or "lower", and
-another turn.
+"""Guess the Number, a game of TextArena.
+
+A wrong answer gets a hint, "higher" or "lower", and another turn.
 
     pip install textarena  # tried with 0.7.4; with what it needs, 30 MiB
     openrlhf-swap train --train.agent_func_path examples/agents/guess_number.py [further flags]
@@ -39,7 +40,7 @@ class GuessTheNumber(AgentInstanceBase):
         return states
 
     async def step(self, state_dict: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Pass the boxed answer on as a guess; two turns in a row without a valid one end the game."""
+        """Pass the boxed answer on as a guess; two turns without a valid one end the game."""
         self._game.step(f"[{last_boxed(state_dict['action_text'])}]")
         _, messages = self._game.get_observation()
         state = self._game.state

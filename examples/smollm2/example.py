@@ -1,6 +1,4 @@
-"""The stages of the example: where their files are, how large everything is, and what each stage
-does.
-"""
+"""The stages of the example: their files, their sizes, and what each stage does."""
 
 from __future__ import annotations
 
@@ -63,10 +61,10 @@ NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, ea
 
 @dataclass(frozen=True)
 class Size:
-    """Warm-up rows, training steps, problems per step, responses per problem, and held-out problems
-    per task.
+    """Sizes of an example.
 
-    Besides, the training's learning rate, the tasks, and the tokens of a response before the
+    Warm-up rows, training steps, problems per step, responses per problem, held-out problems per
+    task. Besides, the training's learning rate, the tasks, and the tokens of a response before the
     training, roughly.
     """
 
@@ -192,9 +190,7 @@ class Example:
         ]
 
     def convert(self) -> dict[str, Any]:
-        """Weights and tokenizer in Hugging Face format, from the package's file with 4 bits per
-        weight.
-        """
+        """Write weights and tokenizer in Hugging Face format, from 4 bits per weight."""
         from importlib.util import find_spec
 
         import torch
@@ -235,7 +231,7 @@ class Example:
         return {share: len(problems) for share, problems in shares.items()}
 
     def make_traces(self) -> dict[str, Any]:
-        """Warm-up rows, with the label of every sentence; returns their tokens and those they need."""
+        """Write labelled warm-up rows; returns their tokens and the tokens that they need."""
         from transformers import AutoTokenizer
 
         from openrlhf_swap.rollouts.families import prompt_text
@@ -305,7 +301,8 @@ class Example:
                 )
                 if not bar.n:
                     bar.initial = bar.n = (
-                        done  # a resumed warm-up: updates of the killed one would spoil the estimate
+                        # A resumed warm-up: updates of the killed one would spoil the estimate.
+                        done
                     )
                 bar.update(max(0, done - bar.n))
         shutil.rmtree(
@@ -322,8 +319,9 @@ class Example:
         return {"peak_memory_gib": peak}
 
     def training_flags(self, on_cpu: bool) -> list[str]:
-        """Flags for openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns; on a CPU the
-        defaults do.
+        """Flags for openrlhf_swap.train. On a GPU vLLM and DeepSpeed take turns.
+
+        On a CPU the defaults do.
         """
         size, folder = self.size, self.run
         flags = {

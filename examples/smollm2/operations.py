@@ -1,9 +1,8 @@
-"""Problems that take two to four small operations: reasoning-gym's, each with its operations and a
-checked answer.
+"""Problems that take two to four small operations, by reasoning-gym.
 
-Four tasks: chains of sums, equations in one unknown, animal legs, and short stories; and a fifth
-that is easy, sums of three digits. A problem is dropped unless its operations, computed here, give
-reasoning-gym's answer.
+Each has its operations and a checked answer. Four tasks: chains of sums, equations in one unknown,
+animal legs, and short stories; and a fifth that is easy, sums of three digits. A problem is dropped
+unless its operations, computed here, give reasoning-gym's answer.
 """
 
 from __future__ import annotations
@@ -26,14 +25,16 @@ LONGEST_QUESTION = 330  # characters
 _EQUATION = re.compile(r"(\d+)\*\w ([+-]) (\d+) = (\d+)")
 _TURNED = re.compile(r"(\d+) - (\d+)\*\w = (\d+)")
 _LINE = re.compile(
-    r"(?<![\d.*/+\u00d7-])(\d+) ?([-+*/\u00d7\u00f7]) ?(\d+) ?= ?\$?(\d+)(?![\d.]*\d|\s*[-+*/\u00d7\u00f7])"
+    r"(?<![\d.*/+\u00d7-])(\d+) ?([-+*/\u00d7\u00f7]) ?(\d+) ?= "
+    r"?\$?(\d+)(?![\d.]*\d|\s*[-+*/\u00d7\u00f7])"
 )
 
 
 @dataclass(frozen=True)
 class Operation:
-    """Two numbers, their operator (`+`, `-`, `*` or `/`), and a note said before, such as "one cat
-    has 4 legs".
+    """Two numbers, their operator, and a note said before.
+
+    The operator is `+`, `-`, `*` or `/`, a note such as "one cat has 4 legs".
     """
 
     left: int
@@ -109,8 +110,9 @@ def chain(entry: Row) -> Problem | None:
 
 
 def equation(entry: Row) -> Problem | None:
-    """From simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2": move the constant, then divide by
-    the factor.
+    """A problem of simple_equations, "8*t - 6 = 26" or "30 - 4*t = 2".
+
+    It is solved by moving the constant, then dividing by the factor.
     """
     text = entry["metadata"]["equation"]
     if found := _EQUATION.fullmatch(text):
@@ -141,8 +143,9 @@ def legs(entry: Row) -> Problem | None:
 
 
 def story(entry: Row) -> Problem | None:
-    """From gsm_symbolic: its solution's operations, if they start from the question's numbers and
-    all are used.
+    """A problem of gsm_symbolic with its solution's operations.
+
+    None unless they start from the question's numbers and all are used.
     """
     solution, operations = entry["metadata"]["answer_cot"], []
     known = {int(number) for number in re.findall(r"\d+", entry["question"])}

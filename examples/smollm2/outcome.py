@@ -1,6 +1,4 @@
-"""The result of a training: tables over held-out problems, figures, and a page of responses before
-and after.
-"""
+"""The result of a training: tables over held-out problems, figures, and a page of responses."""
 
 from __future__ import annotations
 
@@ -50,10 +48,10 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> int:
 
 
 def batches_left(log: Path) -> float:
-    """Micro-batches left in OpenRLHF's supervised training, by the progress bar that ends its log;
-    inf before that.
+    """Micro-batches left in OpenRLHF's supervised training, by the progress bar that ends its log.
 
-    A resumed training's bar counts only what is left, so what is done cannot be read from it.
+    Inf before that. A resumed training's bar counts only what is left, so what is done cannot be
+    read from it.
     """
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - 4096))
@@ -62,8 +60,9 @@ def batches_left(log: Path) -> float:
 
 
 def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokenizerBase) -> Values:
-    """An evaluation's accuracy, tokens, tokens relative to the shortest correct response, and
-    sentences by label.
+    """An evaluation's measures: accuracy, tokens, and sentences by label.
+
+    `Relative` tokens are those of the shortest correct response.
 
     Raises:
         DataError: if a task has no graded samples in the folder.
@@ -98,8 +97,9 @@ def _all(tasks: Mapping[str, Floats]) -> Floats:
 
 
 def keep(path: Path, runs: Mapping[str, Values]) -> None:
-    """Write a row for every policy and response, from which the tables follow; the same values give
-    the same bytes.
+    """Write a row for every policy and response, from which the tables follow.
+
+    The same values give the same bytes.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
@@ -115,8 +115,9 @@ def keep(path: Path, runs: Mapping[str, Values]) -> None:
 
 
 def overview(runs: Mapping[str, Values]) -> str:
-    """One row per policy, over all problems: means with 95% intervals over problems; sentences
-    without intervals.
+    """One row per policy, over all problems: means with 95% intervals over problems.
+
+    Sentences without intervals.
     """
     header = ["policy", "accuracy %", "tokens", "times needed", *thoughts.LABELS]
     rows = []
@@ -129,8 +130,9 @@ def overview(runs: Mapping[str, Values]) -> str:
 
 
 def changes(runs: Mapping[str, Values]) -> str:
-    """One row per policy and task: changes on the same problems since the first policy, with 95%
-    intervals.
+    """One row per policy and task: changes since the first policy, with 95% intervals.
+
+    They are changes on the same problems.
     """
     (_, base), *others = runs.items()
     names = ("accuracy", "tokens", "essential", "useful", "redundant", "other")
@@ -157,9 +159,7 @@ def changes(runs: Mapping[str, Values]) -> str:
 
 
 def tables(runs: Mapping[str, Values]) -> str:
-    """The overview, methods over seeds, the changes since the first policy, and the differences
-    from grpo, if any.
-    """
+    """The overview, methods over seeds, and differences from the first policy and from grpo."""
     means = {
         run: {name: float(_all(tasks).mean()) for name, tasks in values.items()}
         for run, values in runs.items()
@@ -190,13 +190,12 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     seconds = {name: fmean(row[key] for row in rows) for name, key in STEP_PHASES.items()}
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     share = seconds["score"] / seconds["total"]
-    return f"{seconds['total']:.1f} s a step ({parts}); scoring is {share:.0%} of it; at most {peak_memory:.1f} GiB"
+    a_step = f"{seconds['total']:.1f} s a step ({parts})"
+    return f"{a_step}; scoring is {share:.0%} of it; at most {peak_memory:.1f} GiB"
 
 
 def planned_share(run: Path, metrics: Sequence[Row]) -> float:
-    """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own response length
-    and accuracy.
-    """
+    """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own lengths."""
     rows = [row for row in metrics if "swap/accuracy" in row]
     tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
     words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}"]
@@ -233,10 +232,10 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
 
 
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
-    """The page of responses to the same few problems, from as many tasks as possible, scored by the
-    policy before.
+    """The page of responses to the same few problems, scored by the policy before.
 
-    The summary precedes them, as in `openrlhf_swap.evaluation.page.contents.render`.
+    They are of as many tasks as possible. The summary precedes them, as in
+    `openrlhf_swap.evaluation.page.contents.render`.
 
     Raises:
         DataError: when the page is too large to be mailed or kept in a repository.
@@ -287,8 +286,9 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
 
 
 def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> dict[str, Any]:
-    """Write all evaluated runs' tables, figures and values, and the page of a run; print the
-    tables.
+    """Write all evaluated runs' tables, figures and values, and the page of a run.
+
+    Print the tables.
 
     Returns:
         the run's accuracy in percent, tokens, and length relative to what is needed.

@@ -1,5 +1,6 @@
-"""Methods over their training seeds: what a difference between them is worth, with a seed as the
-unit.
+"""Methods over their training seeds: what a difference between them is worth.
+
+The unit is a seed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ def run_name(objective: str, seed: int) -> str:
 
 
 def by_method(runs: Mapping[str, Mapping[str, float]]) -> Means:
-    """A run's means by method and seed: swap_43 is swap's with seed 43, swap its with the first
-    seed.
-    """
+    """Runs by method and seed: `swap_43` is swap with seed 43, `swap` with the first seed."""
     found: Means = {}
     for name, means in runs.items():
         parts = re.fullmatch(r"(.+)_(\d+)", name)
@@ -36,12 +35,11 @@ def by_method(runs: Mapping[str, Mapping[str, float]]) -> Means:
 
 
 def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None:
-    """A row per method with two seeds at least, or None where there is no such method; the first
-    run is the base.
+    """A row per method with two seeds at least, or None where there is no such method.
 
-    Changes since the base, which is one policy, and differences from the reference, paired by seed:
-    means with 95% intervals by Student's t over seeds, and the p of the t-test after Holm's
-    correction over the whole table.
+    The first run is the base. Changes since the base, which is one policy, and differences from the
+    reference, paired by seed: means with 95% intervals by Student's t over seeds, and the p of the
+    t-test after Holm's correction over the whole table.
     """
     (first, base), *trained = runs.items()
     methods = {

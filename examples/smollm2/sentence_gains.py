@@ -1,10 +1,12 @@
-r"""Which step gain tells needed sentences from others? Like examples/studies/gain_study.py, in
-words.
+r"""Which step gain tells needed sentences from others?
+
+Like examples/studies/gain_study.py, in words.
 
     openrlhf-swap eval traces outputs/smollm2/base --output outputs/traces.jsonl
     openrlhf-swap score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
-        --swap.step_tokens 4 --swap.newline_patience 8 --swap.close_template '</think>\n\nThe answer
-        is \boxed{' \ --tokens-left --output outputs/scored.jsonl
+        --swap.step_tokens 4 --swap.newline_patience 8 \
+        --swap.close_template '</think>\n\nThe answer is \boxed{' \
+        --tokens-left --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py \
         --scored outputs/scored.jsonl --problems outputs/smollm2/problems/held_out/*.jsonl
 """
@@ -44,7 +46,8 @@ def main(argv: list[str]) -> None:
     def labelled(row: Row) -> list[tuple[str, str]]:
         if row["problem"] not in asked:
             raise DataError(
-                f"--scored {args.scored} has a problem that no file of --problems has: {row['problem']}"
+                f"--scored {args.scored} has a problem that no file of --problems has: "
+                f"{row['problem']}"
             )
         sentences = thoughts.classify(row["response"], asked[row["problem"]])
         return [(sentence.text, sentence.label) for sentence in sentences]

@@ -26,10 +26,9 @@ LEASH = [
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage: what it does, its seconds on two cores, the settings that its files depend on, and
-    its work.
+    """A stage: what it does, its seconds on two cores, its settings and its work.
 
-    The work returns numbers to keep, such as the peak memory.
+    Its files depend on the settings. The work returns numbers to keep, such as the peak memory.
     """
 
     name: str
@@ -60,7 +59,8 @@ def watched(command: list[str]) -> float:
         process.terminate()
     if process.returncode:
         raise RunError(
-            f"{command[2]} ended with status {process.returncode}; the same command goes on from there"
+            f"{command[2]} ended with status {process.returncode}; the same command goes on from "
+            "there"
         )
     return peak
 
@@ -77,7 +77,8 @@ def do(stages: list[Stage], folder: Path) -> Iterator[str]:
             done = json.loads(path.read_text(encoding="utf-8"))
             if done["settings"] != stage.settings:
                 raise ConfigError(
-                    f"{stage.name} was done with {done['settings']}, and is asked for with {stage.settings}; use "
+                    f"{stage.name} was done with {done['settings']}, and is asked for with "
+                    f"{stage.settings}; use "
                     f"another --output, for a training another --run, or remove {path}"
                 )
             print(f"{title}: done before, in {in_words(done['seconds'])}", flush=True)

@@ -1,5 +1,4 @@
-"""How the policy is taught to think, in too many sentences, and a program that labels what each
-sentence does.
+"""How the policy is taught to think in too many sentences, and labels of each sentence.
 
 A thought has one sentence per line. A sentence is
 
@@ -105,8 +104,9 @@ def thought_of(response: str) -> str:
 
 
 def classify(response: str, operations: Collection[Operation]) -> list[Sentence]:
-    """Label the sentences of a response's thought, whoever wrote them, by the operations that solve
-    the problem.
+    """Label the sentences of a response's thought by the operations that solve the problem.
+
+    The response may be anybody's.
     """
     solution = {part.key for part in operations}
     stated: dict[tuple[str, int, int], str] = {}
@@ -129,7 +129,7 @@ def classify(response: str, operations: Collection[Operation]) -> list[Sentence]
 
 
 def asked_after(sentences: Sequence[Sentence]) -> str:
-    """A thought of these sentences and what makes the policy answer after it, as a step is scored."""
+    """A thought of these sentences and the text that makes the policy answer after it."""
     return OPEN + "".join(f"{sentence.text}\n" for sentence in sentences) + CLOSE
 
 
@@ -170,8 +170,9 @@ def overthink(problem: Problem, rng: random.Random) -> list[Sentence]:
 
 
 def _work_out(part: Operation, leads: Sequence[str], rng: random.Random) -> Iterator[Sentence]:
-    """State an operation for the first time: sometimes with a slip that is then mended, sometimes
-    with a doubt.
+    """State an operation for the first time: sometimes with a slip or a doubt.
+
+    A slip is then mended.
     """
     wrong = part.result + rng.choice((-10, -2, -1, 1, 2, 10))
     slips = rng.random() < SLIP and wrong >= 0

@@ -6,17 +6,25 @@ An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `p
 the like as --swap.tau, `mono0.25sd` with --swap.weights_from monotone, `uniform`; by the program's
 labels `oracle` (redundant lines pay all) and `anti` (essential ones do); `shuffled` (those of
 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0. `+floor` at the end adds
---swap.step_noise 0.02.
+--swap.step_noise 0.02. `weights.need` has weights by gain and need, `reward.need` the rewards
+r_k = Delta_k + n_k in nats, without weights (`step_need.py`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
+from step_need import need_weights
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
+from openrlhf_swap.algorithm.advantages import (
+    StepSignals,
+    monotone_gains,
+    normalise_step_rewards,
+    step_signals,
+)
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.pass_rate_penalty import PassRatePenalty
@@ -26,22 +34,28 @@ PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_base
 BY_LABEL = ("oracle", "anti", "shuffled")
 PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
+REWARD_NEED = "reward.need"
+BY_NEED = ("weights.need", REWARD_NEED)
 
 
 def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
-    """The share of the price that redundant steps pay, in the groups that it charges; NaN where
-    there is none.
+    """The share of the price that redundant steps pay, in the groups that it charges.
+
+    It is NaN where there is none.
     """
     charged = signals.charges.clamp(min=0)
     return float(charged[redundant].sum() / charged.sum())
 
 
 def arm_settings(arm: str) -> dict[str, Any]:
-    """The settings of SwapConfig that an arm changes; KeyError or ConfigError for an arm that there
-    is not.
+    """The settings of SwapConfig that an arm changes.
+
+    Raises KeyError or ConfigError for an arm that there is not.
     """
     if arm.startswith("grpo") or arm == PASS_RATE:
         return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
+    if arm in BY_NEED:
+        return arm_settings("weights.0.25sd")
     if arm.endswith("+floor"):
         return {**arm_settings(arm.removesuffix("+floor")), "step_noise": 0.02}
     price, _, weights = arm.partition(".")
@@ -49,44 +63,55 @@ def arm_settings(arm: str) -> dict[str, Any]:
         return {**PRICES[price], "objective": OBJECTIVES[weights]}
     if weights in BY_LABEL:
         return {**PRICES[price], "tau": "0.25sd"}
+    tau = weights.removeprefix("mono").removeprefix("tau")
     source = "monotone" if weights.startswith("mono") else "local"
-    return {
-        **PRICES[price],
-        "tau": weights.removeprefix("mono").removeprefix("tau"),
-        "weights_from": source,
-    }
+    return {**PRICES[price], "tau": tau, "weights_from": source}
 
 
 def arm_limit(arm: str) -> int:
-    """The most tokens of a response in training; 320 as in the worlds' other trainings if the arm
-    names none.
+    """The most tokens of a response in training.
+
+    320, as in the worlds' other trainings, if the arm names none.
     """
     return int(arm.partition("_limit")[2] or 320)
 
 
 def arm_rewards(arm: str, batch: StepBatch) -> Tensor:
-    """(G, N) float64 rewards of an arm: 1 for a correct response but where a penalty is taken off."""
+    """(G, N) float64 rewards: 1 for a correct response, less a penalty that the arm may have."""
     if arm == PASS_RATE:
-        return PassRatePenalty(SwapConfig(objective=PASS_RATE)).rewards(
-            batch
-        )  # it reads correct and lengths alone
+        # It reads nothing but what is correct, and lengths.
+        return PassRatePenalty(SwapConfig(objective=PASS_RATE)).rewards(batch)
     return batch.correct.double()
 
 
-def arm_signals(arm: str, config: SwapConfig, batch: StepBatch, redundant: Tensor) -> StepSignals:
-    """The step signals of an arm; `redundant` is (G, N, K) bool, the steps of which every line is
-    redundant.
+def arm_signals(
+    arm: str,
+    config: SwapConfig,
+    batch: StepBatch,
+    redundant: Tensor,
+    needed: Tensor | None = None,
+) -> StepSignals:
+    """The step signals of an arm.
+
+    `redundant` is (G, N, K) bool, the steps of which every line is redundant. The arms of BY_NEED
+    take `needed`, the (G, N, K) needs in nats a token.
     """
-    numbers, kind = coefficients(config), arm.removesuffix("+floor").partition(".")[2]
-    if kind not in BY_LABEL:
-        return step_signals(batch, numbers)
+    numbers = coefficients(config)
+    kind = arm.removesuffix("+floor").partition(".")[2]
+    mask = batch.step_mask
+    if needed is not None and arm in BY_NEED:
+        gains = monotone_gains(batch.answer_logprobs, mask).double()
+        if arm == REWARD_NEED:
+            rewards = normalise_step_rewards(gains + needed.clamp(min=0), mask, numbers.eps)
+            return replace(step_signals(batch, numbers), normalised=rewards)
+        return step_signals(batch, numbers, need_weights(gains, needed, mask))
     if kind == "shuffled":
-        keys = torch.where(
-            batch.step_mask, torch.rand(batch.step_mask.shape), 2.0
-        )  # padding stays last
-        return step_signals(
-            batch, numbers, step_signals(batch, numbers).weights.gather(-1, keys.argsort(-1))
-        )
-    pays = batch.step_mask & (redundant if kind == "oracle" else ~redundant)
-    pays = torch.where(pays.any(-1, keepdim=True), pays, batch.step_mask).double()
-    return step_signals(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))
+        own = step_signals(batch, numbers).weights
+        keys = torch.where(mask, torch.rand(mask.shape), 2.0)  # padding stays last
+        return step_signals(batch, numbers, own.gather(-1, keys.argsort(-1)))
+    if kind in BY_LABEL:
+        pays = mask & (redundant if kind == "oracle" else ~redundant)
+        # Where no step is of the kind that pays, all do.
+        pays = torch.where(pays.any(-1, keepdim=True), pays, mask).double()
+        return step_signals(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))
+    return step_signals(batch, numbers)

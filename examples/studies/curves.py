@@ -1,5 +1,4 @@
-"""Print how long and how accurate the rollouts of a comparison were during training, mean over its
-seeds.
+"""Print how long and how accurate the rollouts of a comparison were, mean over its seeds.
 
 python examples/studies/curves.py --runs outputs/compare_addition --steps 5 10 15 20
 """
@@ -53,7 +52,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.runs.is_dir():
         sys.exit(
-            f"error: --runs is {args.runs}, which is not a folder; give the output folder of compare.sh"
+            f"error: --runs is {args.runs}, which is not a folder; give the output folder of "
+            "compare.sh"
         )
     print(table(args.runs, args.steps))
 

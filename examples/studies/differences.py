@@ -1,5 +1,4 @@
-r"""What separates the methods of a comparison: intervals, paired differences, accuracy by
-difficulty, lines kept.
+r"""What separates the methods of a comparison: intervals, paired differences, lines kept.
 
     PYTHONPATH=examples/worlds python examples/studies/differences.py --world decomposition \
         --runs outputs/compare_decomposition
@@ -45,9 +44,7 @@ Results = dict[str, Floats]
 
 @dataclass(frozen=True)
 class Method:
-    """The seeds that a method was trained with, in order, and what its policies were measured to
-    do.
-    """
+    """The seeds that a method was trained with, in order, and the measures of its policies."""
 
     seeds: tuple[int, ...]
     results: Results
@@ -79,7 +76,8 @@ def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
     asked = [[row["problem"] for row in rows] for rows in runs]
     if any(questions != asked[0] for questions in asked):
         raise DataError(
-            f"{files[0].parent.parent} has answers to different problems; evaluate with the same ones"
+            f"{files[0].parent.parent} has answers to different problems; evaluate with the same "
+            "ones"
         )
     samples = Counter(asked[0])
     if len(set(samples.values())) > 1:
@@ -122,8 +120,9 @@ def difference(values: Floats) -> str:
 
 
 def student(means: Floats) -> str:
-    """Mean of at least two seeds' means, and half its 95% interval by Student's t; bold where 0
-    lies outside.
+    """Mean of at least two seeds' means, and half its 95% interval by Student's t.
+
+    Bold where 0 lies outside.
     """
     if len(means) < 2:
         return "-"
@@ -133,8 +132,9 @@ def student(means: Floats) -> str:
 
 
 def overview(methods: Mapping[str, Method], labels: Sequence[str]) -> str:
-    """A row a method: accuracy, tokens, and the share of the base's lines of each kind that it
-    kept.
+    """A row a method: accuracy, tokens, and the share of the base's lines that it kept.
+
+    There is a share for each kind of lines.
     """
     base = methods[BASE].results
     rows = []
@@ -216,8 +216,9 @@ def by_level(methods: Mapping[str, Method], levels: Sequence[int]) -> str:
 
 
 def differences(methods: Mapping[str, Method], against: str | None = None) -> str:
-    """A row a pair of methods, or of `against` and another: second minus first, on the seeds that
-    both have.
+    """A row a pair of methods, or of `against` and another: second minus first.
+
+    The seeds are those that both have.
     """
     names = [name for name in methods if not is_base(name)]
     pairs = (
@@ -307,8 +308,9 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
 
 
 def is_base(name: str) -> bool:
-    """Whether it was not trained: the base, or what compare.sh taught it to read, such as
-    `base_budget`.
+    """Whether it was not trained: the base, or what compare.sh taught to read a budget.
+
+    Such as `base_budget`.
     """
     return name == BASE or name.startswith(f"{BASE}_")
 

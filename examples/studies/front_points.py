@@ -1,6 +1,4 @@
-"""Points of runs, a policy on held-out problems each: read, kept in a file, and what one or several
-are worth.
-"""
+"""Points of runs, a policy on held-out problems each: read, kept and valued."""
 
 from __future__ import annotations
 
@@ -27,8 +25,9 @@ COLUMNS = ("method", "strength", "seed", "step", "accuracy", "tokens", "missing"
 
 @dataclass(frozen=True)
 class Point:
-    """A policy on held-out problems: accuracy in percent, mean tokens, and lines; NaN where these
-    were not counted.
+    """A policy on held-out problems: accuracy in percent, mean tokens, and lines.
+
+    NaN where these were not counted.
     """
 
     method: str
@@ -51,8 +50,9 @@ class Ideal:
 
 
 def read_runs(folder: Path) -> list[Point]:
-    """The evaluations of all finished runs, and the base's; of a run's last policy the mean of
-    both.
+    """The evaluations of all finished runs, and the base's.
+
+    Of a run's last policy the mean of both.
 
     Raises: DataError: when there is no base, or a run did not evaluate itself, or not after its
         last step.
@@ -94,8 +94,9 @@ def read_runs(folder: Path) -> list[Point]:
 
 
 def _check_last(evaluations: Sequence[Row], run: Path) -> None:
-    """Raise DataError unless the last evaluation on the way is of a run's last policy, which its
-    result is of.
+    """Raise DataError unless a run's last evaluation on the way is of its last policy.
+
+    The run's result is of that policy.
     """
     evaluated, last = (
         max((int(row["step"]) for row in rows), default=0)
@@ -103,7 +104,8 @@ def _check_last(evaluations: Sequence[Row], run: Path) -> None:
     )
     if last and evaluated != last:
         raise DataError(
-            f"{run} evaluated itself last after step {evaluated} of {last}; run compare.sh with an EVALUATE_EVERY "
+            f"{run} evaluated itself last after step {evaluated} of {last}; run compare.sh with "
+            "an EVALUATE_EVERY "
             "that divides STEPS"
         )
 
@@ -142,8 +144,9 @@ def front(points: Sequence[Point], tokens: float) -> float:
 
 
 def area(points: Sequence[Point], shortest: float, longest: float) -> float:
-    """The front's mean over log tokens between two lengths: it is a staircase, so the integral is
-    exact.
+    """The front's mean over log tokens between two lengths.
+
+    The front is a staircase, so the integral is exact.
     """
     corners = sorted(
         {shortest, longest, *(p.tokens for p in points if shortest < p.tokens < longest)}

@@ -1,10 +1,12 @@
-r"""Fronts of accuracy and length instead of points: regret, area, accuracy at multiples of the
-shortest length.
+r"""Fronts of accuracy and length instead of points: regret, area, accuracy at given lengths.
+
+The lengths are multiples of the shortest one.
 
     export WORLD=words STEPS=20 EVALUATE_EVERY=5 SEEDS="1 2 3 4 5" OUTPUT=outputs/fronts_words
-    export PYTHONPATH=$PWD/examples/studies bash examples/worlds/compare.sh --configurations
-    examples/studies/objectives/fronts.json --parallel 2 python examples/studies/fronts.py
-    --best-accuracy 98.6 --best-tokens 38.5 \
+    export PYTHONPATH=$PWD/examples/studies
+    bash examples/worlds/compare.sh --configurations examples/studies/objectives/fronts.json \
+        --parallel 2
+    python examples/studies/fronts.py --best-accuracy 98.6 --best-tokens 38.5 \
         --runs outputs/fronts_words --results examples/studies/results/fronts_words.csv.gz
 
 A configuration is named METHOD@STRENGTH, such as swap@0.3, and evaluates itself on held-out
@@ -84,7 +86,8 @@ def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.
     methods = by_seed(points)
     if against not in methods:
         raise DataError(
-            f"--against is {against}, which was not trained; use one of {', '.join(sorted(methods))}"
+            f"--against is {against}, which was not trained; use one of "
+            f"{', '.join(sorted(methods))}"
         )
     shortest = start * ideal.tokens
     areas = {
@@ -147,10 +150,10 @@ def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.
 
 
 def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -> str:
-    """A row a configuration, METHOD@STRENGTH, of its last points; the first is what the others are
-    compared with.
+    """A row a configuration, METHOD@STRENGTH, of its last points.
 
-    Differences are with half their 95% interval by Student's t.
+    The first is what the others are compared with. Differences are with half their 95% interval by
+    Student's t.
 
     Raises:
         DataError: when one has no points.
@@ -269,13 +272,15 @@ def main(argv: list[str]) -> None:
         point.method for point in points
     }:
         raise DataError(
-            f"--results {args.results} and --runs {args.runs} hold no finished run beside a base; train first"
+            f"--results {args.results} and --runs {args.runs} hold no finished run beside a "
+            "base; train first"
         )
     points.sort(key=lambda p: (p.method != BASE, p.method, p.strength, p.seed, p.step))
     keep(args.results, points)
     ideal = Ideal(args.best_accuracy, args.best_tokens, points[0])
     print(
-        f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, {points[0].tokens:.1f}\n"
+        f"A* {ideal.accuracy:g}%, L* {ideal.tokens:g} tokens; base {points[0].accuracy:.1f}%, "
+        f"{points[0].tokens:.1f}\n"
     )
     used = [
         point

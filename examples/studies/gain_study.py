@@ -1,12 +1,15 @@
-r"""Which gain of a step tells lines that are needed from those that are not? Of scored responses,
-without training.
+r"""Which gain of a step tells lines that are needed from others?
 
-    python examples/worlds/evaluate.py --world decomposition --model
-        examples/worlds/policies/decomposition \ --problems outputs/data/test.jsonl --traces 100
-        --output outputs/base.json
-    openrlhf-swap score --model examples/worlds/policies/decomposition --input
-        outputs/base.traces.jsonl \ --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final
-        Answer**\n\boxed{' --tokens-left \ --output outputs/scored.jsonl
+It reads scored responses; nothing is trained.
+
+    python examples/worlds/evaluate.py --world decomposition \
+        --model examples/worlds/policies/decomposition \
+        --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
+    openrlhf-swap score --model examples/worlds/policies/decomposition \
+        --input outputs/base.traces.jsonl \
+        --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final Answer**\n\boxed{' \
+        --tokens-left \
+        --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds python examples/studies/gain_study.py --world decomposition \
         --scored outputs/scored.jsonl
 
@@ -49,9 +52,7 @@ Labelled = Callable[[Row], Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scored:
-    """A response: l_0..l_K, of each step its tokens and whether it is needed, and the tokens
-    predicted to be left.
-    """
+    """A response: l_0..l_K, and the steps' tokens, needs and predicted tokens left."""
 
     answer_logprobs: Tensor
     needed: Tensor
@@ -65,16 +66,18 @@ def local(scores: Tensor) -> Tensor:
 
 
 def window(scores: Tensor, width: int) -> Tensor:
-    """The mean local gain of this step and the width - 1 behind it, of which those past the end
-    gain nothing.
+    """The mean local gain of this step and the width - 1 behind it.
+
+    Steps past the end gain nothing.
     """
     later = torch.cat([scores[width:], scores[-1:].expand(min(width, len(scores)) - 1)])
     return (later - scores[:-1]) / width
 
 
 def discounted(scores: Tensor, factor: float) -> Tensor:
-    """The sum of factor^j g_{k+j}: a later gain counts for the steps before it, the less the
-    further they are.
+    """The sum of factor^j g_{k+j}.
+
+    A later gain counts for the steps before it, the less the further they are.
     """
     gains, total = local(scores), torch.zeros(())
     found = torch.empty_like(gains)
@@ -140,8 +143,9 @@ def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
 
 
 def needed_steps(lines: Sequence[tuple[str, str]], steps: Sequence[str]) -> Tensor:
-    """(K,) bool: whether a line that is needed, of lines with their labels in order, ends in the
-    step.
+    """(K,) bool: whether a line that is needed ends in the step.
+
+    The lines stand in order, with their labels.
     """
     text, position, ends = "".join(steps), 0, []
     for line, label in lines:

@@ -1,5 +1,6 @@
-r"""A length term like `length_critic`'s, without a critic: `--swap.objective
-group_length:GroupLength`.
+r"""A length term like the one of `length_critic`, without a critic.
+
+`--swap.objective group_length:GroupLength`.
 
     WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
         bash examples/worlds/compare.sh --configurations examples/studies/objectives/critics.json
@@ -20,8 +21,10 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class GroupLength(Objective):
-    """A = beta A_out - theta c (L - mean L of the group's correct)/deviation of these differences
-    in the batch.
+    """A = beta A_out - theta c (L - mean L)/deviation.
+
+    The mean is over the group's correct responses, the deviation over these differences in the
+    batch.
     """
 
     def __init__(self, config: SwapConfig) -> None:

@@ -1,8 +1,7 @@
-"""How often the policies of a comparison guessed the sums of `decomposition`, and how often they
-were correct.
+r"""How often policies guessed the sums of `decomposition`, and how often they were correct.
 
-    PYTHONPATH=examples/worlds python examples/studies/guesses.py --runs
-    outputs/compare_decomposition
+    PYTHONPATH=examples/worlds python examples/studies/guesses.py \
+        --runs outputs/compare_decomposition
 
 Of sums of more than two numbers, over all seeds: the share that was only guessed, or not done at
 all, and by how many numbers there are, how often the first guess and the end of the first long way
@@ -28,8 +27,9 @@ HARD = tuple(terms for terms in TERMS if terms > 2)
 
 
 def count(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
-    """Of (what, numbers of the sum): all sums, those guessed or done the long way, and the correct
-    ones of either.
+    """Counts by what and by the numbers of the sum.
+
+    They are all sums, those guessed or done the long way, and the correct ones of either.
     """
     found: Counter[tuple[str, int]] = Counter()
     for row in rows:

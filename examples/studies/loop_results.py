@@ -1,13 +1,14 @@
-"""Collect the runs of `plain_loop.py` into one CSV, and print what they say: means, and paired
-tests over seeds.
+r"""Collect the runs of `plain_loop.py` into one CSV, and print means and paired tests.
 
-    python examples/studies/loop_results.py --runs outputs/loop --keep
-    examples/studies/results/loop.csv.gz python examples/studies/loop_results.py --results
-    examples/studies/results/loop.csv.gz --world columns \
+    python examples/studies/loop_results.py --runs outputs/loop \
+        --keep examples/studies/results/loop.csv.gz
+    python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz \
+        --world columns \
         --seeds 101 102 103 --pairs weights.mono0.25sd/steps.uniform@1 weights.oracle/weights.anti@1
-    python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz --seeds 1
-    2 3 --map python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz
-    --world columns \
+    python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz \
+        --seeds 1 2 3 --map
+    python examples/studies/loop_results.py --results examples/studies/results/loop.csv.gz \
+        --world columns \
         --stack examples/studies/results/stack.csv
 
 Of each run: redundant lines and accuracy on the 500 held-out problems after the training, and the
@@ -146,8 +147,9 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
 
 
 def world_map(runs: pd.DataFrame) -> str:
-    """A row an arm, a column a world with its settings: redundant lines at the end, accuracy,
-    number of seeds.
+    """A row an arm, a column a world with its settings.
+
+    A cell has redundant lines at the end, accuracy and the number of seeds.
     """
     columns = {
         f"{world}, theta {theta:g}, K {k}": own
@@ -167,11 +169,10 @@ def world_map(runs: pd.DataFrame) -> str:
 
 
 def agreement(stack: pd.DataFrame, loop: pd.DataFrame) -> str:
-    """A row an arm of the stack: its mean; the loop's, of the same seeds; the interval; how many
-    runs are inside.
+    """A row an arm of the stack: its mean, the loop's, the interval, and the runs inside.
 
-    The last row: the stack's runs less the loop's of the same seed and arm, a seed's arms taken
-    together.
+    The loop's mean is of the same seeds. The last row: the stack's runs less the loop's of the same
+    seed and arm, a seed's arms taken together.
     """
     lines = []
     pairs = stack.merge(loop, on=[*ARM, "seed"], suffixes=("", " loop"))
@@ -199,8 +200,9 @@ def agreement(stack: pd.DataFrame, loop: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame, path: Path) -> None:
-    """Redundant lines over the steps on a logarithmic axis, the mean of each arm over its seeds; a
-    panel a world.
+    """Redundant lines over the steps on a logarithmic axis, the mean of each arm over its seeds.
+
+    A panel a world.
     """
     import matplotlib.pyplot as plt
 

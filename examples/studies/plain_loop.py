@@ -1,14 +1,15 @@
-"""Train a world's policy in one process, without Ray, vLLM and DeepSpeed: for questions that need
-many seeds.
+"""Train a world's policy in one process, without Ray, vLLM and DeepSpeed, for many seeds.
 
-    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies python
-    examples/studies/plain_loop.py --world columns --arms steps.tau1 weights.0.25sd --seeds 1 2 3 \
-        --output outputs/loop
+    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies
+    python examples/studies/plain_loop.py --world columns --arms steps.tau1 weights.0.25sd \
+        --seeds 1 2 3 --output outputs/loop
 
 What the arms are: `arms.py`. Steps, scores and advantages are the package's own functions. A step
 is 8 prompts with 8 responses and one update, so that it is on policy and nothing is clipped;
-weights are bfloat16 with float32 masters, as in OpenRLHF. Each run writes a line a step to a file
-of its own, and at the end one of 500 held-out problems; finished runs are skipped.
+weights are bfloat16 with float32 masters, as in OpenRLHF. `--discount` is gamma of A_proc[t], the
+sum of gamma^n r~ over the steps from the token's own on: 1 is the paper's, 0 leaves each reward in
+its step. Each run writes a line a step to a file of its own, and at the end one of 500 held-out
+problems; finished runs are skipped. `loop_runs.py` runs many.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from arms import arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
+from arms import BY_NEED, arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
 from decoding import padded_left
 from sampling import sample
+from step_need import losses, needs
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from world import CLOSE, NAMES, Problem, load, rendered
@@ -34,26 +37,34 @@ from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.advantages import (
     StepSignals,
     outcome_advantages,
+    per_token,
     process_advantages,
     unified_advantages,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.files import Row
 from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 
-PROMPTS, RESPONSES, PART, HELD_OUT = 8, 8, 32, 500
+PROMPTS = 8  # of a step
+RESPONSES = 8  # to each
+PART = 32  # responses of a pass
+HELD_OUT = 500  # problems
 POLICIES = Path(__file__).parents[1] / "worlds" / "policies"
 
 
 class Loop:
     """A world's policy, and what a training step does with it."""
 
-    def __init__(self, world: str, **settings: Any) -> None:
-        self.world, folder = load(world), POLICIES / world
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    def __init__(self, world: str, discount: float = 1.0, **settings: Any) -> None:
+        """Load a world's policy; `settings` are those of SwapConfig."""
+        self.world = load(world)
+        self.discount = discount
+        self.folder = POLICIES / world
+        self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        self.model = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16).eval()
         step = {"step_tokens": self.world.STEP_TOKENS, "close_template": CLOSE}
         self.config = SwapConfig(**step, **settings)
         self.numbers = coefficients(self.config)
@@ -106,6 +117,36 @@ class Loop:
             [traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)]
         )
 
+    @cached_property
+    def reading_model(self) -> Any:
+        """A float32 copy that takes dense masks."""
+        options = {"dtype": torch.float32, "attn_implementation": "eager"}
+        return AutoModelForCausalLM.from_pretrained(self.folder, **options).eval()
+
+    def needed(
+        self,
+        problems: Sequence[Problem],
+        prompts: list[list[int]],
+        responses: list[list[int]],
+        batch: StepBatch,
+    ) -> Tensor:
+        """(G, N, K) float64 n_k in nats a token, by the present weights; 0 where no step is."""
+        with torch.no_grad():
+            for copied, own in zip(
+                self.reading_model.parameters(), self.model.parameters(), strict=True
+            ):
+                copied.copy_(own)
+        found = torch.zeros(batch.step_mask.shape, dtype=torch.float64)
+        rows = found.flatten(0, 1)
+        counts = batch.step_mask.flatten(0, 1).sum(-1).tolist()
+        all_ends = batch.step_ends.flatten(0, 1).tolist()
+        for i, (problem, count) in enumerate(zip(problems, counts, strict=True)):
+            if count:
+                ends = all_ends[i][:count]
+                texts = (prompts[i], responses[i], ends, problem.answer)
+                rows[i, :count] = needs(losses(self.reading_model, self.tokenizer, *texts))
+        return found
+
     def labels(self, problem: Problem, response: Sequence[int]) -> list[str]:
         return self.world.label_lines(problem.question, self.text(response))
 
@@ -131,11 +172,23 @@ class Loop:
         """(responses, A) the unified advantage of each token."""
         tokens = int(batch.lengths.max())
         outcome = outcome_advantages(rewards, self.numbers.eps)[..., None].expand(-1, -1, tokens)
-        process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, tokens)
+        process = self.process_advantages(signals.normalised, batch, tokens)
         weights = self.numbers.outcome_weight, self.numbers.process_weight
         return unified_advantages(
             outcome, process if self.numbers.needs_scores else None, *weights
         ).flatten(0, 1)
+
+    def process_advantages(self, normalised: Tensor, batch: StepBatch, tokens: int) -> Tensor:
+        """(G, N, tokens) A_proc by the loop's discount, of (G, N, K) r~."""
+        if self.discount == 1:
+            return process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
+        to_come = torch.zeros_like(normalised[..., 0])
+        sums = []
+        for rewards in reversed(normalised.unbind(-1)):
+            to_come = rewards + self.discount * to_come
+            sums.append(to_come)
+        values = F.pad(torch.stack(sums[::-1], dim=-1), (0, 1))  # nothing after the last step
+        return per_token(values, batch.step_ends, batch.step_mask, tokens)
 
     def add_gradient(
         self, prompts: list[list[int]], responses: list[list[int]], advantages: Tensor
@@ -174,8 +227,8 @@ def padded_right(rows: Sequence[list[int]], pad: int) -> tuple[Tensor, Tensor]:
     return ids.flip(-1), mask.flip(-1)
 
 
-def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) -> None:
-    """Train, and write a line a step; the last one, of the held-out problems, has no step."""
+def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[Row]:
+    """Train, and yield a row a step; the last one, of the held-out problems, has no step."""
     torch.manual_seed(seed)
     test = list(islice(loop.world.problems(1), HELD_OUT))
     stream = loop.world.problems(1000 + seed, exclude=frozenset(test))
@@ -183,32 +236,31 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float, file: Path) 
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    with file.open("w", encoding="utf-8") as lines:
-        for step in range(steps):
-            start = time.monotonic()
-            problems = [problem for problem in islice(stream, PROMPTS) for _ in range(RESPONSES)]
-            prompts, responses = loop.respond(problems, arm_limit(arm))
-            batch = loop.batch(problems, prompts, responses)
-            redundant = loop.redundant_steps(problems, responses, batch)
-            signals = arm_signals(arm, loop.config, batch, redundant)
-            loop.model.zero_grad()
-            loop.add_gradient(
-                prompts, responses, loop.advantages(batch, signals, arm_rewards(arm, batch))
-            )
-            for master, weight in zip(masters, weights, strict=True):
-                master.grad = weight.grad.float()
-            torch.nn.utils.clip_grad_norm_(masters, 1.0)
-            optimizer.step()
-            schedule.step()
-            torch._foreach_copy_([weight.data for weight in weights], masters)
-            price = {
-                "price": signals.price.nanmean().item(),
-                "on_redundant": share_on_redundant(signals, redundant),
-            }
-            row = {"step": step, **loop.measured(problems, responses), **price}
-            lines.write(json.dumps({**row, "seconds": round(time.monotonic() - start, 2)}) + "\n")
-            lines.flush()
-        lines.write(json.dumps({"step": None, **loop.measured(test, loop.respond(test)[1])}) + "\n")
+    for step in range(steps):
+        start = time.monotonic()
+        problems = [problem for problem in islice(stream, PROMPTS) for _ in range(RESPONSES)]
+        prompts, responses = loop.respond(problems, arm_limit(arm))
+        batch = loop.batch(problems, prompts, responses)
+        redundant = loop.redundant_steps(problems, responses, batch)
+        needed = loop.needed(problems, prompts, responses, batch) if arm in BY_NEED else None
+        signals = arm_signals(arm, loop.config, batch, redundant, needed)
+        advantages = loop.advantages(batch, signals, arm_rewards(arm, batch))
+        loop.model.zero_grad()
+        loop.add_gradient(prompts, responses, advantages)
+        for master, weight in zip(masters, weights, strict=True):
+            master.grad = weight.grad.float()
+        torch.nn.utils.clip_grad_norm_(masters, 1.0)
+        optimizer.step()
+        schedule.step()
+        torch._foreach_copy_([weight.data for weight in weights], masters)
+        yield {
+            "step": step,
+            **loop.measured(problems, responses),
+            "price": signals.price.nanmean().item(),
+            "on_redundant": share_on_redundant(signals, redundant),
+            "seconds": round(time.monotonic() - start, 2),
+        }
+    yield {"step": None, **loop.measured(test, loop.respond(test)[1])}
 
 
 def main() -> None:
@@ -222,24 +274,26 @@ def main() -> None:
     parser.add_argument("--theta", type=float, default=0.3)
     parser.add_argument("--max-steps", type=int, default=25, help="K")
     parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument(
-        "--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl"
-    )
+    parser.add_argument("--discount", type=float, default=1.0, help="gamma (default: 1)")
+    name = "WORLD-ARM-THETA-K-SEED.jsonl; after another discount, ARM is ARM+gammaDISCOUNT"
+    parser.add_argument("--output", type=Path, required=True, help=f"folder of {name}")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.output.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:
         for arm in args.arms:
-            file = args.output / f"{args.world}-{arm}-{args.theta:g}-{args.max_steps}-{seed}.jsonl"
-            if not file.exists() or '"step": null' not in file.read_text(encoding="utf-8"):
-                loop = Loop(
-                    args.world,
-                    process_weight=args.theta,
-                    max_steps=args.max_steps,
-                    **arm_settings(arm),
-                )
-                train(loop, arm, seed, args.steps, args.learning_rate, file)
-                print(file.name, *file.read_text(encoding="utf-8").splitlines()[-1:], flush=True)
+            label = arm if args.discount == 1 else f"{arm}+gamma{args.discount:g}"
+            name = f"{args.world}-{label}-{args.theta:g}-{args.max_steps}-{seed}.jsonl"
+            file = args.output / name
+            if file.exists() and '"step": null' in file.read_text(encoding="utf-8"):
+                continue
+            settings = {"process_weight": args.theta, "max_steps": args.max_steps}
+            loop = Loop(args.world, args.discount, **settings, **arm_settings(arm))
+            with file.open("w", encoding="utf-8") as lines:
+                for row in train(loop, arm, seed, args.steps, args.learning_rate):
+                    lines.write(json.dumps(row) + "\n")
+                    lines.flush()
+            print(name, json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

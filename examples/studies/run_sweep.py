@@ -1,10 +1,9 @@
-r"""Train and evaluate a list of configurations, one after the other or in parallel, and collect one
-table.
+r"""Train and evaluate a list of configurations, in turn or in parallel; collect one table.
 
-    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 --output
-        outputs/theta \ --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output}
-        --train.seed {seed}' \ --evaluate 'python my_evaluation.py --model {output}/policy --output
-        {output}/result.json'
+    python examples/studies/run_sweep.py --vary process_weight 0.1 0.3 1 --seeds 1 2 3 \
+        --output outputs/theta \
+        --train 'bash scripts/train_swap.sh 1.5b --swap.output_dir {output} --train.seed {seed}' \
+        --evaluate 'python my_evaluation.py --model {output}/policy --output {output}/result.json'
 
 Each configuration and seed gets a folder {output} inside the sweep's folder {sweep}. `--train` runs
 with the flags of the configuration appended; `--evaluate` writes `result.json` there, an object of
@@ -34,21 +33,22 @@ from tabulate import tabulate
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import write_text
 from openrlhf_swap.objectives.registry import ABLATION
+from openrlhf_swap.recipes import read_recipe
 
-PRESETS = {  # name -> its configurations, each a recipe; `paper` is both halves of its Table 1
-    "paper": {
-        name: {"train": ["--swap.recipe", name]}
-        for name in (
-            "thinkprune",
-            "lc_r1",
-            "adaptthink",
-            "laser_d",
-            "laser_de",
-            "l1_exact",
-            "l1_max",
-            "swap",
-        )
-    },
+PAPER = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+MOST_STEPS = read_recipe("swap").flags["swap.training_steps"]
+
+
+def paper_row(recipe: str) -> dict[str, list[str]]:
+    """A method by its recipe, but with no more training than SWAP's."""
+    flags = ["--swap.recipe", recipe]
+    if read_recipe(recipe).flags.get("swap.training_steps", 0) > MOST_STEPS:
+        flags += ["--swap.training_steps", str(MOST_STEPS)]
+    return {"train": flags}
+
+
+PRESETS = {  # name -> its configurations; `paper` is both halves of its Table 1
+    "paper": {name: paper_row(name) for name in PAPER},
     "ablation": {name: {"train": ["--swap.objective", name]} for name in ABLATION},
 }
 LEASH = [
@@ -146,7 +146,7 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
 
 
 def sweep_table(names: Sequence[str], output: Path) -> str:
-    """A Markdown table of all results so far: means and, over several seeds, standard deviations."""
+    """A Markdown table of all results so far: means and, over seeds, standard deviations."""
     files = {
         name: sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
         for name in names

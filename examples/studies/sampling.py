@@ -14,11 +14,10 @@ from transformers import PreTrainedModel
 def sample(
     model: PreTrainedModel, prompts: Sequence[list[int]], end: int, pad: int, max_tokens: int = 320
 ) -> tuple[list[list[int]], list[list[float]]]:
-    """A response to each prompt at temperature 1, the end token included if it came; and each
-    token's log-probability.
+    """A response to each prompt at temperature 1, and each token's log-probability.
 
-    Projections are joined, the cache is allocated once, and rows that have ended leave the batch
-    now and then.
+    The end token is included if it came. Projections are joined, the cache is allocated once, and
+    rows that have ended leave the batch now and then.
     """
     c, head = model.config, model.config.hidden_size // model.config.num_attention_heads
     groups, inner = c.num_key_value_heads, c.intermediate_size

@@ -1,8 +1,7 @@
-r"""In which unit should tau be? The spread of local gains, and how far the penalty's weights are
-then from uniform.
+r"""In which unit should tau be? The spread of local gains, and how far weights are from uniform.
 
-    python examples/studies/spread.py --scored outputs/addition.scored.jsonl
-    examples/smollm2/results/page.html
+    python examples/studies/spread.py \
+        --scored outputs/addition.scored.jsonl examples/smollm2/results/page.html
 
 Files are what openrlhf_swap.score wrote, or a page of `eval page`, of which the first column
 counts. The responses to a problem are a group. Correct responses only: others have no gains.
@@ -90,7 +89,7 @@ def gains_of(groups: Sequence[Sequence[StepTrace]]) -> list[Tensor]:
 
 
 def distance(groups: Sequence[Sequence[StepTrace]], tau: float | str) -> str:
-    """The metric swap/weights_from_uniform, over all groups; a dash where no response is penalised."""
+    """The metric swap/weights_from_uniform over all groups; a dash where nobody is penalised."""
     numbers = coefficients(SwapConfig(tau=tau))
     batches = [StepBatch.from_traces([group]) for group in groups]
     found = [

@@ -1,9 +1,10 @@
-"""Train arms of `plain_loop.py` by the whole stack, and write what the loop writes: do the two
-agree?
+r"""Train arms of `plain_loop.py` by the whole stack: do the two agree?
 
-    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies python
-    examples/studies/stack_runs.py --arms steps.uniform steps.tau1 --seeds 101 102 103 --theta 1
-    --steps 16 \
+It writes what the loop writes.
+
+    export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies
+    python examples/studies/stack_runs.py --arms steps.uniform steps.tau1 --seeds 101 102 103 \
+        --theta 1 --steps 16 \
         --learning-rate 1.5e-3 --output outputs/stack
 
 Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, on world columns, with the

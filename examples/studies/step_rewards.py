@@ -1,8 +1,10 @@
-r"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps, where the answer
-is scored too.
+r"""Sampled answers beside step scores: `vsrm` with its cuts at the ends of steps.
 
-    PYTHONPATH=$PWD/examples/studies \ bash examples/worlds/train_swap.sh --swap.objective
-        step_rewards:Both --swap.Both.answer_tokens 30
+The answer is scored there, too.
+
+    PYTHONPATH=$PWD/examples/studies \
+        bash examples/worlds/train_swap.sh --swap.objective step_rewards:Both \
+        --swap.Both.answer_tokens 30
 
 It trains as vsrm does, and logs how far both kinds agree, over the steps of correct responses.
 """
@@ -47,7 +49,7 @@ class Both(VSRM):
         return super().token_advantages(batch)
 
     def metrics(self) -> dict[str, float]:
-        """Pearson correlations over all steps of the batch, of the levels and of the step rewards."""
+        """Pearson correlations of the levels and of the step rewards, over the batch's steps."""
         found = self._agreement.items()
         return {
             f"swap/both_{name}_correlation": torch.corrcoef(pairs.T)[0, 1].item()

@@ -1,7 +1,8 @@
 r"""How accuracy and length depend on theta, lambda, tau and M: a table of each, and one picture.
 
-    PYTHONPATH=examples/worlds python examples/studies/sweeps.py --world decomposition --output
-        outputs/sweeps \ --results examples/studies/results/decomposition.csv.gz
+    PYTHONPATH=examples/worlds python examples/studies/sweeps.py --world decomposition \
+        --output outputs/sweeps \
+        --results examples/studies/results/decomposition.csv.gz \
         examples/studies/results/decomposition_sweeps.csv.gz
 
 Reads what differences.py kept, where methods named such as theta_0.1, as compare.sh names the
@@ -78,8 +79,9 @@ def tables(
     labels: tuple[str, ...],
     levels: list[int],
 ) -> str:
-    """A row a value: accuracy, tokens and lines, and the accuracy's distance from swap's; then by
-    difficulty.
+    """A row a value: accuracy, tokens and lines, and the accuracy's distance from swap's.
+
+    A second table is by difficulty.
     """
     seeds, results = common(found)
     reference = default.of(seeds)["accuracy"]
@@ -152,13 +154,15 @@ def report(world: World, files: list[Path], output: Path) -> str:
         kept, kept_levels = read_kept(file)
         if levels not in ([], kept_levels):
             raise DataError(
-                f"--results has {file}, which is of other problems than {files[0]}; name another file"
+                f"--results has {file}, which is of other problems than {files[0]}; name another "
+                "file"
             )
         levels = kept_levels
         methods = kept | methods
     if SWAP not in methods:
         raise DataError(
-            f"--results {' '.join(map(str, files))} is without {SWAP}, which the rest is compared with"
+            f"--results {' '.join(map(str, files))} is without {SWAP}, which the rest is "
+            "compared with"
         )
     sweeps = {symbol: points(symbol, methods, world.STEP_TOKENS) for symbol in SETTINGS}
     sweeps = {
@@ -166,7 +170,8 @@ def report(world: World, files: list[Path], output: Path) -> str:
     }
     if not sweeps:
         raise DataError(
-            f"--results {' '.join(map(str, files))} has no two points of a sweep with a seed in common"
+            f"--results {' '.join(map(str, files))} has no two points of a sweep with a seed in "
+            "common"
         )
     parts = (
         tables(symbol, found, methods[SWAP], world.LABELS, levels)
@@ -193,7 +198,8 @@ def main(argv: list[str]) -> None:
     for file in args.results:
         if not file.is_file():
             raise DataError(
-                f"--results names {file}, which is not there; keep one with differences.py --results"
+                f"--results names {file}, which is not there; keep one with differences.py "
+                "--results"
             )
     print(report(load(args.world), args.results, args.output), end="")
 

@@ -1,7 +1,9 @@
-r"""SWAP whose penalty spares steps that only prepare others: an objective of your own,
-`--swap.objective to_go:ToGo`.
+r"""SWAP whose penalty spares steps that only prepare others.
 
-    WORLD=decomposition PYTHONPATH=$PWD/examples/studies \ bash examples/worlds/compare.sh
+An objective of your own: `--swap.objective to_go:ToGo`.
+
+    WORLD=decomposition PYTHONPATH=$PWD/examples/studies \
+        bash examples/worlds/compare.sh \
         --configurations examples/studies/objectives/decomposition_to_go.json
 
 The paper lets the steps with the least local gain pay. A step that prepares another one gains
@@ -41,8 +43,9 @@ def gains_to_go(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
 
 class ToGo(Objective):
-    """A[t] = beta A_out + theta [correct] A_proc[t] as in SWAP, with w = softmax(-(gain to
-    go)/tau).
+    """A[t] = beta A_out + theta [correct] A_proc[t] as in SWAP, by the gain to go.
+
+    The weights are w = softmax(-(gain to go)/tau).
     """
 
     scores_steps = True

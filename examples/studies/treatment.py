@@ -1,5 +1,6 @@
-"""How far do two arms differ before any training? Relative differences of A_proc, on the same
-responses.
+"""How far do two arms differ before any training?
+
+Relative differences of A_proc, on the same responses.
 
     export PYTHONPATH=$PWD/examples/worlds:$PWD/examples/studies
     python examples/studies/treatment.py --world words
@@ -38,8 +39,9 @@ def difference(left: Tensor, right: Tensor) -> float:
 def treatments(
     world: str, count: int, max_steps: int, end: str = ""
 ) -> dict[str, dict[str, float]]:
-    """By price and arm the difference from uniform weights, and that of `oracle` and `anti`; arms
-    with this `end`.
+    """By price and arm, the difference from uniform weights, and of `oracle` from `anti`.
+
+    The arms have this `end`.
     """
     loop = Loop(world, max_steps=max_steps)
     problems = [

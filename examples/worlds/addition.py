@@ -93,8 +93,9 @@ taught = problems
 
 
 def prompt(problem: Addition, suffix: str = "") -> str:
-    """The prompt as the chat template renders it, including the opened thought; `suffix` follows
-    the question.
+    """The prompt as the chat template renders it, including the opened thought.
+
+    `suffix` follows the question.
     """
     return rendered(problem.question + suffix)
 
@@ -148,10 +149,9 @@ def label_lines(question: str, response: str) -> list[str]:
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
-    """LC-R1's extractor for this task: tokens up to the line that states the last missing column; 0
-    if one is missing.
+    """LC-R1's extractor for this task: tokens up to the line that states the last missing column.
 
-    A thought never contains the whole answer: it is read from the columns.
+    0 if one is missing. A thought never contains the whole answer: it is read from the columns.
     """
     seen: set[str] = set()
     end = 0

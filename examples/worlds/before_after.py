@@ -1,5 +1,6 @@
-"""The page that ends the quickstart: table, curves, and the first held-out problems before and
-after.
+"""The page that ends the quickstart: table, curves, and problems before and after.
+
+They are the first held-out problems.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.files import write_text
 
 NOTES = (
-    "The first {problems} held-out problems, not chosen, with {responses} responses each before and after. A "
-    "response is scored by the policy that wrote it, as in training; its penalty is what SWAP would assign within "
+    "The first {problems} held-out problems, not chosen, with {responses} responses each before "
+    "and after. A "
+    "response is scored by the policy that wrote it, as in training; its penalty is what SWAP "
+    "would assign within "
     "these {responses}."
 )
 
 
 def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
-    """Score each named policy's traces from evaluate.py, and write the page into the quickstart's
-    folder.
+    """Score each named policy's traces, and write the page into the quickstart's folder.
+
+    The traces are those of evaluate.py.
     """
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
@@ -48,8 +52,9 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
 
 
 def score(model: Path, traces: Path, swap: dict) -> Path:
-    """Score traces with a policy and the training's settings; returns the file, with its log beside
-    it.
+    """Score traces with a policy and the training's settings.
+
+    Returns the file, with its log beside it.
     """
     from openrlhf_swap.score import main
 

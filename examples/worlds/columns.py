@@ -1,5 +1,4 @@
-"""Columns filled in from memory: what a line is worth is known, and its gain shows as soon as it is
-written.
+"""Columns filled in from memory: the worth of a line is known, and its gain shows at once.
 
 A problem names six letters, one a column, `Fill C1A2F3B4D5E6`. A table that stands nowhere in a
 problem, but in the policy's weights, gives each letter of each column a symbol; five of a column's
@@ -130,9 +129,7 @@ def overthinking_trace(problem: Columns, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Columns, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known
-    there.
-    """
+    """A full trace, or a probe: a thought cut off anywhere, and the answer as known there."""
     lines = overthink(problem, rng)
     if rng.random() >= probe_share:
         return rendered(problem.question), closed(lines, known(problem, lines))

@@ -1,5 +1,4 @@
-"""Sampling from a world's policy in plain PyTorch: whole responses, and responses of which some
-tokens are forced.
+"""Sampling from a world's policy in plain PyTorch: free responses, or some tokens forced.
 
 vLLM starts for a minute and forces nothing; the gates of a world ask for both.
 """
@@ -33,7 +32,7 @@ class Decoder:
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def respond(self, prompts: Sequence[str], max_tokens: int = 320) -> list[list[int]]:
-        """A sampled response to each prompt, its end token included unless `max_tokens` cut it off."""
+        """A sampled response to each prompt, with its end token unless `max_tokens` cut it off."""
         rows = [self.encode(prompt) for prompt in prompts]
         return self._in_batches(rows, None, max_tokens)
 

@@ -1,12 +1,11 @@
-"""Several sums, by short guesses that are often wrong or by long additions that are right: accuracy
-costs tokens.
+"""Several sums, by short guesses that are often wrong or by long additions that are right.
 
-A problem has several sums of two to five digits. A sum takes one line as a guess (`b: =21`), which
-a policy of this size often gets wrong for lack of capacity, or it is added two numbers at a time
-(`b1: 3+6=09`, `b2: 09+7=16`, `b3: 16+5=21`), which it gets right. Traces guess, decompose,
-re-check, repeat, start over and verify; a decomposition corrects a wrong guess. The answer has two
-digits per sum. This world does not test whether a method spares needed steps: the policy often
-answers correctly without any (docs/method/comparison.md).
+Accuracy costs tokens. A problem has several sums of two to five digits. A sum takes one line as a
+guess (`b: =21`), which a policy of this size often gets wrong for lack of capacity, or it is added
+two numbers at a time (`b1: 3+6=09`, `b2: 09+7=16`, `b3: 16+5=21`), which it gets right. Traces
+guess, decompose, re-check, repeat, start over and verify; a decomposition corrects a wrong guess.
+The answer has two digits per sum. This world does not test whether a method spares needed steps:
+the policy often answers correctly without any (docs/method/comparison.md).
 
 A program labels what each line is for:
 
@@ -110,7 +109,10 @@ def from_question(question: str) -> Sums:
 
 
 def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums]:
-    """An endless, seeded stream of distinct problems, none in `exclude`. No answer begins with 0."""
+    """An endless, seeded stream of distinct problems, none in `exclude`.
+
+    No answer begins with 0.
+    """
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
@@ -174,8 +176,9 @@ def overthinking_trace(problem: Sums, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, one that continues after a wrong guess, or a probe: a thought cut off anywhere,
-    and the answer.
+    """A full trace, one that continues after a wrong guess, or a probe.
+
+    A probe is a thought cut off anywhere, and the answer.
     """
     kind = rng.random()
     thought, read = overthink(problem, rng, mend=kind >= 1 - MENDED_SHARE)
@@ -186,10 +189,10 @@ def supervised_row(problem: Sums, rng: random.Random, probe_share: float) -> tup
 
 
 def overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str], int]:
-    """Lines of a thought, and how many end with a wrong guess that is corrected later; 0 if there
-    is none.
+    """Lines of a thought, and how many end with a wrong guess that is corrected later.
 
-    With `mend` the first sum that is guessed and then decomposed is guessed wrong.
+    0 if there is none. With `mend` the first sum that is guessed and then decomposed is guessed
+    wrong.
     """
     while True:
         trace, read = _overthink(problem, rng, mend)
@@ -232,9 +235,7 @@ def _overthink(problem: Sums, rng: random.Random, mend: bool) -> tuple[list[str]
 
 
 def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[int]]]:
-    """Per sum: its terms, the guessed results, and the results of completed decompositions, in
-    order.
-    """
+    """Per sum: its terms, the guessed results, and those of completed decompositions, in order."""
     found: dict[str, tuple[Sum, list[int], list[int]]] = {
         name: (terms, [], [])
         for name, terms in zip(NAMES, from_question(question).sums, strict=False)
@@ -251,8 +252,9 @@ def results_of(question: str, response: str) -> list[tuple[Sum, list[int], list[
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
-    """LC-R1's extractor for this task: tokens up to the line after which the sums' results are the
-    answer, else 0.
+    """LC-R1's extractor for this task: tokens of the valid thought.
+
+    It ends with the line after which the sums' results are the answer; 0 without one.
     """
     results: dict[str, str] = {}
     end = 0

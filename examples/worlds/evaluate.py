@@ -1,8 +1,8 @@
 r"""Evaluate policies on held-out problems: accuracy, tokens, and which lines they kept.
 
-python examples/worlds/evaluate.py --world decomposition --model
-    examples/worlds/policies/decomposition \ --problems outputs/data/test.jsonl --output
-    outputs/base.json
+    python examples/worlds/evaluate.py --world decomposition \
+        --model examples/worlds/policies/decomposition \
+        --problems outputs/data/test.jsonl --output outputs/base.json
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def generate(
     max_tokens: int,
     opening: str = "",
 ) -> list[list[dict]]:
-    """`samples[i]` responses to question i with vLLM; the same model and seeds give the same
-    responses.
+    """`samples[i]` responses to question i with vLLM.
 
-    `opening` begins each thought; it is neither part of a response nor counted.
+    The same model and seeds give the same responses. `opening` begins each thought; it is neither
+    part of a response nor counted.
     """
     from openrlhf_swap.generate import close_engine, open_engine
 
@@ -134,7 +134,8 @@ def main() -> None:
         sys.exit(f"error: --problems {args.problems} has {len(problems)} problems; use at least 2")
     if len(args.model) != len(args.output):
         sys.exit(
-            f"error: --output names {len(args.output)} files for {len(args.model)} policies; name one for each"
+            f"error: --output names {len(args.output)} files for {len(args.model)} policies; "
+            "name one for each"
         )
     questions = [problem["problem"] + args.suffix for problem in problems]
     # A seed's first responses are the same, however many are requested.

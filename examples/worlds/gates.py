@@ -1,5 +1,6 @@
-r"""Whether a world of words asks for thought, line by line: measures its policy and prints each
-gate; fails with any.
+r"""Whether a world of words asks for thought, line by line.
+
+Measures its policy and prints each gate; fails with any.
 
     python examples/worlds/gates.py --world words --updates 300
 
@@ -59,8 +60,9 @@ class Bench:
         return replace(self, problems=[self.problems[i] for i in chosen])
 
     def template(self, text: str, rewritten: bool) -> Template:
-        """What may stand at each token: the token itself, or any symbol of its kind where symbols
-        are rewritten.
+        """What may stand at each token.
+
+        It is the token itself, or any symbol of its kind where symbols are rewritten.
         """
         kinds = [
             [self.decoder.encode(sign + symbol)[0] for symbol in words.SYMBOLS]
@@ -73,8 +75,9 @@ class Bench:
         ]
 
     def answers(self, thoughts: Sequence[Sequence[str]], rewritten: bool) -> list[list[int]]:
-        """Responses with these lines of thought, one to each problem; the answer is sampled,
-        symbols if rewritten.
+        """Responses with these lines of thought, one to each problem.
+
+        The answer is sampled, symbols if rewritten.
         """
         templates = [
             [
@@ -98,8 +101,9 @@ class Bench:
 
 
 def head_of(line: str) -> str:
-    """What a line states, whether for the first time or again; nothing for a line that states
-    nothing.
+    """What a line states, whether for the first time or again.
+
+    Nothing for a line that states nothing.
     """
     statement = line.removeprefix(words.RECHECK).split()
     return statement[0] if statement and ">" in line else ""
@@ -160,8 +164,9 @@ def first_statements(problem: Words, lines: Sequence[str]) -> Iterator[str]:
 
 
 def deletions(bench: Bench, lines: Sequence[Sequence[str]]) -> Gates:
-    """Accuracy of correct responses without one of their needed lines, each in turn, for each place
-    of the line.
+    """Accuracy of correct responses without one of their needed lines, by the line's place.
+
+    Each is left out in turn.
     """
     chance = (0.0, 0.15)
     right: dict[str, list[bool]] = {}
@@ -187,9 +192,7 @@ def deletions(bench: Bench, lines: Sequence[Sequence[str]]) -> Gates:
 
 
 def trained(bench: Bench, updates: int, opening: str, max_tokens: int) -> tuple[Bench, float]:
-    """The bench with a policy trained by the outcome alone; and the share of correct responses of
-    the last updates.
-    """
+    """The bench with a policy trained by the outcome alone, and its last shares of correct ones."""
     model = copy.deepcopy(bench.decoder.model)
     decoder = replace(bench.decoder, model=model, generator=torch.Generator().manual_seed(1))
     problems = bench.world.problems(TRAIN_SEED, exclude=frozenset(bench.problems))

@@ -1,7 +1,7 @@
-"""Write the untrained policy, its tokenizer and its supervised data; the same seed gives the same
-files.
+"""Write the untrained policy, its tokenizer and its supervised data.
 
-python examples/worlds/make_policy.py --output outputs/base_policy
+The same seed gives the same files. python examples/worlds/make_policy.py --output
+outputs/base_policy
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(world: World) -> Qwen2Tokenizer:
-    """Qwen2's byte-level tokenizer without merges, plus the world's words as tokens: any text can
-    be encoded.
+    """Qwen2's byte-level tokenizer without merges, plus the world's words as tokens.
+
+    Any text can be encoded.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Qwen2Tokenizer(
@@ -55,8 +56,9 @@ def build_tokenizer(world: World) -> Qwen2Tokenizer:
 def build_model(
     tokenizer: Qwen2Tokenizer, seed: int, width: int = 128, layers: int = 4
 ) -> Qwen2ForCausalLM:
-    """A randomly initialised Qwen2, by default of about 0.8 million parameters; `width` in
-    multiples of 32.
+    """A randomly initialised Qwen2, by default of about 0.8 million parameters.
+
+    `width` in multiples of 32.
     """
     torch.manual_seed(seed)
     config = Qwen2Config(
@@ -79,10 +81,10 @@ def build_model(
 def supervised_rows(
     world: World, count: int, probe_share: float, seed: int, modes: bool = False
 ) -> list[Row]:
-    """`count` rows of `input` (not trained on) and `output`: full traces, and a share of answer
-    probes.
+    """`count` rows of `input` (not trained on) and `output`.
 
-    With `modes`, rows in the form that other objectives need (`row_of_modes`) instead.
+    They are full traces, and a share of answer probes. With `modes`, rows in the form that other
+    objectives need (`row_of_modes`) instead.
     """
     rng = random.Random(seed)
     rows = []
@@ -153,7 +155,8 @@ def main() -> None:
     tokenizer.save_pretrained(args.output)
     write_rows(args.output / "sft.jsonl", rows)
     print(
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, {len(rows)} rows"
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, "
+        f"{len(rows)} rows"
     )
 
 

@@ -1,5 +1,4 @@
-"""GRPO by the outcome alone in plain PyTorch, without Ray and vLLM: what reward can teach a world's
-policy.
+"""GRPO by the outcome alone in plain PyTorch: what reward can teach a world's policy.
 
 A world that asks for thought must go on asking when a policy is rewarded for answering at once. The
 gates of a world (gates.py) train so, and look at what the policy then answers without a thought.
@@ -32,11 +31,10 @@ def train(
     opening: str = "",
     max_tokens: int = 320,
 ) -> Iterator[float]:
-    """Train the decoder's policy in place, one update at a time; gives the share of correct
-    responses of each.
+    """Train the decoder's policy in place, one update at a time.
 
-    `opening` follows the prompt and is not trained on: with the end of a thought the policy answers
-    at once.
+    Gives the share of correct responses of each. `opening` follows the prompt and is not trained
+    on: with the end of a thought the policy answers at once.
     """
     optimizer = torch.optim.AdamW(
         decoder.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0

@@ -1,7 +1,7 @@
-"""Teach an untrained policy its supervised rows in plain PyTorch, in fp32 on one thread; seeded.
+r"""Teach an untrained policy its supervised rows in plain PyTorch, in fp32 on one thread; seeded.
 
-    python examples/worlds/pretrain.py --start outputs/base_policy/start --output
-    outputs/base_policy/trained
+    python examples/worlds/pretrain.py --start outputs/base_policy/start \
+        --output outputs/base_policy/trained
 
 It reads what make_policy.py wrote.
 """

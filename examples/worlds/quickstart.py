@@ -36,10 +36,10 @@ SCHEDULE = {"UPDATES": "2", "LEARNING_RATE": "3e-4", "LR_SCHEDULER": "cosine"}
 
 
 def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
-    """Run a command with its output in `log`; yields the GiB that its processes occupy, about once
-    a second.
+    """Run a command with its output in `log`.
 
-    Less often for many gigabytes: counting their pages slows the processes down.
+    Yields the GiB that its processes occupy, about once a second. Less often for many gigabytes:
+    counting their pages slows the processes down.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
@@ -77,8 +77,9 @@ def memory_gib(pid: int) -> float:
 
 
 def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Path) -> list[dict]:
-    """Evaluate named policies in one process, because its start takes longest; returns their
-    summaries.
+    """Evaluate named policies in one process, because its start takes longest.
+
+    Returns their summaries.
     """
     print(f"[quickstart] evaluating the {' and the '.join(policies)} policy", flush=True)
     files = [output / f"{name}.json" for name in policies]
@@ -106,8 +107,9 @@ def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Pa
 def train(
     model: Path, prompts: Path, output: Path, steps: int, seed: int
 ) -> tuple[list[dict], float]:
-    """Train in a separate process with a progress bar; returns the metrics of each step and the
-    peak memory.
+    """Train in a separate process with a progress bar.
+
+    Returns the metrics of each step and the peak memory.
     """
     print(
         f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start",
@@ -198,7 +200,8 @@ def main() -> None:
     page = write_page(policies, summary, args.output)
     print(table(summary))
     print(
-        f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training {peak:.1f} GiB"
+        f"[quickstart] {time.perf_counter() - started:.0f} s in all; peak memory of the training "
+        f"{peak:.1f} GiB"
     )
     print(f"[quickstart] curves: {args.output}/training.png   numbers: {path}")
     print(f"[quickstart] trained policy in Hugging Face format: {args.output}/train/policy")

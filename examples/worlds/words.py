@@ -1,12 +1,11 @@
-"""Words of fixed permutations: every letter needs a line of thought, and most needed lines gain
-nothing by themselves.
+"""Words of fixed permutations: every letter needs a line of thought.
 
-Six permutations of ten symbols, A to F, stand nowhere in a problem: the policy keeps them in its
-weights. A problem is a start and a word, `From 3 by C1A2F3B4D5`: each letter replaces the symbol,
-and the answer is the last one. They do not commute, so a few layers cannot guess it without writing
-the symbols down, one letter a line (`C1 3>7`). `Flip 3`, in three problems of ten, exchanges the
-start first, by a line of its own. The question ends with symbols that the answer is not: `, not
-38`.
+Most needed lines gain nothing by themselves. Six permutations of ten symbols, A to F, stand nowhere
+in a problem: the policy keeps them in its weights. A problem is a start and a word, `From 3 by
+C1A2F3B4D5`: each letter replaces the symbol, and the answer is the last one. They do not commute,
+so a few layers cannot guess it without writing the symbols down, one letter a line (`C1 3>7`).
+`Flip 3`, in three problems of ten, exchanges the start first, by a line of its own. The question
+ends with symbols that the answer is not: `, not 38`.
 
 The last line alone gains the answer here; in `word_pairs` there are two words, and each one's last
 line gains half. Traces re-check a line, start over and flip where nothing is to be flipped, all of
@@ -152,10 +151,10 @@ def from_question(question: str) -> Words:
 def problems(
     seed: int, exclude: frozenset[Words] = frozenset(), count: int = 1, first: int | None = None
 ) -> Iterator[Words]:
-    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`. No pair
-    begins with 0.
+    """An endless, seeded stream of distinct problems of `count` words, none in `exclude`.
 
-    The first of two words has `first` letters, by default two to four, the second one to five.
+    No pair begins with 0. The first of two words has `first` letters, by default two to four, the
+    second one to five.
     """
     rng = random.Random(seed)
     seen = set(exclude)
@@ -167,8 +166,9 @@ def problems(
 
 
 def taught(seed: int) -> Iterator[Words]:
-    """What the policy is taught: problems of one word and, two times in five, of two, for which it
-    serves as well.
+    """The problems that the policy is taught: of one word, two times in five of two.
+
+    It serves for both.
     """
     rng = random.Random(seed)
     one, two = problems(seed), problems(seed, count=2)
@@ -224,8 +224,7 @@ def overthinking_trace(problem: Words, rng: random.Random) -> str:
 
 
 def supervised_row(problem: Words, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known
-    there.
+    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known.
 
     What is not known is drawn, from all symbols or, behind a conclusion, from those that are not
     ruled out: a true answer would teach the policy to go through the last letters in its head.

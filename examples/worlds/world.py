@@ -79,8 +79,9 @@ def load(name: str) -> World:
 
 
 def counts(world: World, question: str, response: str) -> dict[str, int]:
-    """How many lines of each label a response has; and `missing`, where each operation needs an
-    essential line.
+    """The number of lines of each label in a response, and of those `missing`.
+
+    Each operation needs an essential line.
     """
     labels = Counter(world.label_lines(question, response))
     found = {label: labels[label] for label in world.LABELS}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.signals import NEED
 
 
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
@@ -98,7 +99,9 @@ def step_signals(
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward,
     norm_step).
 
-    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
+    With `rewards_need`, r_k = Delta_k + n_k: what a step adds to the answer, and what the rest
+    would lose without it, both in nats per token; nobody pays a penalty, and w is uniform. With
+    `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
     before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
     K), in place of those of the gains.
     """
@@ -106,11 +109,18 @@ def step_signals(
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
+    earned = gains
+    tau: float | Tensor = math.inf
+    ranked = gains if coefficients.monotone_weights else changes
+    if coefficients.rewards_need:
+        earned = gains + needs(batch)
+        mass = torch.zeros_like(mass)
+    else:
+        tau = step_tau(ranked, mask, coefficients)
     if weights is None:
-        ranked = gains if coefficients.monotone_weights else changes
-        weights = penalty_weights(ranked, mask, step_tau(ranked, mask, coefficients))
+        weights = penalty_weights(ranked, mask, tau)
     penalties = mass.unsqueeze(-1) * weights
-    rewards = gains - penalties
+    rewards = earned - penalties
 
     pooled = moments(rewards.flatten(1), mask.flatten(1), coefficients.eps)
     divisor = pooled.deviation.clamp(min=coefficients.step_noise) + coefficients.eps
@@ -137,6 +147,21 @@ def step_signals(
         deviation=torch.where(pooled.spreads, pooled.deviation, math.nan).squeeze(-1),
         price=torch.where(pooled.spreads, price, math.nan).squeeze(-1),
     )
+
+
+def needs(batch: StepBatch) -> Tensor:
+    """(G, N, K) float64 n_k in nats per token, 0 where there is no step.
+
+    Raises ValueError for a batch with scored steps whose need was not read.
+    """
+    if NEED.name in batch.signals:
+        return torch.where(batch.step_mask, batch.signals[NEED.name], 0.0)
+    if batch.step_mask.any():
+        raise ValueError(
+            "--swap.step_reward is need, but the responses have no need; read it by `Scorer` with "
+            "the same settings, or give StepTrace signals={'need': ...}"
+        )
+    return torch.zeros_like(batch.step_mask, dtype=torch.float64)
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
@@ -185,21 +210,30 @@ def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True)
 
 
 def process_advantages(
-    normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int
+    normalised: Tensor,
+    step_ends: Tensor,
+    step_mask: Tensor,
+    tokens: int,
+    discount: float = 1.0,
 ) -> Tensor:
-    """A_proc[t] = sum of r~_k over the steps that end at t or later (Eq. proc_adv).
+    """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on (Eq. proc_adv).
 
-    (..., A) in the dtype of `normalised`, which is (..., K) r~ and 0 where there is no step:
-    constant inside a step, 0 after the last step's end.
+    n is the number of steps between the token's and the rewarded one; the paper's `discount` gamma
+    is 1, and 0 leaves each reward in its own step. (..., A) in the dtype of `normalised`, which is
+    (..., K) r~ and 0 where there is no step: constant inside a step, 0 after the last step's end.
     """
-    return per_token(
-        torch.nn.functional.pad(sum_to_come(normalised), (0, 1)), step_ends, step_mask, tokens
-    )
+    values = torch.nn.functional.pad(sum_to_come(normalised, discount), (0, 1))
+    return per_token(values, step_ends, step_mask, tokens)
 
 
-def sum_to_come(rewards: Tensor) -> Tensor:
-    """(..., K) the sum of each step's reward and those of all later steps."""
-    return rewards.flip(-1).cumsum(-1).flip(-1)
+def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
+    """(..., K) each step's reward, plus the later ones times `discount` per step in between."""
+    if discount == 1.0:
+        return rewards.flip(-1).cumsum(-1).flip(-1)
+    sums = rewards.clone()
+    for step in reversed(range(rewards.shape[-1] - 1)):
+        sums[..., step] += discount * sums[..., step + 1]
+    return sums
 
 
 def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:

@@ -164,7 +164,7 @@ class _Responses:
             return torch.tensor(self.scores[row], dtype=torch.float64)
         if signal.only_correct and not trace.correct:
             return torch.empty(0, dtype=torch.float64)
-        values = torch.as_tensor(trace.signals.get(signal.name, ())).double()
+        values = torch.as_tensor(trace.signals.get(signal.name, ()), dtype=torch.float64)
         steps = len(self.ends[row])
         if values.dim() != signal.dimensions or len(values) != signal.count(steps):
             each = "the prompt and of each step" if signal.per == "prefix" else "each step"

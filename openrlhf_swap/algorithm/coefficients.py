@@ -41,6 +41,8 @@ class Coefficients:
     process_weight: float = 0.3  # theta; 0 needs no step scores
     step_baseline: Literal["mean", "zero", "state"] = "mean"
     step_price: Literal["steps", "weights"] = "steps"
+    step_reward: Literal["gain", "need"] = "gain"
+    step_discount: float = 1.0  # gamma: of a later step's reward, per step in between
     step_noise: float = 0.0  # lower bound, in nats, of the deviation of step rewards
     step_constant: float = 0.0  # taken off every *normalised* step reward; before, it would cancel
     penalises_outcome: bool = False  # the outcome reward becomes c - c P instead of c
@@ -60,6 +62,11 @@ class Coefficients:
     def monotone_weights(self) -> bool:
         """Whether the softmax ranks the monotone gains Delta instead of the local gains g."""
         return self.weights_from == "monotone"
+
+    @property
+    def rewards_need(self) -> bool:
+        """Whether a step earns its gain plus its need, instead of its gain less its penalty."""
+        return self.step_reward == "need"
 
     @property
     def centres_steps(self) -> bool:

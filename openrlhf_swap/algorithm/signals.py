@@ -32,5 +32,7 @@ ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
 STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
 NEED = Signal("need", "step")
+# H_k: mean entropy of the tokens of each step under the policy, in nats.
+ENTROPY = Signal("entropy", "step", only_correct=False)
 
-SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED)}
+SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY)}

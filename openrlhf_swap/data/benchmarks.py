@@ -1,9 +1,11 @@
-"""The benchmarks of benchmarks.yaml, and files of problems: with answers, or with the columns of
-GPQA and MMLU-Pro.
+"""The benchmarks of benchmarks.yaml, and files of problems.
+
+A file's rows have a problem and an answer, or the columns of GPQA or MMLU-Pro.
 """
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from openrlhf_swap.data.rows import read_entries, read_reference
+from openrlhf_swap.command import counted
+from openrlhf_swap.data.rows import find_faults, read_entries, read_reference, states_answer
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import to_line
 from openrlhf_swap.rewards.answers import strip_answer
@@ -20,6 +23,8 @@ from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
 CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
 LONGEST_SHOWN = 40  # characters of a value in a message
+SHOWN = 3  # problems that a message names
+REMEDY = "give every row a problem and an answer"
 
 
 @dataclass(frozen=True)
@@ -28,15 +33,11 @@ class Benchmark:
     hub: str
     revision: str
     sizes: Sequence[int]  # the numbers of problems that a complete copy may have
-    checksum: str = (
-        ""  # of the local copy's problem texts, see `checksum`; empty if it is not known
-    )
+    checksum: str = ""  # of the local copy's problem texts, see `checksum`; empty if unknown
     subset: str | None = None
     split: str = "test"
-    columns: Sequence[str] | None = (
-        "problem",
-        "answer",
-    )  # their names on the hub; None for rows of one of `FORMATS`
+    # The names of the columns on the hub; None for rows of one of `FORMATS`.
+    columns: Sequence[str] | None = ("problem", "answer")
     file: str = ""  # name of a local copy, if it is not the benchmark's
 
 
@@ -47,34 +48,41 @@ BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 @dataclass(frozen=True)
 class Problem:
-    r"""One problem with its reference answer; a mathematical one without wrappers such as `$` and
-    `\boxed{}`.
-    """
+    r"""One problem with its reference answer; a mathematical one without `$` and `\boxed{}`."""
 
     id: str
     problem: str  # as it is asked
     answer: str  # the reference answer, or what else the grader judges by
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # what it looks at besides
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # what the grader looks at besides
     grader: str = MATH  # the verifier's name
-    instructed: bool = (
-        False  # whether the problem ends with an instruction, so that no suffix belongs after it
-    )
+    # Whether the problem ends with an instruction, so that no suffix belongs after it.
+    instructed: bool = False
 
     @property
     def reference(self) -> Reference:
         return Reference(self.answer, self.problem, self.metadata)
 
 
-def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) -> list[Problem]:
-    """The problems of a benchmark by its name, from the hub or a folder of local copies; or those
-    of a JSONL file.
+def load_benchmark(
+    name: str, folder: Path | None = None, grader: str = MATH, needs_answers: bool = True
+) -> list[Problem]:
+    """The problems of a benchmark, by its name from the hub or a folder, or those of a JSONL file.
 
     A file has `problem`, `answer` and perhaps `id`, or the columns of one of `FORMATS`; the
-    verifier `grader` gets its other columns. An unknown name is a ConfigError; what is incomplete,
-    or not what was expected, a DataError.
+    verifier `grader` gets its other columns. With `needs_answers`, answers that math-verify cannot
+    grade against are refused in a file, and counted on stderr for a benchmark.
+
+    Raises ConfigError for an unknown name, and DataError for what is incomplete or not what was
+    expected.
     """
     if name.endswith(".jsonl"):
-        return _read_file(Path(name), grader)
+        problems = _read_file(Path(name), grader)
+        if needs_answers:
+            faults = _describe_faults(problems)
+            if faults:
+                raise DataError(f"{name} {faults}; correct these rows")
+            _warn_of_leaks(name, problems)
+        return problems
     if name not in BENCHMARKS:
         raise ConfigError(
             f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}"
@@ -83,18 +91,37 @@ def load_benchmark(name: str, folder: Path | None = None, grader: str = MATH) ->
     if folder is None:
         problems = _read_hub(name, benchmark)
     else:
-        path = folder / (benchmark.file or f"{name}.jsonl")
-        problems = _read_file(path)
-        digest = checksum(problem.problem for problem in problems)
-        if benchmark.checksum not in ("", digest):
-            raise DataError(
-                f"{path} does not hold the problems of {benchmark.title} (checksum {digest[:12]}, expected "
-                f"{benchmark.checksum[:12]}); to use it anyway, give --benchmarks its path"
-            )
+        problems = _read_copy(folder / (benchmark.file or f"{name}.jsonl"), benchmark)
     if len(problems) not in benchmark.sizes:
         sizes = " or ".join(map(str, benchmark.sizes))
         raise DataError(f"{benchmark.title} has {len(problems)} problems; it should have {sizes}")
+    if needs_answers:
+        faults = _describe_faults(problems)
+        if faults:
+            print(f"warning: {benchmark.title} {faults}; they count as wrong", file=sys.stderr)
+        _warn_of_leaks(benchmark.title, problems)
     return problems
+
+
+def _describe_faults(problems: Sequence[Problem]) -> str:
+    """The answers that math-verify cannot grade against, as "has 2 answers ..."; "" for none."""
+    graded = [problem for problem in problems if problem.grader == MATH]
+    found = find_faults([problem.reference for problem in graded], MATH, "benchmarks")
+    faulty = [problem for problem, fault in zip(graded, found, strict=True) if fault]
+    if not faulty:
+        return ""
+    shown = ", ".join(f"{_shown(each.answer)} (id {each.id})" for each in faulty[:SHOWN])
+    more = f", and {len(faulty) - SHOWN} more" if len(faulty) > SHOWN else ""
+    answers = counted(len(faulty), "answer")
+    return f"has {answers} that no response can be graded against: {shown}{more}"
+
+
+def _warn_of_leaks(name: str, problems: Sequence[Problem]) -> None:
+    leaking = [each.id for each in problems if states_answer(each.problem, each.answer)]
+    if leaking:
+        shown = ", ".join(leaking[:SHOWN])
+        problems_of = f"{counted(len(leaking), 'problem')} of {name}"
+        print(f"warning: {problems_of} with the answer in the text: {shown}, ...", file=sys.stderr)
 
 
 def checksum(problems: Iterable[str]) -> str:
@@ -107,19 +134,32 @@ def title_of(name: str) -> str:
     return BENCHMARKS[name].title if name in BENCHMARKS else name
 
 
+def _read_copy(path: Path, benchmark: Benchmark) -> list[Problem]:
+    problems = _read_file(path)
+    digest = checksum(problem.problem for problem in problems)
+    if benchmark.checksum not in ("", digest):
+        raise DataError(
+            f"{path} does not hold the problems of {benchmark.title} (checksum {digest[:12]}, "
+            f"expected {benchmark.checksum[:12]}); to use it anyway, give --benchmarks its path"
+        )
+    return problems
+
+
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
-    problems = []
+    problems: list[Problem] = []
     first_rows: dict[str, int] = {}
     for place, entry in enumerate(read_entries(path, needs_all=True)):
         row = entry.row or {}
-        problems.append(_problem(f"{path}, row {entry.number}", row.get("id", place), row, grader))
-        first_rows.setdefault(problems[-1].grader, entry.number)
+        problem = _problem(f"{path}, row {entry.number}", row.get("id", place), row, grader)
+        problems.append(problem)
+        first_rows.setdefault(problem.grader, entry.number)
     if len(first_rows) > 1:
         listing = " and ".join(f"{name} (row {number})" for name, number in first_rows.items())
         raise DataError(
             f"{path} has problems for the graders {listing}; put them into one file each"
         )
-    if repeated := len(problems) - len({problem.id for problem in problems}):
+    repeated = len(problems) - len({problem.id for problem in problems})
+    if repeated:
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
     return problems
 
@@ -128,52 +168,38 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     from datasets import load_dataset
 
     with reader_errors(
-        f"{benchmark.hub} cannot be loaded ({{reason}}); give a folder with a local copy: --data. If "
-        f"https://huggingface.co/datasets/{benchmark.hub} has conditions, accept them and log in (hf auth login, or "
-        "HF_TOKEN)"
+        f"{benchmark.hub} cannot be loaded ({{reason}}); give a folder with a local copy: --data. "
+        f"If https://huggingface.co/datasets/{benchmark.hub} has conditions, accept them and log "
+        "in (hf auth login, or HF_TOKEN)"
     ):
         rows = load_dataset(
             benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision
         )
-    if benchmark.columns:
-        question, answer = benchmark.columns
-        rows = ({"problem": row[question], "answer": row[answer]} for row in rows)
-    return [
-        _problem(f"{benchmark.hub}, row {i + 1}", f"{name}-{i}", row, MATH)
-        for i, row in enumerate(rows)
-    ]
+    problems = []
+    for number, row in enumerate(rows):
+        if benchmark.columns:
+            question, answer = benchmark.columns
+            row = {"problem": row[question], "answer": row[answer]}
+        where = f"{benchmark.hub}, row {number + 1}"
+        problems.append(_problem(where, f"{name}-{number}", row, MATH))
+    return problems
 
 
 def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
-    """A row; a DataError if the grader cannot use its answer, as every evaluation would count it as
-    wrong.
+    """A row as a problem; raises DataError if the grader cannot use its answer.
+
+    Every evaluation would count that as wrong.
     """
-    read = next(
-        (
-            read
-            for columns, read in FORMATS.items()
-            if "problem" not in row and row.keys() >= {*columns}
-        ),
-        None,
-    )
-    if read:
-        with reader_errors(
-            f"{where} cannot be read ({{reason}}); correct the row, or give problem and answer"
-        ):
-            problem = read(str(own_id), row)
-    else:
+    problem = _of_known_format(where, str(own_id), row)
+    if problem is None:
         text, answer = row.get("problem"), row.get("answer")
         if not isinstance(text, str) or not text.strip():
-            raise DataError(
-                f"{where}: problem is {_shown(text)}; give every row a problem and an answer"
-            )
-        with reader_errors(f"{where}: {{reason}}; give every row a problem and an answer"):
+            raise DataError(f"{where}: problem is {_shown(text)}; {REMEDY}")
+        with reader_errors(f"{where}: {{reason}}; {REMEDY}"):
             reference = read_reference(row, "problem", "answer", grader)
         bare = strip_answer(reference.answer) if grader == MATH else reference.answer
         if answer is None or (grader == MATH and not bare):
-            raise DataError(
-                f"{where}: answer is {_shown(answer)}; give every row a problem and an answer"
-            )
+            raise DataError(f"{where}: answer is {_shown(answer)}; {REMEDY}")
         problem = Problem(str(own_id), text, bare, reference.metadata, grader)
     if problem.grader != MATH:
         fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
@@ -182,14 +208,24 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
     return problem
 
 
+def _of_known_format(where: str, own_id: str, row: Mapping[str, Any]) -> Problem | None:
+    """The problem of a row with the columns of one of `FORMATS`, or None."""
+    if "problem" in row:
+        return None
+    for columns, read in FORMATS.items():
+        if row.keys() >= {*columns}:
+            remedy = "correct the row, or give problem and answer"
+            with reader_errors(f"{where} cannot be read ({{reason}}); {remedy}"):
+                return read(own_id, row)
+    return None
+
+
 def _shown(value: object) -> str:
     return to_line(value).strip()[:LONGEST_SHOWN]
 
 
 def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
-    """A question of GPQA. The order of the options is drawn by the question, so the same in every
-    run.
-    """
+    """A question of GPQA; the question draws the order of its options, the same in every run."""
     question, correct, *wrong = (_text(row, name) for name in _GPQA)
     options = [text.strip() for text in (correct, *wrong)]
     random.Random(question).shuffle(options)
@@ -199,17 +235,14 @@ def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
 def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise ValueError(
-            f"options is {str(options)[:LONGEST_SHOWN]!r}, which is not a list of texts"
-        )
+        shown = str(options)[:LONGEST_SHOWN]
+        raise ValueError(f"options is {shown!r}, which is not a list of texts")
     return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
 
 
 _GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-FORMATS = {
-    _GPQA: gpqa,
-    ("question", "options", "answer"): mmlu_pro,
-}  # by the columns that tell them
+FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}
+"""The columns that tell a format -> what reads its rows."""
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -220,8 +253,8 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _choice(own_id: str, question: str, options: Sequence[str], letter: str) -> Problem:
-    listing = "\n".join(
-        f"({letter}) {option}" for letter, option in zip(LETTERS, options, strict=False)
-    )
-    asked, metadata = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}", {OPTIONS: list(options)}
+    lines = [f"({mark}) {option}" for mark, option in zip(LETTERS, options, strict=False)]
+    listing = "\n".join(lines)
+    asked = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}"
+    metadata = {OPTIONS: list(options)}
     return Problem(own_id, asked, letter, metadata, "multiple_choice", instructed=True)

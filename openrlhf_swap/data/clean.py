@@ -10,27 +10,24 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import pairwise, zip_longest
-from typing import Any, NamedTuple
+from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.data.rows import EMPTY_PROBLEM, find_faults
+from openrlhf_swap.data.rows import EMPTY_PROBLEM, STATED_ANSWER, find_faults, states_answer
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
 
-Reason = dict[
-    str, Any
-]  # why a row is dropped: `reason`, and the benchmark problem or earlier row that it repeats
+Reason = dict[str, Any]
+"""Why a row is dropped: `reason`, and the benchmark problem or earlier row that it repeats."""
 
 # When one text counts as containing the other; docs/use/data.md says how these were chosen.
 SHARED = 0.8
@@ -44,23 +41,31 @@ FEWEST_NUMBERS = 2
 FEWEST_ROWS = 3  # of the set, which begin and end with the same text
 FEWEST_LETTERS = 4  # where it is on one side only: many problems end with "+ 2x"
 SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
-PART = 8  # characters of the keys by which contained problems are looked up; shorter problems are compared as a whole
+# Characters of the keys by which contained problems are looked up; shorter problems are compared as
+# a whole.
+PART = 8
 
 _ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
 _ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"'nt/])")
 _NUMBERS = re.compile(r"[\d.]+")
 _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
+_GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")  # as a formula does
+_CUT_NUMBER = re.compile(r"[\d.]\0[\d.]")
 _LABEL = re.compile(r"\(?[a-z]{1,3}#?\)?")  # "Q17)"
 _QUOTATION = re.compile(r"^[ \t]*>+[ \t]?", re.MULTILINE)  # Markdown's
-_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_TAG = re.compile(
+    r"</?[A-Za-z][^<>]*>|\[/?(?:b|i|u|url|hide|color|size|quote|center|list|math)\b[^\]]*\]"
+)
 _FIGURE = re.compile(r"\[asy\].*?(?:\[/asy\]|\Z)|!\[[^\]]*\]\([^)]*\)", re.DOTALL | re.IGNORECASE)
+_ENDING = re.compile(r"\s(?:[A-Z][a-z]{0,2}\s*:|#\s*\d+|\(\d+\))\s*\Z")  # "A:", "#17"
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060\ufeff]")
 # What two copies of a problem may write differently, in the order of replacement.
 _REWRITES = (
     (r"\\\\|\\(?:begin|end)\s*\{[^}]*\}", " "),
     (r"\\[,;:!> ()\[\]]|[$~]", " "),
     (
-        r"\\(?:left|right|[bB]igg?[lrm]?|(?:display|text)style|limits|q?quad|operatorname|text|text(?:bf|it|rm)"
-        r"|math(?:rm|bf|it|sf)|mbox|hbox|emph|boldsymbol|bf|rm|it)(?![A-Za-z])\*?",
+        r"\\(?:left|right|[bB]igg?[lrm]?|(?:display|text)style|limits|q?quad|operatorname|text"
+        r"|text(?:bf|it|rm)|math(?:rm|bf|it|sf)|mbox|hbox|emph|boldsymbol|bf|rm|it)(?![A-Za-z])\*?",
         " ",
     ),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -84,18 +89,22 @@ _REWRITES = (
 )
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
 _BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
-_MARK = rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]|<(?:start|end)_of_turn>)"
+_MARK = (
+    rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]"
+    r"|<(?:start|end)_of_turn>)"
+)
 SPECIAL = re.compile(_MARK)  # special tokens of chat templates, such as <|im_start|>
 _USER_TURN = re.compile(
-    rf"(?:{_MARK}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*(?:{_MARK}\s*)*"
-    rf"(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_MARK}|\Z)",
+    rf"(?:{_MARK}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*"
+    rf"(?:{_MARK}\s*)*(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_MARK}|\Z)",
     re.DOTALL | re.IGNORECASE,
 )
 
 
 def strip_template(problem: str) -> str:
-    """The user's turn of a prompt rendered with a chat template; other texts, and longer chats, as
-    they are.
+    """The user's turn of a prompt that was rendered with a chat template.
+
+    Other texts, and chats of several turns, stay as they are.
     """
     turns = _USER_TURN.findall(problem) if SPECIAL.search(problem) else []
     return turns[0] if len(turns) == 1 and turns[0] else problem
@@ -109,139 +118,139 @@ def find_reasons(
     known: Sequence[str | None] = (),
     keeps_placeholders: bool = False,
 ) -> list[Reason | None]:
-    """Why each row is dropped, None for a row that is kept: of rows with the same problem, the
-    first usable one.
+    """Why each row is dropped, None for a row that is kept.
 
-    A reason of the problem goes before one of the answer. Chat templates do not count. `known` are
-    faults of chats.
+    Of rows with the same problem the first usable one is kept. A reason of the problem goes before
+    one of the answer. Chat templates do not count. `known` are faults of chats.
     """
-    reading = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
-    texts = {
-        problem: read_row(strip_template(problem)) for problem in reading
-    }  # a set may repeat a problem 100 times
-    rows = RowSet([row[0] for row in texts.values()])
-    wrappers: dict[str, str] = {}
-    faults: dict[str, Reason] = {}  # of problems
-    for problem, row in tqdm(
-        texts.items(), desc="[prepare] comparing", unit="problem", disable=index is None
-    ):
-        match = index and index.find(row, rows)
-        if not problem.strip():
-            faults[problem] = {"reason": EMPTY_PROBLEM}
-        elif match:
-            reason = SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK
-            faults[problem] = {
-                "reason": reason,
-                "benchmark": match.benchmark,
-                "benchmark_id": match.id,
-            }
-            if any(match.wrapper):
-                wrapper = _NUMBERS.sub("#", "\0".join(match.wrapper))
-                if wrapper not in wrappers:
-                    wrappers[wrapper] = _show_wrapper(strip_template(problem), *match.wrapper)
-                faults[problem]["wrapper"] = wrappers[wrapper]
-    given = zip_longest(problems, known)
-    reasons = [{"reason": fault} if fault else faults.get(problem) for problem, fault in given]
+    # A set may repeat a problem 100 times.
+    distinct = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
+    texts = {problem: read_row(strip_template(problem)) for problem in distinct}
+    repeated = _find_repeated(texts, index) if index else {}
+    reasons: list[Reason | None] = []
+    for problem, fault in zip_longest(problems, known):
+        if not fault and not problem.strip():
+            fault = EMPTY_PROBLEM
+        reasons.append({"reason": fault} if fault else repeated.get(problem))
     left = [number for number, reason in enumerate(reasons) if reason is None]
-    first: dict[str, int] = {}
     answers = [references[number] for number in left]
-    for number, fault in zip(
-        left, find_faults(answers, grader, "prepare", keeps_placeholders), strict=True
-    ):
+    faults = find_faults(answers, grader, "prepare", keeps_placeholders)
+    first: dict[str, int] = {}
+    for number, fault in zip(left, faults, strict=True):
+        key = texts[problems[number]][0].key
+        if not fault and states_answer(problems[number], references[number].answer):
+            fault = STATED_ANSWER
         if fault:
             reasons[number] = {"reason": fault}
-        elif (earlier := first.setdefault(texts[problems[number]][0].key, number)) != number:
-            reasons[number] = {"reason": DUPLICATE, "duplicate_of": earlier}
+        elif key in first:
+            reasons[number] = {"reason": DUPLICATE, "duplicate_of": first[key]}
+        else:
+            first[key] = number
     return reasons
 
 
-def _show_wrapper(row: str, before: str, after: str) -> str:
-    """The text around a problem, "Question: ... Answer:", from the keys of both sides."""
-    start = (
-        bisect_left(range(len(row)), len(before), key=lambda end: len(read_text(row[:end]).key))
-        if before
-        else 0
-    )
-    end = (
-        bisect_right(
-            range(len(row)), -len(after), key=lambda begin: -len(read_text(row[begin:]).key)
-        )
-        - 1
-    )
-    return f"{row[:start].strip()} ... {row[end:].strip() if after else ''}".strip()
+def _find_repeated(texts: Mapping[str, Sequence[Text]], index: BenchmarkIndex) -> dict[str, Reason]:
+    """The problems that repeat one of a benchmark."""
+    rows = RowSet(list(texts.values()))
+    repeated: dict[str, Reason] = {}
+    for problem, row in tqdm(texts.items(), desc="[prepare] comparing", unit="problem"):
+        match = index.find(row, rows)
+        if match:
+            repeated[problem] = {
+                "reason": SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK,
+                "benchmark": match.benchmark,
+                "benchmark_id": match.id,
+            }
+    return repeated
 
 
 @dataclass(frozen=True)
-class Text:  # what is compared about a problem; figures count in the key alone
-    key: (
-        str  # equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling
-    )
+class Text:
+    """What is compared about a problem; its figures count in the key alone."""
+
+    # Equal for two texts that differ only in spacing, punctuation, case and LaTeX spelling.
+    key: str
     words: frozenset[str]  # distinct words, LaTeX command names and operators
     numbers: Counter[str]  # how often each number occurs
     triples: frozenset[tuple[str, ...]]  # distinct runs of three words, operators or numbers
 
 
-class Match(NamedTuple):
-    """The benchmark problem that a row repeats, word for word or nearly, and the keys of the text
-    before and after.
-    """
+@dataclass(frozen=True)
+class Match:
+    """The benchmark problem that a row repeats, word for word (`exact`) or nearly."""
 
     benchmark: str
     id: str
     exact: bool
-    wrapper: tuple[str, str] = ("", "")
 
 
 def read_text(problem: str, figures: bool = False) -> Text:
-    """A problem to compare; with figures in its key if prose with fewer than two numbers may ask
-    about others.
+    """A problem to compare.
+
+    The figures of a problem are in its key with `figures`, or if its prose has fewer than two
+    numbers: such prose may ask about other figures.
     """
     prose = _tokens(_FIGURE.sub(" ", problem))
     numbers = Counter(filter(_is_number, prose))
-    tokens = prose if numbers.total() >= FEWEST_NUMBERS and not figures else _tokens(problem)
-    # `a b c` and `abc` are the same product, `1 2` and `12` are not the same number.
-    gaps = [
-        " " if _is_number(left) and _is_number(right) else "" for left, right in pairwise(tokens)
-    ]
+    tokens = prose
+    if figures or numbers.total() < FEWEST_NUMBERS:
+        tokens = _tokens(problem)
     return Text(
-        key="".join(token + gap for token, gap in zip(tokens, [*gaps, ""], strict=False)),
+        key=_join(tokens),
         words=frozenset(token for token in prose if not _is_number(token)),
         numbers=numbers,
         triples=frozenset(zip(prose, prose[1:], prose[2:], strict=False)),
     )
 
 
+def _join(tokens: Sequence[str]) -> str:
+    """Tokens as one text: `a b c` and `abc` are one product, `1 2` and `12` are two numbers."""
+    key = "".join(tokens[:1])
+    for left, right in pairwise(tokens):
+        if _is_number(left) and _is_number(right):
+            key += " "
+        key += right
+    return key
+
+
 def read_row(row: str) -> list[Text]:
-    """A row as it stands and, where this differs, as a text in JSON, HTML or a quotation; each also
-    with figures.
+    """A row as it stands and, where this differs, without what may be around or in its problem.
 
-    A wrapper's numbers leave these out of the key, though the problem alone may have fewer than
-    two.
+    That is escapes of JSON (and of JSON in JSON), tags, marks of a quotation, and a short ending.
+    Each is there with its figures, too: a wrapper's numbers leave figures out of the key, though
+    the problem alone may have fewer than two numbers.
     """
-    from_json = _ESCAPE.sub(_unescape, row) if _ESCAPED.search(row) else row
-    twice = _ESCAPE.sub(_unescape, from_json) if from_json != row else row  # JSON in JSON
-    texts = dict.fromkeys(
-        (row, from_json, twice, html.unescape(_TAG.sub(" ", row)), _QUOTATION.sub("", row))
+    from_json = _unescape(row)
+    variants = (
+        row,
+        from_json,
+        _unescape(from_json),
+        html.unescape(_TAG.sub(" ", row)),
+        _QUOTATION.sub("", row),
+        _ENDING.sub("", row),
     )
-    return [
-        read_text(text, figures)
-        for text in texts
-        for figures in (False, True)[: 1 + bool(_FIGURE.search(text))]
-    ]
+    texts = []
+    for text in dict.fromkeys(variants):
+        texts.append(read_text(text))
+        if _FIGURE.search(text):
+            texts.append(read_text(text, figures=True))
+    return texts
 
 
-def _unescape(found: re.Match[str]) -> str:
-    return (
-        chr(int(found[1][1:], 16))
-        if len(found[1]) > 1
-        else found[1].replace("n", " ").replace("t", " ")
-    )
+def _unescape(text: str) -> str:
+    """A text without the escapes of JSON, if it has any."""
+
+    def character(found: re.Match[str]) -> str:
+        code = found[1]
+        if len(code) > 1:
+            return chr(int(code[1:], 16))
+        return " " if code in "nt" else code
+
+    return _ESCAPE.sub(character, text) if _ESCAPED.search(text) else text
 
 
 def _tokens(text: str) -> list[str]:
-    text = re.sub(
-        "[\u00ad\u200b-\u200f\u2060\ufeff]", "", unicodedata.normalize("NFKC", text)
-    )  # what is invisible
+    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
     for pattern, replacement in _REWRITES:
         text = re.sub(pattern, replacement, text)
     return _TOKEN.findall(text.casefold())
@@ -269,96 +278,111 @@ def _contains(longer: Text, shorter: Text) -> bool:
     words = len(longer.words & shorter.words)
     if len(shorter.triples) >= LONG_TEXT:
         return words >= SHARED * len(shorter.words)
+    behind = longer.key.partition(shorter.key)[2]
     return (
         words >= WORDS_SHARED * len(shorter.words)
         and shorter.numbers.total() >= FEWEST_NUMBERS
         and shared >= SHARE_OF_LONGER * len(longer.triples)
-        and not re.match(
-            r"[-+*/=]|[a-z](?![a-z])", longer.key.partition(shorter.key)[2]
-        )  # a formula that goes on
+        and not _GOES_ON.match(behind)
     )
 
 
 class RowSet:
     """The distinct rows of a data set: what many of them begin and end with belongs to wrappers."""
 
-    def __init__(self, rows: Sequence[Text]) -> None:
-        keys = [_NUMBERS.sub("#", text.key) for text in rows]
-        self._count = cache(
-            lambda before, after: sum(k.startswith(before) and k.endswith(after) for k in keys)
-        )
-        triples = Counter(triple for text in rows for triple in text.triples)
-        self.common = {
-            triple
-            for triple, count in triples.items()
-            if count >= max(FEWEST_ROWS, SHARE * len(rows))
-        }
+    def __init__(self, rows: Sequence[Sequence[Text]]) -> None:
+        self._keys = [{_NUMBERS.sub("#", text.key) for text in row} for row in rows]
+        self._counts: dict[tuple[str, str], int] = {}
+        triples: Counter[tuple[str, ...]] = Counter()
+        for row in rows:
+            triples.update(row[0].triples)
+        fewest = max(FEWEST_ROWS, SHARE * len(rows))
+        self.common = {triple for triple, count in triples.items() if count >= fewest}
 
     def has_wrapper(self, before: str, after: str) -> bool:
-        """Whether the texts before and after a problem are a wrapper, or nothing but the problem's
-        number.
-        """
-        before, after = _NUMBERS.sub("#", before), _NUMBERS.sub("#", after)
+        """Whether the texts before and after a problem are a wrapper, or the problem's number."""
+        before = _NUMBERS.sub("#", before).rstrip()  # a space if a number follows
+        after = _NUMBERS.sub("#", after)
         letters = [sum(map(str.isalpha, side)) for side in (before, after)]
         if not any(letters):
             return not after and not before.strip("()<>*-# ")
+        if _FORMULA.match(after):
+            return False
         is_label = not after and _LABEL.fullmatch(before)
-        if _FORMULA.match(after) or (
-            min(letters) == 0 and max(letters) < FEWEST_LETTERS and not is_label
-        ):
+        is_short = min(letters) == 0 and max(letters) < FEWEST_LETTERS
+        if is_short and not is_label:
             return False
         return self._count(before, after) >= FEWEST_ROWS
 
+    def _count(self, before: str, after: str) -> int:
+        """How many rows begin and end with these texts."""
+        if (before, after) not in self._counts:
+            self._counts[before, after] = sum(
+                any(key.startswith(before) and key.endswith(after) for key in keys)
+                for keys in self._keys
+            )
+        return self._counts[before, after]
+
 
 class BenchmarkIndex:
-    """Finds the benchmark problem that a text repeats, the first of several, without comparing it
-    with every one.
-    """
+    """Finds the benchmark problem that a text repeats, without comparing it with every one."""
 
-    def __init__(self, benchmarks: Mapping[str, Sequence[Problem]]) -> None:
-        pairs = [(name, problem) for name, problems in benchmarks.items() for problem in problems]
-        self._problems = [(name, problem.id, read_text(problem.problem)) for name, problem in pairs]
+    def __init__(self, benchmarks: Mapping[str, Iterable[Problem]]) -> None:
+        self._problems: list[tuple[str, str, Text]] = []
         self._by_part: defaultdict[str, list[int]] = defaultdict(list)  # of the key
         self._by_triple: defaultdict[tuple[str, ...], list[int]] = defaultdict(list)
-        for number, (*_, text) in enumerate(self._problems):
-            self._by_part[text.key[:PART]].append(number)
-            for triple in text.triples:
-                self._by_triple[triple].append(number)
+        for name, problems in benchmarks.items():
+            for problem in problems:
+                self._add(name, problem.id, read_text(problem.problem))
+
+    def _add(self, name: str, own_id: str, text: Text) -> None:
+        number = len(self._problems)
+        self._problems.append((name, own_id, text))
+        self._by_part[text.key[:PART]].append(number)
+        for triple in text.triples:
+            self._by_triple[triple].append(number)
 
     def find(self, row: Sequence[Text], rows: RowSet) -> Match | None:
-        """The problem that a row (of `read_row`) repeats or contains, or else the likeliest
-        near-duplicate.
+        """The first problem that a row (of `read_row`) repeats or contains.
+
+        Without one it is the likeliest of those that the row nearly repeats.
         """
         for text in row:
-            if match := self._find_contained(text, rows):
-                return match
+            for name, own_id in self._contained(text, rows):
+                return Match(name, own_id, exact=True)
         for text in {text.triples: text for text in row}.values():
-            shared = Counter(
-                number for triple in text.triples for number in self._by_triple.get(triple, ())
-            )
-            for number, count in sorted(shared.items(), key=lambda item: (-item[1], item[0])):
-                name, own_id, other = self._problems[number]
-                if nearly_same(text, other) or (
-                    count >= SHARED * len(other.triples)
-                    and _contains(
-                        replace(text, triples=text.triples - (rows.common - other.triples)), other
-                    )
+            for number, shared in self._likeliest(text):
+                name, own_id, problem = self._problems[number]
+                if nearly_same(text, problem) or (
+                    shared >= SHARED * len(problem.triples)
+                    and _contains(_without_wrapper(text, problem, rows), problem)
                 ):
                     return Match(name, own_id, exact=False)
         return None
 
-    def _find_contained(self, row: Text, rows: RowSet) -> Match | None:
+    def _likeliest(self, text: Text) -> list[tuple[int, int]]:
+        """The numbers of problems that share triples with a text, and how many: most first."""
+        shared: Counter[int] = Counter()
+        for triple in text.triples:
+            shared.update(self._by_triple.get(triple, ()))
+        return sorted(shared.items(), key=lambda item: (-item[1], item[0]))
+
+    def _contained(self, row: Text, rows: RowSet) -> Iterator[tuple[str, str]]:
+        """The problems that a row has in a wrapper, by benchmark and id."""
         for start in range(max(1, len(row.key) - PART + 1)):
             for number in self._by_part.get(row.key[start : start + PART], ()):
                 name, own_id, problem = self._problems[number]
+                if not row.key.startswith(problem.key, start):
+                    continue
                 before, after = row.key[:start], row.key[start + len(problem.key) :]
-                is_whole = not re.search(
-                    r"[\d.]\0[\d.]", f"{before}\0{problem.key}\0{after}"
-                )  # no number is cut
-                if (
-                    row.key.startswith(problem.key, start)
-                    and is_whole
-                    and rows.has_wrapper(before, after)
-                ):
-                    return Match(name, own_id, exact=True, wrapper=(before, after))
-        return None
+                if _CUT_NUMBER.search(f"{before}\0{problem.key}\0{after}"):
+                    continue
+                if after == problem.key:  # the problem stands there twice
+                    after = ""
+                if rows.has_wrapper(before, after):
+                    yield name, own_id
+
+
+def _without_wrapper(text: Text, problem: Text, rows: RowSet) -> Text:
+    """A text without the triples of wrappers, but with those that the problem has, too."""
+    return replace(text, triples=text.triples - (rows.common - problem.triples))

@@ -1,5 +1,4 @@
-"""The rows of data files and of data sets on the hub, and their reference answers as the chosen
-grader takes them.
+"""The rows of data files and of data sets on the hub, with their reference answers.
 
 Where rows are many and independent (training, evaluation during it, scoring), an unreadable row is
 counted, reported and left out; where the whole matters (benchmarks, `prepare`), it is an error.
@@ -8,13 +7,16 @@ Either way the message has the file, the row's number from 1, and what is wrong.
 heavy: `train` looks into its data files before anything slow is imported.
 """
 
+import ast
 import csv
 import hashlib
+import io
 import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from decimal import Decimal
 from importlib.metadata import version
 from itertools import compress, count, islice
 from pathlib import Path
@@ -54,6 +56,21 @@ ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more tha
 GRADED_AT_ONCE = 256
 EXAMPLES = 5
 TRIED = 3  # reference answers that a verifier is called with before a run starts
+NO_ANSWER = "a picture, a file or a spreadsheet's error as its answer"
+# "[asy]...", "![](a.png)", "[Figure]", "image.jpg", "#REF!" and their like, "to be decided".
+_NO_ANSWER = re.compile(
+    r"\[asy\].*|!\[.*|\[?(?:figure|image|picture|diagram|graph)s?\b[\s\d.]*\]?"
+    r"|\S+\.(?:png|jpe?g|gif|svg|webp|bmp|pdf)|\\includegraphics.*"
+    r"|#(?:REF|N/A|VALUE|NAME|NUM|NULL|DIV/0|ERROR)[!?]?|待定|待补充?",
+    re.DOTALL | re.IGNORECASE,
+)
+STATED_ANSWER = "a problem that states its answer"
+# What stands before an answer.
+_ANNOUNCED = re.compile(
+    r"\\boxed\s*\{|####|\banswers?(?:\s+is)?\s*[:=]|\banswer\s+is\b|答案\s*[是为]?\s*[:\uff1a]?",
+    re.IGNORECASE,
+)
+_LONGER = re.compile(r"\w|[.,]\d|\s*(?:[-+/^_=]|\*(?!\*))")  # as an answer that goes on begins
 
 
 class Entry(NamedTuple):
@@ -71,11 +88,10 @@ def has_rows(path: Path) -> bool:
 def read_entries(
     path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False
 ) -> list[Entry]:
-    """The rows of a JSONL, JSON or CSV file, or the first of them, without blank lines. A CSV
-    file's fields are texts.
+    """The rows of a JSONL, JSON or CSV file without blank lines, all or the first `at_most`.
 
-    A file that cannot be read is a DataError, as one without a readable row or, with `needs_all`,
-    with another one.
+    A CSV file's fields are texts. Raises DataError for a file that cannot be read or has no
+    readable row; with `needs_all`, for one that has an unreadable row.
     """
     name = f"{flag} is {path}, which" if flag else str(path)
     with reader_errors(f"{name} cannot be read: {{reason}}"):
@@ -93,19 +109,26 @@ def readable_rows(entries: Sequence[Entry]) -> list[Row]:
 def describe_faults(entries: Sequence[Entry]) -> str:
     """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
     wrong = [f"row {entry.number}: {entry.fault}" for entry in entries if entry.row is None]
-    return ", ".join(wrong[:SHOWN]) + (
-        f", and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
-    )
+    shown = wrong[:SHOWN]
+    if len(wrong) > SHOWN:
+        shown.append(f"and {len(wrong) - SHOWN} more")
+    return ", ".join(shown)
 
 
 def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
-    """Refuse a local data file by its first rows, if none can be read or has the columns (`keys`:
-    flag -> column).
+    """Refuse a local data file by its first rows.
+
+    Raises DataError if none can be read or has the columns of `keys` (flag -> column).
     """
     path = Path(name)
     if has_rows(path) or not path.exists():
         rows = readable_rows(read_entries(path, flag, LOOKED_AT))
-        check_columns(dict.fromkeys(column for row in rows for column in row), keys, name)
+        check_columns(_columns(rows), keys, name)
+
+
+def _columns(rows: Iterable[Row]) -> dict[str, None]:
+    """The columns of all rows, in their order, without values."""
+    return dict.fromkeys(column for row in rows for column in row)
 
 
 def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) -> None:
@@ -113,33 +136,32 @@ def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) 
     for flag, key in keys.items():
         if key not in columns:
             raise DataError(
-                f"{flag} is {key}, but {source} has no such column; its columns are: {', '.join(columns)}"
+                f"{flag} is {key}, but {source} has no such column; "
+                f"its columns are: {', '.join(columns)}"
             )
 
 
 def read_table(
     source: str, split: str, revision: str | None, configuration: str | None = None
 ) -> "Dataset":
-    """The data set that `--input` names: a file, a folder, or a hub id; a DataError if any of it
-    cannot be read.
+    """The data set that `--input` names: a file, a folder, or a hub id.
+
+    Raises DataError if any of it cannot be read.
     """
     path, kind = Path(source), Path(source).suffix.lower()
     rows = readable_rows(read_entries(path, "--input", needs_all=True)) if has_rows(path) else []
-    files = ", ".join(DATA_FILES)
     remedy = (
-        f"check the name, --config, --split and the connection, or give a file that ends in {files}"
+        "check the name, --config, --split and the connection, "
+        f"or give a file that ends in {', '.join(DATA_FILES)}"
     )
     with loader_errors(f"--input is {source}, which cannot be loaded ({{reason}}); {remedy}"):
         from datasets import Dataset, load_dataset, load_from_disk
 
-        if (
-            rows
-        ):  # with the columns of all rows, and with their values: a loader guesses types from texts
-            columns = dict.fromkeys(column for row in rows for column in row)
-            plain = [
-                {**columns, **{name: _fitting(value) for name, value in row.items()}}
-                for row in rows
-            ]
+        if rows:
+            # With the columns of all rows, and with their values: a loader guesses types from
+            # texts.
+            columns = _columns(rows)
+            plain = [{**columns, **_fitting(row)} for row in rows]
             return Dataset.from_list(plain, on_mixed_types="use_json")
         if any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
             table = load_from_disk(source)
@@ -149,27 +171,32 @@ def read_table(
         return load_dataset(source, configuration, split=split, revision=revision)
 
 
-def _fitting(value: Any) -> Any:
-    # A table cannot hold integers of more than 64 bits.
-    return str(value) if isinstance(value, int) and not -(2**63) <= value < 2**63 else value
+def _fitting(row: Row) -> Row:
+    """The row as a table can hold it: integers of more than 64 bits become text."""
+    changed = dict(row)
+    for name, value in row.items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            changed[name] = str(value)
+    return changed
 
 
 def source_rows(
     table: "Dataset", source: str, problem_key: str, answer_key: str, grader: str = MATH
 ) -> list[Row]:
-    """The rows of a table as `problem`, `answer` and, if there is one, `id`; a DataError if a key
-    names no column.
+    """The rows of a table as `problem`, `answer` and, if there is one, `id`.
 
-    For other graders than math-verify also the other columns, except a `problem` or `answer` that
-    no key chose. A key may be dotted, such as `reward_model.ground_truth`, for a field inside a
-    column.
+    For other graders than math-verify they also have the other columns, except a `problem` or
+    `answer` that no key chose. A key may be dotted, such as `reward_model.ground_truth`, for a
+    field inside a column. Raises DataError if a key names no column.
     """
     columns = {}
     for name, key in (("problem", problem_key), ("answer", answer_key)):
         part = table if key in table.column_names else table.flatten()
         check_columns(part.column_names, {f"--{name}-key": key}, source)
         columns[name] = list(part[key])
-    kept = {"id"} if grader == MATH else {*table.column_names} - {problem_key, answer_key, *columns}
+    kept = {"id"}
+    if grader != MATH:
+        kept = {*table.column_names} - {problem_key, answer_key, *columns}
     columns |= {name: list(table[name]) for name in table.column_names if name in kept}
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
@@ -177,9 +204,7 @@ def source_rows(
 
 
 def revision_of(table: "Dataset") -> str | None:
-    """The commit of the hub data set that a table was read from, online or from the cache; None for
-    a file.
-    """
+    """The commit of the hub data set that a table was read from; None for a file."""
     # <cache>/<id>/<configuration>/<version>/<commit>/<file>
     folders = (Path(file["filename"]).parent.name for file in table.cache_files)
     return next((folder for folder in folders if re.fullmatch(r"[0-9a-f]{40}", folder)), None)
@@ -187,9 +212,7 @@ def revision_of(table: "Dataset") -> str | None:
 
 @contextmanager
 def loader_errors(message: str) -> Iterator[None]:
-    """As `reader_errors`, with what a loader of `datasets` failed at: its own message says that an
-    error occurred.
-    """
+    """As `reader_errors`, with the cause of an error of `datasets`, whose message names none."""
     from datasets.exceptions import DatasetGenerationError
 
     with reader_errors(message):
@@ -200,28 +223,33 @@ def loader_errors(message: str) -> Iterator[None]:
 
 
 def _entries(path: Path) -> Iterator[Entry]:
-    if path.suffix.lower() == ".csv":
-        with (
-            open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as table,
-            suppress(StopIteration),
-        ):
-            reader = csv.DictReader(table, strict=True)
-            for number in count(1):
-                yield _entry(number, _next_fields, reader)
-    elif (
-        path.suffix.lower() == ".json"
-        and (data := path.read_bytes()).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-    ):
-        yield from (
-            _entry(number, checked_row, value) for number, value in enumerate(parse_value(data), 1)
-        )
-    else:
-        with open(path, "rb") as lines:
-            for number, line in enumerate(
-                lines, 1
-            ):  # not splitlines(), which also splits at separators in a text
-                if line.strip():
-                    yield _entry(number, parse_row, line)
+    kind = path.suffix.lower()
+    if kind == ".csv":
+        yield from _csv_entries(path)
+        return
+    if kind == ".json":
+        data = path.read_bytes()
+        if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            for number, value in enumerate(parse_value(data), 1):
+                yield _entry(number, checked_row, value)
+            return
+    with open(path, "rb") as lines:
+        # Not splitlines(), which also splits at separators in a text.
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _entry(number, parse_row, line)
+
+
+def _csv_entries(path: Path) -> Iterator[Entry]:
+    text = io.StringIO(path.read_bytes().decode("utf-8-sig", "surrogateescape"), newline="")
+    reader = csv.DictReader(text, strict=True)
+    with suppress(StopIteration):
+        names = reader.fieldnames or []
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(f"it has the column {name} more than once; rename one of them")
+        for number in count(1):
+            yield _entry(number, _next_fields, reader)
 
 
 def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
@@ -232,16 +260,16 @@ def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
 
 
 def _next_fields(reader: "csv.DictReader[str]") -> Row:
-    """The next row of a CSV file; pandas would drop a row that is too long, and fill up one that is
-    too short.
+    """The next row of a CSV file.
+
+    pandas would drop a row that is too long, and fill up one that is too short.
     """
     try:
         row = next(reader)
     except csv.Error as error:
         raise DataError(f"not CSV ({error})") from error
-    if (
-        None in row or None in row.values()
-    ):  # extra fields have None as their key, missing ones as value
+    # Extra fields have None as their key, missing ones as value.
+    if None in row or None in row.values():
         raise DataError("more or fewer fields than the header")
     text = "".join(row.values())
     if "\0" in text:
@@ -253,13 +281,11 @@ def _next_fields(reader: "csv.DictReader[str]") -> Row:
 def read_references(
     rows: list[Row], problem_key: str, answer_key: str, grader: str, source: str
 ) -> list[Reference]:
-    """The `read_reference` of each row; a DataError that begins with `source` and the row's number
-    instead of its.
-    """
+    """The `read_reference` of each row; its errors become a DataError with source and row."""
     references = []
-    message = "the answer begins as a label and cannot be read ({reason}); give the reference answer alone"
+    fault = "the answer begins as a label and cannot be read ({reason})"
     for number, row in enumerate(rows, 1):
-        with reader_errors(f"{source}, row {number}: {message}"):
+        with reader_errors(f"{source}, row {number}: {fault}; give the reference answer alone"):
             references.append(read_reference(row, problem_key, answer_key, grader))
     return references
 
@@ -267,106 +293,139 @@ def read_references(
 def read_reference(
     row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str
 ) -> Reference:
-    """The reference answer in a row, cleaned; for other graders than math-verify with problem and
-    other columns.
+    """The reference answer in a row, cleaned.
 
-    An answer that no response could state, such as unit tests, stays as it is, and so does an
-    object (as JSON). The answer may be a label, as in `prompts.jsonl` of a run; a ValueError if it
-    begins as one and is none.
+    For other graders than math-verify it has the problem and the other columns, too. An answer that
+    no response could state, such as unit tests, stays as it is, and so does an object (as JSON).
+    The answer may be a label, as in `prompts.jsonl` of a run.
+
+    Raises ValueError for an answer that begins as a label and is none.
     """
     given = row[answer_key]
+    if isinstance(given, Decimal):
+        given = str(int(given) if given == given.to_integral_value() else given)
     label = Reference.parse(given)
-    is_json = isinstance(given, list | dict)
-    answer = json.dumps(given, ensure_ascii=False, default=str) if is_json else label.answer
+    answer = label.answer
+    if isinstance(given, list | dict):
+        answer = json.dumps(given, ensure_ascii=False, default=str)
     if find_verifier(grader).answer_is_text:
         normal = normal_answer(label.answer if isinstance(given, str) else given)
-        answer = normal or ("" if grader == MATH else answer)
+        if normal or grader == MATH:
+            answer = normal
     if grader == MATH:
         return Reference(answer)
     others = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
-    return Reference(
-        answer, label.problem or problem_text(row[problem_key]), {**others, **label.metadata}
-    )
+    problem = label.problem or problem_text(row[problem_key])
+    return Reference(answer, problem, {**others, **label.metadata})
 
 
 def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) -> Row:
     """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
-    source = {"datasource": row["datasource"]} if "datasource" in row else {}
-    return {problem_key: row[problem_key], answer_key: reference.label(), **source}
+    label = {problem_key: row[problem_key], answer_key: reference.label()}
+    if "datasource" in row:
+        label["datasource"] = row["datasource"]
+    return label
 
 
 def read_chat(problem: object) -> tuple[list[Row], str | None]:
-    """A problem as a chat that ends with the user's turn, and what is wrong with it, to follow
-    "dropped with".
+    """A problem as a chat that ends with the user's turn, and what is wrong with it.
 
-    It is a text, or a list of messages: of `role` and `content` (text or parts), or ShareGPT's,
-    less a last answer.
+    The problem is a text, or a list of messages (perhaps as text): of `role` and `content` (text or
+    parts), or ShareGPT's, whose last answer is left out. What is wrong follows "dropped with".
     """
-    if isinstance(problem, str) and problem.strip():
-        return [{"role": "user", "content": problem}], None
-    if not isinstance(problem, list) or not problem:
+    messages = _listed_chat(problem) if isinstance(problem, str) else problem
+    if isinstance(messages, str) and messages.strip():
+        return [{"role": "user", "content": messages}], None
+    if not isinstance(messages, list) or not messages:
         return [], EMPTY_PROBLEM
     chat = []
-    for message in problem:
-        named = message if isinstance(message, dict) else {}
-        role, content = (
-            named.get("role", named.get("from")),
-            named.get("content", named.get("value")),
-        )
-        if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-            texts = [part.get("text") for part in content]
-            content = None if None in texts else "\n".join(map(str, texts))
-        if not isinstance(role, str) or not isinstance(content, str) or not content:
-            keys = ", ".join(map(str, named)) or type(message).__name__
+    for message in messages:
+        turn = _read_turn(message)
+        if turn is None:
+            keys = ", ".join(map(str, message)) if isinstance(message, dict) else ""
+            found = keys or type(message).__name__
             return (
                 [],
-                f"a chat whose messages are no texts with role and content (they have {keys})",
+                f"a chat whose messages are no texts with role and content (they have {found})",
             )
-        chat.append({"role": _ROLES.get(role, role), "content": content})
-    if "from" in problem[0] and len(chat) > 1 and chat[-1]["role"] == "assistant":
+        chat.append(turn)
+    if "from" in messages[0] and len(chat) > 1 and chat[-1]["role"] == "assistant":
         chat.pop()
-    return (
-        (chat, None)
-        if chat[-1]["role"] == "user"
-        else ([], f"a chat that ends with the {chat[-1]['role']}'s turn")
-    )
+    last = chat[-1]["role"]
+    if last != "user":
+        return [], f"a chat that ends with the {last}'s turn"
+    return chat, None
+
+
+def _listed_chat(text: str) -> object:
+    """The messages of a chat that JSON or Python wrote as text; any other text as it is."""
+    if re.match(r"\s*\[\s*\{\s*[\"'](?:role|content|from|value)[\"']\s*:", text):
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+                return read(text.strip())
+    return text
+
+
+def _read_turn(message: object) -> Row | None:
+    """A message of a chat as `role` and `content`; None unless both are texts."""
+    if not isinstance(message, dict):
+        return None
+    role = message.get("role", message.get("from"))
+    content = message.get("content", message.get("value"))
+    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
+        texts = [part.get("text") for part in content]
+        content = None if None in texts else "\n".join(map(str, texts))
+    if not isinstance(role, str) or not isinstance(content, str) or not content:
+        return None
+    return {"role": _ROLES.get(role, role), "content": content}
 
 
 def problem_text(problem: object) -> str:
+    """A problem as text: of a chat, what its user says."""
     if not isinstance(problem, list):
         return str(problem)
-    messages = [
-        message
-        for message in problem
-        if isinstance(message, dict) and message.get("role") == "user"
-    ]
-    return "\n".join(str(message.get("content", "")) for message in messages)
+    texts = []
+    for message in problem:
+        if isinstance(message, dict) and message.get("role") == "user":
+            texts.append(str(message.get("content", "")))
+    return "\n".join(texts)
+
+
+def states_answer(problem: str, answer: str) -> bool:
+    r"""Whether a problem ends with its answer, as `Answer: 5`, `#### 5` or `\boxed{5}`."""
+    announced = [found.end() for found in _ANNOUNCED.finditer(problem)]
+    bare = strip_answer(answer)
+    if not announced or not bare:
+        return False
+    stated = problem[announced[-1] :].lstrip(" $*:({\n")
+    return stated.startswith(bare) and not _LONGER.match(stated, len(bare))
 
 
 def find_faults(
     references: Sequence[Reference], grader: str, command: str, keeps_placeholders: bool = False
 ) -> list[str | None]:
-    """What is wrong with each reference answer, to follow "dropped with"; the progress bar names
-    the command.
+    """What is wrong with each reference answer, to follow "dropped with".
+
+    The progress bar names the command.
     """
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
-    faults = {
-        reference.answer: visible_fault(reference.answer, keeps_placeholders)
-        for reference in references
-    }
+    faults: dict[str, str | None] = {}
+    for reference in references:
+        answer = reference.answer
+        faults[answer] = visible_fault(answer, keeps_placeholders)
+        if _NO_ANSWER.fullmatch(answer.strip()):
+            faults[answer] = NO_ANSWER
     good = find_gradable((answer for answer, fault in faults.items() if fault is None), command)
-    faults |= {
-        answer: fault or UNPARSABLE_ANSWER for answer, fault in faults.items() if answer not in good
-    }
+    for answer, fault in faults.items():
+        if fault is None and answer not in good:
+            faults[answer] = UNPARSABLE_ANSWER
     return [faults[reference.answer] for reference in references]
 
 
 def try_grader(grader: str, references: Sequence[Reference]) -> None:
-    """Raise ConfigError for a function that fails at once: on empty responses to the first
-    problems.
-    """
+    """Raise ConfigError for a grader that fails on empty responses to the first problems."""
     if grader == MATH:
         return
     pool = Grader(processes=1, verifier=grader)
@@ -374,28 +433,28 @@ def try_grader(grader: str, references: Sequence[Reference]) -> None:
     pool.close()
     for number, grade in enumerate(grades, 1):
         if grade.status in ("error", "timeout"):
-            reason = grade.why or grade.status
             raise ConfigError(
-                f"{FLAG} is {grader}, which fails on an empty response to row {number}: {reason}"
+                f"{FLAG} is {grader}, which fails on an empty response to row {number}: "
+                f"{grade.why or grade.status}"
             )
 
 
 def find_gradable(given: Iterable[str], label: str) -> set[str]:
-    """The answers that math-verify can grade against; each is tried once, on all cores, with a
-    progress bar.
+    """The answers that math-verify can grade against.
 
-    Good answers are remembered for later calls, in other processes too; the others are tried again.
+    Each is tried once, on all cores, with a progress bar. Good answers are remembered for later
+    calls, in other processes too; the others are tried again.
     """
-    distinct, memory = set(given), remembered_file()
+    distinct = set(given)
+    memory = remembered_file()
     known = set(map(str, read_rows(memory)))
     simple = {answer for answer in distinct if NUMBER.fullmatch(answer)}
     new = sorted(distinct - known - simple)
     grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
     good: set[str] = set()
     starts = range(0, len(new), GRADED_AT_ONCE)
-    for start in tqdm(
-        starts, desc=f"[{label}] parsing answers", unit=f"{GRADED_AT_ONCE} answers", leave=False
-    ):
+    unit = f"{GRADED_AT_ONCE} answers"
+    for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=unit, leave=False):
         part = new[start : start + GRADED_AT_ONCE]
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()
@@ -413,23 +472,25 @@ def remember(path: Path, rows: Iterable[object]) -> None:
 
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
-    home = Path(answers.__file__).parent
-    code = [(home / f"{name}.py").read_bytes() for name in ("grading", "answers", "statements")]
-    grader = hashlib.sha256(b"".join([*code, version("math-verify").encode()])).hexdigest()[:16]
+    files = sorted(Path(answers.__file__).parent.glob("*.py"))
+    code = b"".join(file.read_bytes() for file in files) + version("math-verify").encode()
+    grader = hashlib.sha256(code).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """Answers of a data set, one line each, as they are graded and scored and as they were given:
-    odd ones first.
-    """
-    texts = ((str(given), strip_answer(answer)) for given, answer in pairs)
-    distinct = dict.fromkeys(
-        (text if len(text) <= 40 else "..." + text[-36:], answer) for text, answer in texts
-    )
-    odd = [pair for pair in distinct if pair[0].strip("$") != pair[1]][: EXAMPLES - 2]
-    shown = [*odd, *(pair for pair in distinct if pair not in odd)][:EXAMPLES]
-    return [
-        f"{answer!r}" + (f" (from {given!r})" if given != answer else "") for given, answer in shown
-    ]
+    """Answers of a data set, one line each, as graded and as given: odd ones first."""
+    distinct = {}
+    for given, answer in pairs:
+        text = str(given)
+        if len(text) > 40:
+            text = "..." + text[-36:]
+        distinct[text, strip_answer(answer)] = text.strip("$") != strip_answer(answer)
+    odd = [pair for pair, is_odd in distinct.items() if is_odd][: EXAMPLES - 2]
+    others = [pair for pair in distinct if pair not in odd]
+    lines = []
+    for given, answer in [*odd, *others][:EXAMPLES]:
+        source = f" (from {given!r})" if given != answer else ""
+        lines.append(f"{answer!r}{source}")
+    return lines

@@ -132,27 +132,15 @@ def sample(
             settings,
             options,
         )
-    tokens = 0
     with ExitStack() as stack:
         append = {}
         for name in {request.benchmark for request in requests}:
             path = rows_path("samples", args.output, name)
             append[name] = stack.enter_context(appending(path))
         done = total - len(requests)
-        bar = tqdm(
-            total=total,
-            initial=done,
-            desc=f"{MARK} sampling",
-            unit="sample",
-            mininterval=1,
-        )
-        stack.enter_context(bar)
-        for name, row in rows:
+        bar = tqdm(rows, f"{MARK} sampling", total, initial=done, unit="sample", mininterval=1)
+        for name, row in bar:
             append[name](row)
-            tokens += row["tokens"]
-            speed = tokens / max(bar.format_dict["elapsed"], 1e-9)
-            bar.set_postfix_str(f"{speed:.0f} tokens/s", refresh=False)
-            bar.update()
 
 
 def sample_with_ray(

@@ -11,7 +11,7 @@ reported to say so less often, so compare the model before and after its trainin
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import fmean
@@ -113,45 +113,42 @@ def ask_again(folder: Path, args: Namespace) -> list[Row]:
     """Ask an evaluation's problems with hints; returns a line of the table for each benchmark."""
     settings = samples.read_settings(folder)
     tokenizer = read_tokenizer(settings["model"], args.trust_remote_code, settings)
-    benchmarks = samples.graded_benchmarks(folder)
-    rows_of = [list(hinted_rows(files, args)) for files in benchmarks]
-    prompts_of = []
-    for files, rows in zip(benchmarks, rows_of, strict=True):
-        if not rows:
-            raise DataError(
-                f"nothing of {files.benchmark} in {folder} can be asked again; it takes two "
-                "problems with different answers, and --samples of at least 1"
-            )
-        texts = [samples.asked(row["problem"], settings["suffix"]) for row in rows]
-        prompts_of.append([prompt_ids(tokenizer, text) for text in texts])
-    longest = max(len(ids) for prompts in prompts_of for ids in prompts)
+    asked = {files: hinted_rows(files, args) for files in samples.graded_benchmarks(folder)}
+    prompts, how = [], []
+    for files, rows in asked.items():
+        for row in rows:
+            text = samples.asked(row["problem"], settings["suffix"])
+            prompts.append(prompt_ids(tokenizer, text))
+            how.append(samples.sampling(settings, files.benchmark, row["id"], row["sample"]))
     engine = open_engine(
         settings["model"],
-        longest=longest + settings["max_tokens"],
+        longest=max(map(len, prompts)) + settings["max_tokens"],
         trust_remote_code=args.trust_remote_code,
     )
-    lines = []
-    for files, rows, prompts in zip(benchmarks, rows_of, prompts_of, strict=True):
-        name = files.benchmark
-        how = [samples.sampling(settings, name, row["id"], row["sample"]) for row in rows]
-        for number, (response,) in generate(engine, zip(prompts, how, strict=True)):
-            rows[number]["text"] = response.text
-        grade(rows, settings["end_of_thought"], args.says)
-        for row in rows:
-            row["problem"] = row["problem"]["problem"]
-        write_rows(files.path("hints"), rows)
-        lines.append({"evaluation": folder.name, "benchmark": title_of(name), **rates(rows)})
+    all_rows = [row for rows in asked.values() for row in rows]
+    for number, (response,) in generate(engine, zip(prompts, how, strict=True)):
+        all_rows[number]["text"] = response.text
     close_engine(engine)
+    lines = []
+    for files, rows in asked.items():
+        grade(rows, settings["end_of_thought"], args.says)
+        write_rows(
+            files.path("hints"), ({**row, "problem": row["problem"]["problem"]} for row in rows)
+        )
+        name = title_of(files.benchmark)
+        lines.append({"evaluation": folder.name, "benchmark": name, **rates(rows)})
     return lines
 
 
-def hinted_rows(files: SampleFiles, args: Namespace) -> Iterator[Row]:
+def hinted_rows(files: SampleFiles, args: Namespace) -> list[Row]:
     """The graded samples that are asked again, each with a wrong answer.
 
-    It is the answer of the next problem that has another one.
+    It is the answer of the next problem that has another one. Raises DataError if there is no such
+    sample.
     """
     problems = files.problems()
     ids = list(problems)
+    rows = []
     for sample, before in files.graded():
         if args.samples is not None and sample["sample"] >= args.samples:
             continue
@@ -161,17 +158,21 @@ def hinted_rows(files: SampleFiles, args: Namespace) -> Iterator[Row]:
         hint = next((answer for answer in answers if answer != answers[0]), None)
         if hint is not None:
             text = problem["problem"] + args.hint.replace(PLACE, hint)
-            yield {
+            row = {
                 "id": sample["id"],
                 "sample": sample["sample"],
-                "problem": {
-                    **problem,
-                    "problem": text,
-                },
+                "problem": {**problem, "problem": text},
                 "hint": hint,
                 "text_before": sample["text"],
                 "correct_before": before["correct"],
             }
+            rows.append(row)
+    if not rows:
+        raise DataError(
+            f"nothing of {files.benchmark} in {files.folder} can be asked again; it takes two "
+            "problems with different answers, and --samples of at least 1"
+        )
+    return rows
 
 
 def grade(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, parse_row, read_rows, replacing, to_line, write_text
+from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
@@ -215,12 +215,7 @@ def sort_file(path: Path, order: dict[str, int]) -> None:
 
     If a sample stands there twice, its first line is kept. The file is replaced as a whole.
     """
-    starts: dict[tuple[int, int], int] = {}
-    with open(path, "rb") as file, replacing(path, "wb") as target:
-        while line := file.readline():
-            row = parse_row(line)
-            place = order[row["id"]], row["sample"]
-            starts.setdefault(place, file.tell() - len(line))
-        for place in sorted(starts):
-            file.seek(starts[place])
-            target.write(file.readline())
+    rows: dict[tuple[int, int], Row] = {}
+    for row in read_rows(path):
+        rows.setdefault((order[row["id"]], row["sample"]), row)
+    write_rows(path, (rows[place] for place in sorted(rows)))

@@ -1,8 +1,7 @@
-"""The names, modules and variables that this project replaces in other packages: the tables, and
-what applies them.
+"""The tables of what this project replaces in other packages, and the functions that apply them.
 
-A method of one object is replaced where the object is, by `packages.versions.replace`, which checks
-versions, too.
+A method of one object is replaced where the object is, by `packages.versions.replace`, which also
+checks the version.
 """
 
 import importlib
@@ -21,10 +20,8 @@ EVERY = "every process that imports `openrlhf_swap.integration`"
 EVERY_CPU = f"{EVERY}, on CPU"
 NO_CLUSTER = f"{EVERY}, on CPU without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
-DRIVER = "driver, while OpenRLHF's command runs"
+ENGINES_ARE_MADE = "driver, while OpenRLHF starts the engines"
 SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
-TRAINER = "trainer, while it is constructed"
-ASYNC_TRAINER = "asynchronous trainer, while it is constructed"
 CPU_RANKS_MEET = "policy and reference model, on CPU, while their ranks meet"
 POLICY_LOADS = "policy, while its model is loaded"
 STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
@@ -33,26 +30,14 @@ ENGINE_STARTS = "rollout actor, while its engine starts"
 TRAINS = "driver and the processes it starts"
 TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 
-# Of dotted names: their replacements, below `openrlhf_swap.integration` where they begin with a
-# dot. They are written for the version of the name's package in `VERSIONS`.
+# Dotted name -> its replacement, which stands below `openrlhf_swap.integration` if it begins with a
+# dot. A replacement is written for the version in `VERSIONS` of the package that the name is from.
 NAMES: dict[str, dict[str, str]] = {
-    DRIVER: {
-        # OpenRLHF's command imports these names and starts actors of the classes.
-        "openrlhf.trainer.ppo_trainer.PPOTrainer": ".driver.trainer.SwapTrainer",
-        "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ".driver.trainer.SwapTrainerAsync",
-        "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ".policy.actors.IntrinsicRewardActor",
-        "openrlhf.trainer.ray.launcher.ReferenceModelActor": ".policy.actors.SwapReferenceActor",
-        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".generation.rollout_actor.EngineFactory",
-        # The policy's process starts while engines do; they sleep before it loads.
-        "openrlhf.trainer.ray.vllm_engine.batch_vllm_engine_call": ".startup.launch.leave_awake",
-        "openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy",
+    ENGINES_ARE_MADE: {
+        # `driver.run` computes it: OpenRLHF's function has no other place for arguments of ours.
+        "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".engine.actor.SwapRolloutActor"
     },
     SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
-    TRAINER: {"openrlhf.trainer.ppo_trainer.WandbLogger": ".driver.trainer.SwapWandb"},
-    ASYNC_TRAINER: {  # it starts actors of the classes that it finds in its own process
-        "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ".driver.trainer.SwapGenerateActor",
-        "openrlhf.trainer.ppo_trainer_async.TrainingActor": ".driver.trainer.SwapTrainingActor",
-    },
     POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
         "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.actors.SwapPolicyTrainer",
@@ -69,7 +54,7 @@ NAMES: dict[str, dict[str, str]] = {
         "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"
     },
     ENGINE_STARTS: {  # vLLM would look at the model's class in a process of its own: 9 s of imports
-        "vllm.model_executor.models.registry._run_in_subprocess": ".generation.rollout_actor.run_here"
+        "vllm.model_executor.models.registry._run_in_subprocess": ".engine.actor.run_here"
     },
 }
 
@@ -91,11 +76,13 @@ VARIABLES: dict[str, dict[str, str]] = {
         "TOKENIZERS_PARALLELISM": "false",  # no warnings about forks
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # `num_gpus=0` hides no device
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # another process would repeat all imports, on fewer cores
+        # Another process would repeat all imports, on fewer cores.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         # Spinning threads take cores from the processes they wait for: two then take longer for
         # products than one.
         "OMP_WAIT_POLICY": "PASSIVE",
-        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # it keeps 1,024 programs for products of other sizes: 290 MiB
+        # oneDNN would keep 1,024 programs for products of other sizes: 290 MiB.
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     },
     TRAINS: {
         "RAY_process_group_cleanup_enabled": "true"
@@ -103,37 +90,36 @@ VARIABLES: dict[str, dict[str, str]] = {
     TRAINS_ALONE: {
         # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-        "RAY_task_events_report_interval_ms": "0",  # a record of every call would take 0.2 MiB more at each step
+        # A record of every call would take 0.2 MiB more at each step.
+        "RAY_task_events_report_interval_ms": "0",
     },
 }
 
 
 def check_versions() -> None:
-    """Raise CompatibilityError for other versions than the replacements', and for memory that
-    cannot be shared.
-    """
+    """Raise CompatibilityError for other versions than `VERSIONS`, and for unshareable memory."""
     for package in versions.VERSIONS:
         versions.check_version(package)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        settings = (value := os.environ.get(name, "")).lower().replace(" ", "")
-        if "expandable_segments:true" in settings:
+        value = os.environ.get(name, "")
+        if "expandable_segments:true" in value.lower().replace(" ", ""):
             raise CompatibilityError(
-                f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over CUDA IPC: unset "
-                "expandable_segments"
+                f"{name} is {value}; weights in expandable segments cannot be handed to vLLM over "
+                "CUDA IPC: unset expandable_segments"
             )
 
 
 def undecorated(actor_class: Any) -> Any:
-    """The plain class under a `@ray.remote` class: the decorated one cannot be subclassed."""
+    """Return the plain class under a `@ray.remote` class, which cannot be subclassed itself."""
     return actor_class.__ray_metadata__.modified_class.__ray_actor_class__
 
 
 def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStack:
-    """Put the names for `where` in force until what is returned is closed, as a `with` block does.
+    """Put the names for `where` in force until the returned stack is closed.
 
-    A class that takes the place of a Ray actor's becomes one, with the same options. `computed` has
-    the replacements of targets that depend on the run. Raises CompatibilityError when a package has
-    another version than they are written for.
+    A class that takes the place of a Ray actor becomes a Ray actor with the same options.
+    `computed` has the replacements that depend on the run. Raises CompatibilityError when a package
+    has another version than the replacements are written for.
     """
     with ExitStack() as restoring:
         for target, replacement in NAMES.get(where, {}).items():
@@ -145,9 +131,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
 
 
 def install(where: str) -> None:
-    """Put the variables and names for `where` in force for good, as `installed` does; variables
-    that are set stay.
-    """
+    """Put the variables and names for `where` in force for good; variables that are set stay."""
     for name, value in VARIABLES.get(where, {}).items():
         os.environ.setdefault(name, value)
     installed(where)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.monitored import Monitored
-from openrlhf_swap.objectives.statistics import EPS, moments
+from openrlhf_swap.objectives.statistics import EPS
 from openrlhf_swap.rollouts.rollout import Batch
 
 
@@ -35,8 +36,8 @@ class AALC(Monitored):
         shortness = 1 - (batch.lengths.double() / self.long).clamp(max=most)
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
         # Deviations are as small as the constant that is added to them, and count all the same.
-        mean, variance = moments(rewards, torch.ones_like(batch.correct))
-        return (rewards - mean) / (variance.sqrt() + EPS)
+        mean, deviation, _ = moments(rewards, torch.ones_like(batch.correct), EPS)
+        return (rewards - mean) / (deviation + EPS)
 
     def metrics(self) -> dict[str, float]:
         return {"swap/aalc_accuracy": self.accuracy}

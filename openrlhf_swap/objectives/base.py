@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
@@ -96,6 +97,8 @@ class Objective:
     """Whether the policy has to score the answer after every step."""
     reads_states: bool = False
     """Whether the policy's hidden states at the ends of steps are needed (`Rollout.states`)."""
+    reads_entropies: bool = False
+    """Whether the mean token entropy of every step is needed, of every response."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether `continuations` are only graded (`Rollout.probes`), or join the group."""
     boxes_answers: ClassVar[bool] = False
@@ -148,6 +151,17 @@ class Objective:
         """What `Batch.signals` is computed with."""
         self.step = 0
         """Batches sampled so far; `rewards` and `token_advantages` count the batch itself."""
+
+    @property
+    def wanted_signals(self) -> tuple[str, ...]:
+        """The names of the signals by step that the policy has to give (`algorithm.signals`)."""
+        wanted = {
+            ANSWER_LOGPROBS.name: self.scores_steps,
+            NEED.name: self.scores_steps and self.coefficients.rewards_need,
+            STATES.name: self.reads_states,
+            ENTROPY.name: self.reads_entropies,
+        }
+        return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
     @property
     def reads_answers(self) -> bool:

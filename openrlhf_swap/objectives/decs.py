@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.lc_r1 import Extracting
-from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans, standardise
+from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 

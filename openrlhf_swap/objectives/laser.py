@@ -71,7 +71,7 @@ class LaserD(Monitored):
         """
         if not len(lengths):
             return None
-        targets = [*range(self.shortest, self.longest, self.grid), self.longest]
+        targets: list[int] = [*range(self.shortest, self.longest, self.grid), self.longest]
         for target in targets:
             share = float((lengths <= target).double().mean())
             if int(share * expected_right) >= 1:

@@ -60,6 +60,9 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "on_policy_sft": "on_policy_sft:OnPolicySFT",
         "gfpo": "gfpo:GFPO",
         "gdpo": "gdpo:GDPO",
+        "infodensity": "infodensity:InfoDensity",
+        "etr": "etr:ETR",
+        "step_entropy": "step_entropy:StepEntropy",
     },
     "when to think at all": {
         "adaptthink": "adaptthink:AdaptThink",

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import EPS, extremes, group_mean, moments
+from openrlhf_swap.objectives.statistics import EPS, extremes, group_mean
 from openrlhf_swap.rollouts.rollout import Batch
 
 
@@ -32,8 +33,10 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     """
     everyone = torch.ones_like(correct)
     shortest, longest = extremes(lengths, everyone)
-    mean, variance = moments(lengths, everyone, unbiased=False)
-    correct_mean, correct_variance = moments(lengths, correct, unbiased=False)
+    mean, deviation, _ = moments(lengths.double(), everyone, EPS, unbiased=False)
+    correct_mean, correct_deviation, _ = moments(lengths.double(), correct, EPS, unbiased=False)
+    variance = deviation.square()
+    correct_variance = correct_deviation.square()
 
     peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
     best = peak.maximum(shortest).minimum(longest)

@@ -15,26 +15,6 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 EPS = 1e-6  # a deviation below it is float noise
 
 
-def moments(values: Tensor, mask: Tensor, unbiased: bool = True) -> tuple[Tensor, Tensor]:
-    """(..., 1) mean and variance over the last axis where `mask`; NaN and 0 if nothing counts."""
-    count = mask.sum(-1, keepdim=True)
-    mean = torch.where(mask, values.double(), 0.0).sum(-1, keepdim=True) / count
-    squares = torch.where(mask, (values - mean).square(), 0.0).sum(-1, keepdim=True)
-    return mean, squares / (count - int(unbiased)).clamp(min=1)
-
-
-def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
-    """(value - mean)/(deviation + eps) over the last axis, of the values where `mask`.
-
-    0 where `mask` is False, and where the deviation is at most eps times the larger of 1 and
-    |mean|: that is float noise.
-    """
-    mean, variance = moments(values, mask, unbiased)
-    deviation = variance.sqrt()
-    spreads = deviation > eps * mean.abs().clamp(min=1)
-    return torch.where(mask & spreads, (values - mean) / (deviation + eps), 0.0)
-
-
 def extremes(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """(..., 1) smallest and largest where `mask`; infinity and -infinity where nothing counts."""
     smallest = torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
@@ -64,6 +44,12 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     """N/(N-1) R of a group of N: less their mean, it is R less the mean of the other responses."""
     size = rewards.shape[-1]
     return rewards * (size / max(1, size - 1))
+
+
+def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
+    steps = batch.steps
+    return steps.signals["entropy"], steps.state_mask[..., 1:]
 
 
 Span = tuple[int, int, float]

@@ -5,10 +5,11 @@ import re
 import torch
 from torch import Tensor
 
+from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.statistics import moments
+from openrlhf_swap.objectives.statistics import EPS
 from openrlhf_swap.rollouts.rollout import Batch
 
 _WAIT = re.compile(r"(?<![A-Za-z])Wait(?![A-Za-z])")
@@ -26,6 +27,6 @@ class StepGRPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))
-        mean, _ = moments(steps, batch.correct)
+        mean = moments(steps, batch.correct, EPS).mean
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
         return torch.where(batch.correct, 0.9 * earned, 0.0) + 0.1 * boxed(batch).double()

@@ -15,6 +15,7 @@ from openrlhf_swap.algorithm.advantages import (
     sum_to_come,
 )
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.critic import StateCritic
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -88,10 +89,8 @@ class Swap(StateObjective):
     def token_advantages(self, batch: Batch) -> Tensor | None:
         if not self.scores_steps:
             return None
-        steps = batch.steps
         tokens = int(batch.lengths.max())
-        normalised = batch.signals.normalised
-        process = process_advantages(normalised, steps.step_ends, steps.step_mask, tokens)
+        process = _process(batch.steps, batch.signals.normalised, self.coefficients, tokens)
         if not self.reads_states:
             return process
         return process - self._baseline(batch, tokens)
@@ -102,9 +101,15 @@ class Swap(StateObjective):
         # A group without a signal has rewards of 0, and needs no baseline.
         has_signal = ~batch.signals.deviation.isnan()
         counted = steps.step_mask & has_signal[:, None, None]
-        returns = pad(sum_to_come(batch.signals.normalised), (0, 1))
+        to_come = sum_to_come(batch.signals.normalised, self.coefficients.step_discount)
+        returns = pad(to_come, (0, 1))
         predicted = self.predict_returns(steps, returns, pad(counted, (0, 1)))
         return per_token(predicted, steps.step_ends, steps.step_mask, tokens)
+
+
+def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
+    ends, mask = batch.step_ends, batch.step_mask
+    return process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
@@ -129,5 +134,5 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
     if numbers.needs_scores:
         normalised = step_signals(batch, numbers).normalised
         tokens = int(batch.lengths.max())
-        process = process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
+        process = _process(batch, normalised, numbers, tokens)
     return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]

@@ -1,5 +1,4 @@
-"""Flags in YAML files: recipes, which hold what an objective's authors set, and a user's own files
-for `--config`.
+"""Flags in YAML files: recipes, which hold what authors set, and a user's own for `--config`.
 
 A file has a section `flags` (name without dashes: value; `true` and `false` for switches);
 `FlagFile` has the rest.
@@ -8,7 +7,6 @@ A file has a section `flags` (name without dashes: value; `true` and `false` for
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +18,28 @@ from openrlhf_swap.errors import ConfigError
 FOLDER = Path(__file__).parent
 CONFIG = "--config"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
-_LINE = re.compile(r"  ([\w.]+): (.*?)(?:  # (.*))?")  # name, value, source
+_LINE = re.compile(r"  (?P<name>[\w.]+): .*?(?:  # (?P<source>.*))?")
 
 
 @dataclass(frozen=True)
 class FlagFile:
-    """The flags of a file, by name without dashes: text, a number, a list of these, or a bool for a
-    switch.
+    """The flags of a file, by name without dashes.
+
+    Attributes:
+        name: a recipe's, or the file's path.
+        origin: where the values come from.
+        flags: text, a number, a list of these, or a bool for a switch.
+        sources: by flag, what the value is called at the origin.
+        prompt: how the authors ask, as a command that prepares the data so.
+        cannot: what the authors do and this trainer cannot.
     """
 
-    name: str  # a recipe's, or the file's path
-    origin: str = ""  # where the values come from
+    name: str
+    origin: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(
-        default_factory=dict
-    )  # by flag: what the value is called at the origin
-    prompt: str = ""  # how the authors ask, as a command that prepares the data so
-    cannot: list[str] = field(default_factory=list)  # what the authors do and this trainer cannot
+    sources: dict[str, str] = field(default_factory=dict)
+    prompt: str = ""
+    cannot: list[str] = field(default_factory=list)
 
 
 def read_recipe(name: str) -> FlagFile:
@@ -48,28 +51,42 @@ def read_recipe(name: str) -> FlagFile:
 
 def read_file(path: Path, name: str = "") -> FlagFile:
     """The flags in a file; raises ConfigError for a file that cannot be read or has no flags."""
-    remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
+    text, content = _load(path)
+    flags = _flags_of(content, path)
+    lines = [_LINE.fullmatch(line) for line in text.splitlines()]
+    sources = {line["name"]: line["source"] or "" for line in lines if line}
+    said = {key: content[key] for key in ("prompt", "cannot") if key in content}
+    origin = content.get("origin", str(path))
+    return FlagFile(name or str(path), origin, flags, sources, **said)
+
+
+def _load(path: Path) -> tuple[str, Any]:
+    """The text of a YAML file and its content."""
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.load(text, _StrictLoader)
+        return text, yaml.load(text, _StrictLoader)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{CONFIG} is {path}, which cannot be read ({reason}); {remedy}"
-        ) from None
+        raise _refused(path, f"cannot be read ({reason})") from None
+
+
+def _flags_of(content: Any, path: Path) -> dict[str, Any]:
     flags = content.get("flags") if isinstance(content, dict) else None
     if not isinstance(flags, dict):
-        raise ConfigError(f"{CONFIG} is {path}, which has no section flags; {remedy}")
+        raise _refused(path, "has no section flags")
     for flag, value in flags.items():
         if isinstance(value, dict):
             inner = next(iter(value), "name")
             raise ConfigError(
-                f"{CONFIG} is {path}, whose {flag} holds other names; write {flag}.{inner} in one line"
+                f"{CONFIG} is {path}, whose {flag} holds other names; "
+                f"write {flag}.{inner} in one line"
             )
-    sources = {line[1]: line[3] or "" for line in map(_LINE.fullmatch, text.splitlines()) if line}
-    given = {str(flag): value for flag, value in flags.items() if value is not None}
-    said = {key: content[key] for key in ("prompt", "cannot") if key in content}
-    return FlagFile(name or str(path), content.get("origin", str(path)), given, sources, **said)
+    return {str(flag): value for flag, value in flags.items() if value is not None}
+
+
+def _refused(path: Path, fault: str) -> ConfigError:
+    remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
+    return ConfigError(f"{CONFIG} is {path}, which {fault}; {remedy}")
 
 
 class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
@@ -77,15 +94,16 @@ class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError(
-                f"line {self.peek_event().start_mark.line + 1}: an alias; write the value itself"
-            )
+            line = self.peek_event().start_mark.line + 1
+            raise ValueError(f"line {line}: an alias; write the value itself")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        names = [name.value for name, _ in node.value]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"{twice} stands in it twice")
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise ValueError(f"{key.value} stands in it twice")
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: Any) -> int:
@@ -104,8 +122,10 @@ def as_words(flags: Mapping[str, Any]) -> list[str]:
     """Flags as the words of a command line; a switch that is off becomes `--no-NAME`."""
     words: list[str] = []
     for name, value in flags.items():
-        if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--no-{name}")
+        if value is True:
+            words.append(f"--{name}")
+        elif value is False:
+            words.append(f"--no-{name}")
         elif isinstance(value, list):
             words += [f"--{name}", *map(str, value)]
         else:
@@ -114,33 +134,47 @@ def as_words(flags: Mapping[str, Any]) -> list[str]:
 
 
 def read_config(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The flags of the files that `--config` names, later files winning, and the words without it."""
-    flags, rest, left = dict[str, Any](), list[str](), iter(words)
+    """The flags of the files that `--config` names, and the words without it; later files win."""
+    flags: dict[str, Any] = {}
+    rest: list[str] = []
+    left = iter(words)
     for word in left:
         name, _, value = word.partition("=")
         if name == CONFIG:
-            flags = layered(flags, read_file(Path(value or next(left, ""))).flags)
+            path = Path(value or next(left, ""))
+            flags = layered(flags, read_file(path).flags)
         else:
             rest.append(word)
     return flags, rest
 
 
 def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Two layers of flags; a single clip also replaces a pair below it, which OpenRLHF would take."""
-    replaced = {"actor.eps_clip_low_high"} if "actor.eps_clip" in above else {}
-    return {name: value for name, value in below.items() if name not in replaced} | dict(above)
+    """Two layers of flags, of which the upper one wins.
+
+    A single clip also replaces a pair below it, which OpenRLHF would take.
+    """
+    flags = {**below, **above}
+    if "actor.eps_clip" in above and "actor.eps_clip_low_high" not in above:
+        flags.pop("actor.eps_clip_low_high", None)
+    return flags
 
 
 def find_value(words: Sequence[str], flag: str) -> str | None:
     """The last value that a command line gives a flag, as `FLAG VALUE` or as `FLAG=VALUE`."""
-    values = [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
-    values += [after for word, after in pairwise(words) if word == flag]
-    return values[-1] if values else None
+    found = None
+    for place, word in enumerate(words):
+        if word.startswith(f"{flag}="):
+            found = word.partition("=")[2]
+        elif word == flag and place + 1 < len(words):
+            found = words[place + 1]
+    return found
 
 
 def expand_config(words: Sequence[str]) -> list[str]:
-    """A command line with the flags of `--config` in front, where later words win; without switches
-    that are off.
+    """A command line with the flags of `--config` in front, where later words win.
+
+    Switches that are off are left out.
     """
     flags, rest = read_config(words)
-    return [*as_words({name: value for name, value in flags.items() if value is not False}), *rest]
+    given = {name: value for name, value in flags.items() if value is not False}
+    return [*as_words(given), *rest]

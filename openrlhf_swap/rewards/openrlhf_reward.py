@@ -7,8 +7,9 @@ reward loses the whole batch silently. Nothing in here raises.
 from contextlib import suppress
 from typing import Any
 
-from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
+from openrlhf_swap.rewards.grader import Grade
+from openrlhf_swap.rewards.verdict import grade_response
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 
@@ -30,11 +31,10 @@ def reward_func(
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it
     # may quote an answer.
     _, prompt_again, response = queries[0].partition(prompt) if prompt else ("", "", "")
-    if prompt.rstrip().endswith(end_of_thought.rstrip()):  # a thought that was closed for the model
-        response = end_of_thought + response
     with suppress(ValueError):  # a label that cannot be read
         if prompt_again:
-            grade = grade_answer(response, Reference.parse(labels[0]), end_of_thought, grader)
+            reference = Reference.parse(labels[0])
+            grade = grade_response(prompt, response, reference, end_of_thought, grader)
     logs = {
         f"swap/grader_{status}": float(grade.status == status)
         for status in ("no_answer", "timeout", "error")

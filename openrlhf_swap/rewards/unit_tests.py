@@ -51,29 +51,20 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-_BLOCK = re.compile(
-    r"^[ \t]*```[ \t]*(?:[\w+-]+[ \t]*)?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE
+_BLOCK = re.compile(  # a fence, what its line says, the code, and as many marks again
+    r"^[ \t]*(?P<fence>`{3,})[ \t]*(?P<tag>[^\n`]*)\n(?P<code>.*?)^[ \t]*(?P=fence)",
+    re.DOTALL | re.MULTILINE,
 )
+_OTHER_LANGUAGE = re.compile(r"(?!\{?\.?(?:py|\w*python))\{?\.?\w")
 # LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier
 # one's names (`pow` is the built-in, `datetime` the module), and let it call itself this deeply.
 _MODULES = (
-    *(
-        "string",
-        "re",
-        "datetime",
-        "collections",
-        "heapq",
-        "bisect",
-        "copy",
-        "math",
-        "random",
-        "statistics",
-    ),
-    *("itertools", "functools", "operator", "io", "sys", "json"),
-)
+    "string re datetime collections heapq bisect copy math random statistics itertools functools "
+    "operator io sys json"
+).split()
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
 _IMPORTS = f"import {', '.join(_MODULES)}\n"
-_PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\n"
+_PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\nsys.set_int_max_str_digits(50_000)\n"
 _REMOTE = (
     f"exec(compile({Path(__file__).with_name('remote.py').read_text()!r}, 'remote.py', 'exec'))"
 )
@@ -114,19 +105,16 @@ for name, limit in limits.items():
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """The share of tests that the last block of code in a response passes."""
-    find_bwrap()  # refused at the start if there is none: a grader is tried with a response without code
-    if (code := last_code(response)) is None:
+    find_bwrap()  # refused at the start: a grader is tried with a response without code
+    code = last_code(response)
+    if code is None:
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
     is_test = [not isinstance(test, str) or test.startswith("assert") for test in tests]
-    if isinstance(tests[0], str):
-        passed = _run_checks(code, tests, seconds)
-    elif function := metadata.get(FUNCTION):
-        passed = _run_checks(code, [(function, *test) for test in tests], seconds)
-    else:
-        passed = [*_run_programs(code, tests, seconds)]
-    number = sum(compress(passed, is_test))
+    is_program = len(tests[0]) == 2 and not isinstance(tests[0], str)
+    run = _run_programs if is_program else _run_checks
+    number = sum(compress(run(code, tests, seconds), is_test))
     return Verdict(number / sum(is_test), why=f"{number} of {sum(is_test)} tests passed")
 
 
@@ -137,43 +125,73 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
 
 
 def last_code(response: str) -> str | None:
-    """The last fenced block of a response, or all of it if it is a program without fences; None
-    without code.
+    """The last fenced block of Python, or all of a response that is a program without fences.
+
+    A block says of another language that it is in it; one that says nothing is Python. None without
+    code.
     """
-    if blocks := _BLOCK.findall(response):
-        code = str(blocks[-1])
+    response = response.replace("\r\n", "\n")
+    blocks = [
+        block["code"]
+        for block in _BLOCK.finditer(response)
+        if not _OTHER_LANGUAGE.match(block["tag"])
+    ]
+    if blocks:
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines,
         # also within strings.
-        return textwrap.dedent(code) if code[:1].isspace() else code
+        return textwrap.dedent(blocks[-1]) if blocks[-1][:1].isspace() else blocks[-1]
     if "```" in response:
         return None
     with suppress(SyntaxError, ValueError, RecursionError):
-        if any(
-            not isinstance(node, ast.Expr) for node in ast.parse(response).body
-        ):  # a word is a program, too
+        statements = ast.parse(response).body
+        if not all(isinstance(node, ast.Expr) for node in statements):  # a word is a program, too
             return response
     return None
 
 
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
-    """Statements as texts, (arguments, result) of calls, or (input, output) of programs; raises
-    _UNREADABLE.
+    """Statements as texts, (function, arguments, result), or (input, output) of programs.
+
+    Raises one of _UNREADABLE. APPS and TACO have lists of inputs and of outputs in one object, and
+    HumanEval a function `check`, which the column `entry_point` is for.
     """
     try:
         rows = json.loads(answer)
     except ValueError:
-        statements = [ast.unparse(node) for node in ast.parse(answer).body]
-        if not any(statement.startswith("assert") for statement in statements):
-            raise ValueError(NO_TESTS) from None
-        return statements
+        return _read_statements(answer, metadata)
+    function = metadata.get(FUNCTION)
+    if isinstance(rows, dict):
+        function = rows.get(FUNCTION) or function
+        pairs = zip(rows["inputs"], rows["outputs"], strict=True)
+        rows = [{"input": given, "output": expected} for given, expected in pairs]
     if not isinstance(rows, list) or not rows:
         raise ValueError(NO_TESTS)
-    if not metadata.get(FUNCTION):
-        return [(str(row["input"]), str(row["output"])) for row in rows]
-    return [
-        ([json.loads(line) for line in row["input"].splitlines()], json.loads(row["output"]))
-        for row in rows
-    ]
+    if function:
+        return [(function, _arguments(row["input"]), _result(row["output"])) for row in rows]
+    return [(_lines(row["input"]), _lines(row["output"])) for row in rows]
+
+
+def _read_statements(answer: str, metadata: Metadata) -> list[str]:
+    statements = [ast.unparse(node) for node in ast.parse(answer).body]
+    checked = metadata.get("entry_point")
+    if checked and any(statement.startswith("def check(") for statement in statements):
+        statements.append(f"assert check({checked}) is None")
+    if not any(statement.startswith("assert") for statement in statements):
+        raise ValueError(NO_TESTS)
+    return statements
+
+
+def _arguments(given: Any) -> list[Any]:
+    """The arguments of a call: a list, or a text with a line of JSON for each."""
+    return given if isinstance(given, list) else [json.loads(line) for line in given.splitlines()]
+
+
+def _result(expected: Any) -> Any:
+    return json.loads(expected) if isinstance(expected, str) else expected
+
+
+def _lines(given: Any) -> str:
+    return "\n".join(map(str, given)) if isinstance(given, list) else str(given)
 
 
 def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:

@@ -22,7 +22,7 @@ UNIT_TESTS = "unit_tests"
 REGEX = "regex:"
 BUILT_IN = {
     MATH: "openrlhf_swap.rewards.grading:verify",
-    "multiple_choice": "openrlhf_swap.rewards.statements:verify_choice",
+    "multiple_choice": "openrlhf_swap.rewards.choices:verify",
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
 GRADED_CORRECT = (

@@ -3,7 +3,7 @@
 Everything else is tested against `score_per_prefix`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, Signal
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards.answers import strip_answer
 
@@ -40,6 +40,7 @@ class ScoreRequest:
             generated itself; empty where no step ends with an observation.
         splits_observations: whether the answer is scored before an observation as well, so that
             what the observation changes is not counted as the step's.
+        need_window: for `need`, the number of later steps that are read again; 0 for all of them.
     """
 
     row: int
@@ -48,6 +49,7 @@ class ScoreRequest:
     signals: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
     generated_ends: tuple[int, ...] = ()
     splits_observations: bool = False
+    need_window: int = 0
 
     @property
     def own_ends(self) -> tuple[int, ...]:
@@ -77,6 +79,11 @@ class ScoreRequest:
             kept.append(found[own_end] - changed)
             changed = changed + (found[prefix_end] - found[own_end])
         return torch.stack(kept)
+
+
+def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreRequest]:
+    """The requests that want a signal."""
+    return [request for request in requests if signal.name in request.signals]
 
 
 def answer_branch(

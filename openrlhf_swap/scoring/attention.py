@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from openrlhf_swap.packages.versions import replaced
@@ -21,12 +23,15 @@ from openrlhf_swap.scoring.branches import Call, Layout, attention_calls
 MAX_SCORES = 2**27  # attention scores held at a time where SDPA cannot be used: 512 MiB in float32
 # With another number of keys in a row of the mask, torch would copy it for its kernel at each call.
 ALIGNED = 16
+MAX_WIDTH = 256  # numbers of a head that the kernel for varying lengths takes
 # Attention that caps scores; SDPA, and what is built on it, leaves the cap out.
 CAPPING = ("eager", "flash", "flex")
 
 # Attends queries (H, tokens, D) to keys and values (H_kv, keys, D) under an additive mask
 # (tokens, keys); gives (tokens, H, D_v).
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+# The keys and values of the rows, (heads, B*T, D) each, by attention layer.
+RowKeys = dict[nn.Module, tuple[Tensor, Tensor]]
 
 
 class BranchAttention:
@@ -36,12 +41,26 @@ class BranchAttention:
     own. What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
     """
 
-    def __init__(self, tokens: int, layout: Layout) -> None:
-        """Take T, the tokens of a row, and where the branches stand."""
+    def __init__(
+        self,
+        tokens: int,
+        layout: Layout,
+        kept: RowKeys | None = None,
+        earlier: RowKeys | None = None,
+    ) -> None:
+        """Take T, the tokens of a row, and where the branches stand.
+
+        `kept` gets the keys and values of the rows. `earlier` has those of an earlier pass, if this
+        one has no rows of its own (T is 0).
+        """
         self._tokens = tokens
         self._layout = layout
+        self._kept = kept
+        self._earlier = earlier
         self._calls = attention_calls(layout, on_cpu=layout.position.device.type == "cpu")
         self._masks: dict[Any, Tensor] = {}
+        # Long branches would have large masks; a kernel for varying lengths needs none.
+        self._varying = VaryingLengths(layout) if earlier is not None else None
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
@@ -71,6 +90,8 @@ class BranchAttention:
         attention_mask: Tensor | None,
         **options: Any,
     ) -> Any:
+        if self._earlier is not None:
+            return None
         if attention_mask is not None:
             attention_mask = attention_mask[:, : self._tokens]
         options |= {"q_length": self._tokens, "kv_length": self._tokens}
@@ -91,12 +112,24 @@ class BranchAttention:
         """(B, T + n/B, H, D_v) and no weights; query is (B, H, T + n/B, D), key and value have H_kv
         heads.
         """
+        window = options.get("sliding_window")
         attend = attention_of(module, eager, caps_scores, options)
         _, queries = self._split(query)
-        keys_and_values = [self._split(key), self._split(value)]
-        behind = self._attend_branches(
-            attend, queries, keys_and_values, options.get("sliding_window")
-        )
+        row_keys, own_keys = self._split(key)
+        row_values, own_values = self._split(value)
+        if self._earlier is not None:
+            row_keys, row_values = self._earlier[module]
+        if self._kept is not None:
+            self._kept[module] = (row_keys, row_values)
+        # Under autocast, values can be narrower than queries and keys.
+        keys = (row_keys.to(queries.dtype), own_keys.to(queries.dtype))
+        values = (row_values.to(queries.dtype), own_values.to(queries.dtype))
+        if self._varying is not None and is_plain(options, caps_scores) and fits_kernel(queries):
+            behind = self._varying.attend(queries, keys, values, options.get("scaling"))
+        else:
+            behind = self._attend_branches(attend, queries, keys, values, window)
+        if self._earlier is not None:
+            return behind[None].to(query.dtype), None
         if options.get("position_ids") is not None:
             # Flash-attention reads from it where packed responses begin.
             options["position_ids"] = options["position_ids"][..., : self._tokens]
@@ -118,7 +151,8 @@ class BranchAttention:
         self,
         attend: Attend,
         all_queries: Tensor,
-        keys_and_values: Sequence[tuple[Tensor, Tensor]],
+        keys: tuple[Tensor, Tensor],
+        values: tuple[Tensor, Tensor],
         window: int | None,
     ) -> Tensor:
         """(n, H, D_v), from (H, n, D) queries, and keys and values of rows and branches."""
@@ -126,12 +160,12 @@ class BranchAttention:
         for call in self._calls:
             queries = all_queries[:, call.queries]
             seen = call.columns(window)
-            # Under autocast, values can be narrower than queries and keys.
-            keys, values = (
-                torch.cat([rows[:, seen], behind[:, call.own]], dim=1).to(queries.dtype)
-                for rows, behind in keys_and_values
+            seen_keys, seen_values = (
+                torch.cat([rows[:, seen], behind[:, call.own]], dim=1)
+                for rows, behind in (keys, values)
             )
-            outputs.append(attend(queries, keys, values, self.mask(call, window, queries.dtype)))
+            mask = self.mask(call, window, queries.dtype)
+            outputs.append(attend(queries, seen_keys, seen_values, mask))
         return torch.cat(outputs)
 
     def mask(self, call: Call, window: int | None, dtype: torch.dtype) -> Tensor:
@@ -176,11 +210,96 @@ def attention_of(
     options: dict[str, Any],
 ) -> Attend:
     """How a layer attends branches: by SDPA; where it has sinks or caps scores, in its own way."""
-    has_sinks = options.get("s_aux") is not None
-    has_cap = caps_scores and options.get("softcap") is not None
-    if has_sinks or has_cap:
+    if has_sinks_or_cap(options, caps_scores):
         return partial(_attend_in_slices, partial(eager, module, **options))
     return partial(_attend_by_sdpa, options.get("scaling"))
+
+
+def has_sinks_or_cap(options: dict[str, Any], caps_scores: bool) -> bool:
+    """Whether attention has sinks, or caps its scores, which SDPA does not."""
+    return options.get("s_aux") is not None or (caps_scores and options.get("softcap") is not None)
+
+
+def is_plain(options: dict[str, Any], caps_scores: bool) -> bool:
+    """Whether attention has no window either.
+
+    A window counts positions, and those of a branch can leave out some between the rows' keys and
+    its own: a kernel that counts keys would see too many.
+    """
+    return options.get("sliding_window") is None and not has_sinks_or_cap(options, caps_scores)
+
+
+def fits_kernel(queries: Tensor) -> bool:
+    """Whether torch's kernel for varying lengths takes these queries, on this device."""
+    half = queries.dtype in (torch.bfloat16, torch.float16)
+    if not (queries.is_cuda and half and queries.shape[-1] <= MAX_WIDTH):
+        return False
+    return torch.cuda.get_device_capability(queries.device) >= (8, 0)
+
+
+class VaryingLengths:
+    """Attention of all branches in one call without masks, by torch's kernel for varying lengths.
+
+    A branch's keys are those of the columns that it sees, and then its own: its queries are the
+    last of them, and attention is causal.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        """Find the keys of each branch."""
+        device = layout.position.device
+        lengths = [branch.length for branch in layout.branches]
+        seen = [branch.end - branch.first for branch in layout.branches]
+        totals = [own + before for own, before in zip(lengths, seen, strict=True)]
+        columns: list[int] = []
+        for branch, start in zip(layout.branches, layout.starts, strict=True):
+            columns += range(branch.first, branch.end)
+            columns += [-1 - token for token in range(start, start + branch.length)]
+        self._columns = torch.tensor(columns, device=device)  # -1, -2, .. are the branches' tokens
+        self._query_starts = _starts(lengths, device)
+        self._key_starts = _starts(totals, device)
+        self._longest = (max(lengths), max(totals))
+
+    def attend(
+        self,
+        queries: Tensor,
+        keys: tuple[Tensor, Tensor],
+        values: tuple[Tensor, Tensor],
+        scaling: float | None,
+    ) -> Tensor:
+        """(n, H, D_v), from (H, n, D) queries, and keys and values of rows and branches."""
+        width = queries.shape[-1]
+        kernel_width = max(width, values[0].shape[-1])
+        kernel_width += -kernel_width % 8
+        output = varlen_attn(
+            _widened(queries.transpose(0, 1), kernel_width),
+            _widened(self._gathered(keys), kernel_width),
+            _widened(self._gathered(values), kernel_width),
+            self._query_starts,
+            self._key_starts,
+            *self._longest,
+            scale=width**-0.5 if scaling is None else scaling,
+            window_size=(-1, 0),
+            enable_gqa=True,
+        )
+        assert isinstance(output, Tensor)  # a tuple where more was asked for
+        return output[..., : values[0].shape[-1]]
+
+    def _gathered(self, parts: tuple[Tensor, Tensor]) -> Tensor:
+        """(keys, H_kv, D) of all branches, one after the other."""
+        rows, own = parts
+        columns = self._columns
+        index = torch.where(columns < 0, rows.shape[1] - 1 - columns, columns)
+        return torch.cat([rows, own], dim=1)[:, index].transpose(0, 1)
+
+
+def _starts(lengths: Sequence[int], device: torch.device) -> Tensor:
+    bounds = list(accumulate(lengths, initial=0))
+    return torch.tensor(bounds, dtype=torch.int32, device=device)
+
+
+def _widened(part: Tensor, width: int) -> Tensor:
+    """Zeros, which change no score, fill heads up to a width that the kernel takes."""
+    return nn.functional.pad(part, (0, width - part.shape[-1])).contiguous()
 
 
 def _attend_by_sdpa(

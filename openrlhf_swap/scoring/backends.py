@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 SHARED_PREFIX = "shared_prefix"
@@ -49,7 +50,14 @@ class ScoringBackend:
         reason = "" if self.obstacle is None else f", because {self.obstacle}"
         return f"scoring {COSTS[self.name]} ({self.name}){reason}"
 
-    def score(
+    @property
+    def obstacle_to_branches(self) -> str | None:
+        """Why a model's prefixes are not scored together; None if they are."""
+        if self.name == SHARED_PREFIX:
+            return None
+        return self.obstacle or f"--swap.scoring is {PER_PREFIX}"
+
+    def read(
         self,
         model: Callable[..., Any],
         config: PretrainedConfig,
@@ -58,14 +66,16 @@ class ScoringBackend:
         requests: Sequence[ScoreRequest],
         packed: bool = False,
         agree: Callable[[int], int] = int,
-    ) -> list[Tensor]:
-        """Score the requests in forwards of their own; arguments and result as in
-        `score_shared_prefix`.
+        keeps_keys: bool = False,
+    ) -> dict[str, list[Tensor]]:
+        """Read the requests' scores and needs in forwards of their own.
+
+        Arguments and result are those of `read_shared_prefix`; without the shared prefix there are
+        no needs.
         """
         if self.name == SHARED_PREFIX:
-            return score_shared_prefix(
-                model, config, sequences, attention_mask, requests, packed, agree
-            )
+            given = sequences, attention_mask, requests, packed, agree, keeps_keys
+            return read_shared_prefix(model, config, *given)
         scores = []
         for request in requests:
             assert request.branch is not None
@@ -74,7 +84,11 @@ class ScoringBackend:
             lengths = present.cumsum(-1)[list(request.scored_ends)].tolist()
             own = score_per_prefix(model, ids, lengths, request.branch)
             scores.append(request.answer_logprobs(own.cpu()))
-        return scores
+        return {ANSWER_LOGPROBS.name: scores}
+
+    def score(self, *args: Any, **options: Any) -> list[Tensor]:
+        """The scores alone of `read`."""
+        return self.read(*args, **options)[ANSWER_LOGPROBS.name]
 
 
 def find_backend(

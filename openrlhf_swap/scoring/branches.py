@@ -29,6 +29,49 @@ _IDLE = -1  # the branch of tokens that only fill a row
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of a batch, laid end to end.
+
+    Attributes:
+        count: B; 1 where all responses are packed into one row.
+        tokens: T.
+        spans: for each response, the column of its first token and the one after its last.
+        offsets: for each response, its place in the padded row that its first column stands for.
+    """
+
+    count: int
+    tokens: int
+    spans: list[tuple[int, int]]
+    offsets: list[int]
+
+    @classmethod
+    def of(cls, attention_mask: Tensor, packed: bool) -> "Rows":
+        """Find the columns, from a (responses, tokens) mask, 1 for tokens."""
+        offsets = attention_mask.argmax(-1).tolist()
+        counts = attention_mask.sum(-1).tolist()
+        responses, tokens = attention_mask.shape
+        spans = []
+        packed_tokens = 0
+        for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
+            first = packed_tokens if packed else row * tokens + offset
+            spans.append((first, first + count))
+            packed_tokens += count
+        if packed:
+            return cls(1, packed_tokens, spans, offsets)
+        return cls(responses, tokens, spans, offsets)
+
+    @property
+    def present(self) -> int:
+        """The number of tokens, padding apart."""
+        return sum(stop - start for start, stop in self.spans)
+
+    def column(self, row: int, place: int) -> int:
+        """The column of a place in a response's padded row; its first one for places before it."""
+        # An idle rank's request may point at padding.
+        return self.spans[row][0] + max(0, place - self.offsets[row])
+
+
+@dataclass(frozen=True)
 class Branch:
     """One branch; its last token only stands here to be predicted, and does not run.
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, STATES, Signal
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -20,7 +20,8 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.signals import WantedSignals
+from openrlhf_swap.scoring.need import check_can_hide_steps
+from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
 
 # The text of a response, or `action` and the environment's `observation` of each turn.
@@ -46,7 +47,8 @@ class Scorer:
 
         From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a
         CPU that has no instructions for them are computed in float32. Raises ConfigError for a
-        tokenizer that loses white space, or does not know the end of the thought.
+        tokenizer that loses white space, or does not know the end of the thought, and for
+        `step_reward` need of a model from which steps cannot be hidden.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -55,10 +57,16 @@ class Scorer:
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._branch = partial(answer_branch, tokenizer, config.close_template)
         self._splits_observations = config.observation_gain == "none"
+        self._need_window = config.need_window
+        self._scores: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
+        if config.step_reward == "need":
+            self._scores += (NEED.name,)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)
+        if NEED.name in self._scores:
+            check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
 
     def trace(
@@ -76,7 +84,7 @@ class Scorer:
         `Rollout`, stand between the turns of the response. Raises as `score`.
         """
         rollout = Rollout("", answer, response, prompt, float(correct), observations=observations)
-        return self._read(rollout, ANSWER_LOGPROBS).trace()
+        return self._read(rollout, self._scores).trace()
 
     def score(
         self, problem: str, answer: str, response: Response, rendered: bool = False
@@ -92,27 +100,30 @@ class Scorer:
 
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
-            (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists.
+            (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
+            `step_reward` need also `need` (n_1..n_K, nats per token).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
                 context.
         """
         rollout = self._rollout(problem, answer, response, rendered)
-        rollout = self._read(rollout, ANSWER_LOGPROBS)
+        rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
+        needs = {name: rollout.signals[name].tolist() for name in self._scores[1:]}
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,
             "gains": monotone_gains(scores, every_step).tolist(),
             "local_gains": local_gains(scores, every_step).tolist(),
+            **needs,
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
     def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
-        return self._read(self._rollout(problem, "", response, rendered), STATES).trace()
+        return self._read(self._rollout(problem, "", response, rendered), (STATES.name,)).trace()
 
     def state_trace(
         self, prompt: Sequence[int], response: Sequence[int], correct: bool
@@ -123,19 +134,19 @@ class Scorer:
         `prompt` and `response` are token ids, the end token included. Raises DataError when they
         exceed the model's context.
         """
-        return self._read(Rollout("", "", response, prompt, float(correct)), STATES).trace()
+        return self._read(Rollout("", "", response, prompt, float(correct)), (STATES.name,)).trace()
 
-    def _read(self, rollout: Rollout, signal: Signal) -> Rollout:
-        """The rollout with its steps and a signal, if it has that signal.
+    def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
+        """The rollout with its steps and the signals of these names that it has.
 
         Its row must fit the model's context, together with the branch that scores the answer.
         """
-        wanted = WantedSignals((signal.name,), self._branch, self._splits_observations)
-        if not wanted.of(rollout):
+        wanted = WantedSignals(names, self._branch, self._splits_observations, self._need_window)
+        if not names_of(rollout, names):
             return rollout
         ids = rollout.row_ids
         tokens = len(ids)
-        if signal is ANSWER_LOGPROBS:
+        if ANSWER_LOGPROBS.name in names:
             tokens += len(self._branch(rollout.answer).ids)
         if self._context is not None and tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")
@@ -158,8 +169,9 @@ class Scorer:
             if STATES.name in request.signals:
                 (states,) = read_states(self._model, row, mask, [request])
                 return {STATES.name: states}
-            (scores,) = self.backend.score(self._model, self._model.config, row, mask, [request])
-            return {ANSWER_LOGPROBS.name: scores}
+            found = self.backend.read(self._model, self._model.config, row, mask, [request])
+        (signals,) = by_request([request], found)
+        return signals
 
     def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
         ids = self._reader.ids

@@ -11,60 +11,20 @@ Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from openrlhf_swap.scoring.answer import ScoreRequest, widen
-from openrlhf_swap.scoring.attention import BranchAttention
-from openrlhf_swap.scoring.branches import Branch, Layout
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
+from openrlhf_swap.scoring.answer import ScoreRequest, naming, widen
+from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
+from openrlhf_swap.scoring.branches import Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import BranchedMixers
+from openrlhf_swap.scoring.need import HiddenPass, PlainReading, StepColumns, read_needs
 
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of a batch, laid end to end.
-
-    Attributes:
-        count: B; 1 where all responses are packed into one row.
-        tokens: T.
-        spans: for each response, the column of its first token and the one after its last.
-        offsets: for each response, its place in the padded row that its first column stands for.
-    """
-
-    count: int
-    tokens: int
-    spans: list[tuple[int, int]]
-    offsets: list[int]
-
-    @classmethod
-    def of(cls, attention_mask: Tensor, packed: bool) -> "Rows":
-        """Find the columns, from a (responses, tokens) mask, 1 for tokens."""
-        offsets = attention_mask.argmax(-1).tolist()
-        counts = attention_mask.sum(-1).tolist()
-        responses, tokens = attention_mask.shape
-        spans = []
-        packed_tokens = 0
-        for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
-            first = packed_tokens if packed else row * tokens + offset
-            spans.append((first, first + count))
-            packed_tokens += count
-        if packed:
-            return cls(1, packed_tokens, spans, offsets)
-        return cls(responses, tokens, spans, offsets)
-
-    @property
-    def present(self) -> int:
-        """The number of tokens, padding apart."""
-        return sum(stop - start for start, stop in self.spans)
-
-    def column(self, row: int, place: int) -> int:
-        """The column of a place in a response's padded row; its first one for places before it."""
-        # An idle rank's request may point at padding.
-        return self.spans[row][0] + max(0, place - self.offsets[row])
+LOGITS = 1024  # tokens whose logits are widened at a time
 
 
 def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
@@ -85,7 +45,8 @@ class BranchedRows:
 
     `tokens` is T; `predicting` are the (m,) rows and (m,) columns of the tokens that predict the
     answers' tokens, which are the (m,) int64 `targets` once `inputs` were made; `share` is the
-    branches' part of all tokens, padding apart.
+    branches' part of all tokens, padding apart. Where `need` is wanted, the tokens of all steps are
+    predicted as well, behind the answers, and the rows' keys and values are kept.
     """
 
     targets: Tensor
@@ -98,6 +59,7 @@ class BranchedRows:
         requests: Sequence[ScoreRequest],
         packed: bool = False,
         agree: Callable[[int], int] = int,
+        keeps_keys: bool = False,
     ) -> None:
         """Find the place of everything.
 
@@ -105,34 +67,41 @@ class BranchedRows:
         (responses, tokens) mask, 1 for tokens, padded on either side; and requests with an answer,
         at most one a response, at least one in all. `packed` says that the forward has all
         responses in one row, without padding. `agree` maps this rank's number of calls of a
-        recurrent layer to the largest of all ranks in lockstep.
+        recurrent layer to the largest of all ranks in lockstep. `keeps_keys` keeps keys and values
+        where no response of this rank has `need`.
         """
-        rows = Rows.of(attention_mask, packed)
+        self.rows = rows = Rows.of(attention_mask, packed)
         branches = [answer_branches(request, rows) for request in requests]
-        self._counts = [len(its_branches) for its_branches in branches]
         self._requests = requests
+        self._needing = naming(requests, NEED)
+        self._agree = agree
+        self._counts = [len(its_branches) for its_branches in branches]
         all_branches = [branch for its_branches in branches for branch in its_branches]
         self._layout = layout = Layout(all_branches, rows.count, attention_mask.device)
         self.tokens = rows.tokens
         running = sum(branch.length for branch in all_branches)
         self.share = running / (running + rows.present)
-        self._width = layout.tokens // rows.count
+        width = layout.tokens // rows.count
+        steps = [column for each in self._needing for column in StepColumns.of(each, rows).all]
+        self._steps = torch.tensor(steps, dtype=torch.int64, device=attention_mask.device)
         self.predicting = (
-            layout.predicting // self._width,
-            rows.tokens + layout.predicting % self._width,
+            torch.cat([layout.predicting // width, (self._steps - 1) // rows.tokens]),
+            torch.cat([rows.tokens + layout.predicting % width, (self._steps - 1) % rows.tokens]),
         )
         self._mask = None
         if not packed:
-            behind = attention_mask.new_ones(rows.count, self._width)
+            behind = attention_mask.new_ones(rows.count, width)
             self._mask = torch.cat([attention_mask, behind], dim=1)
-        self._attention = BranchAttention(rows.tokens, layout)
+        self._keys: RowKeys | None = {} if self._needing or keeps_keys else None
+        self._attention = BranchAttention(rows.tokens, layout, kept=self._keys)
         self._mixers = BranchedMixers(model, config, rows.tokens, rows.spans, layout, agree)
 
     def inputs(self, ids: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The model's arguments, from (B, T) token and position ids of the rows."""
         layout = self._layout
-        self.targets = layout.targets(ids.flatten())
-        behind = layout.ids(ids.flatten()).view(len(ids), -1)
+        self._row_ids = ids.flatten()
+        self.targets = torch.cat([layout.targets(self._row_ids), self._row_ids[self._steps]])
+        behind = layout.ids(self._row_ids).view(len(ids), -1)
         positions = layout.position.view(len(ids), -1)
         return {
             "input_ids": torch.cat([ids, behind], dim=1),
@@ -152,15 +121,43 @@ class BranchedRows:
 
         Takes the (m,) log-probabilities of the targets.
         """
-        scores = torch.split(self._layout.means(log_probs), self._counts)
+        means = self._layout.means(log_probs[: sum(self._layout.sizes)])
+        scores = torch.split(means, self._counts)
         return [
             request.answer_logprobs(own)
             for request, own in zip(self._requests, scores, strict=True)
         ]
 
+    def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
+        """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
+
+        Takes the (m,) log-probabilities of the targets, and what runs a pass over branches alone:
+        it returns the log-probabilities of the pass's targets at temperature 1.
+        """
+        if self._keys is None:
+            return []
+        plain = self._plain(log_probs.cpu())
+        return read_needs(
+            self._needing, self.rows, plain, self._keys, self._row_ids, run, self._agree
+        )
+
+    def _plain(self, log_probs: Tensor) -> list[PlainReading]:
+        """How the responses that want `need` read with all of their steps."""
+        answers = torch.split(log_probs[: sum(self._layout.sizes)], self._layout.sizes)
+        steps = log_probs[sum(self._layout.sizes) :]
+        plain = []
+        last_branch = -1
+        for request, count in zip(self._requests, self._counts, strict=True):
+            last_branch += count
+            if NEED.name in request.signals:
+                size = len(StepColumns.of(request, self.rows).all)
+                plain.append(PlainReading(steps[:size], answers[last_branch]))
+                steps = steps[size:]
+        return plain
+
 
 @torch.no_grad()
-def score_shared_prefix(
+def read_shared_prefix(
     model: Callable[..., Any],
     config: PretrainedConfig,
     sequences: Tensor,
@@ -168,24 +165,44 @@ def score_shared_prefix(
     requests: Sequence[ScoreRequest],
     packed: bool = False,
     agree: Callable[[int], int] = int,
-) -> list[Tensor]:
-    """Score the requests in a forward of their own, for callers that do not need the rows' logits.
+    keeps_keys: bool = False,
+) -> dict[str, list[Tensor]]:
+    """Read the requests' scores, and their needs, for callers that do not need the rows' logits.
 
     `sequences` are (responses, tokens) int64 token ids; the other arguments are those of
-    `BranchedRows`. Returns one (K+1,) tensor l_0..l_K per request, float32 (float64 for a float64
-    model, or where observations are split off), on the CPU.
+    `BranchedRows`. Returns by name one tensor on the CPU per request that wants the signal: (K+1,)
+    l_0..l_K, float32 (float64 for a float64 model, or where observations are split off), and (K,)
+    float64 n_1..n_K.
     """
-    rows = BranchedRows(model, config, attention_mask, requests, packed, agree)
+    rows = BranchedRows(model, config, attention_mask, requests, packed, agree, keeps_keys)
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     if packed:
         present = attention_mask.bool()
         sequences = sequences[present].unsqueeze(0)
         positions = positions[present].unsqueeze(0)
-    inputs = rows.inputs(sequences, positions)
-    at_rows, columns = rows.predicting
+    log_probs = _log_probs(model, rows, rows.inputs(sequences, positions))
+    needs = rows.needs(log_probs, lambda hidden: _log_probs(model, hidden, hidden.inputs()))
+    return {ANSWER_LOGPROBS.name: rows.scores(log_probs), NEED.name: needs}
+
+
+def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
+    """The scores alone of `read_shared_prefix`, one (K+1,) tensor l_0..l_K per request."""
+    return read_shared_prefix(*args, **options)[ANSWER_LOGPROBS.name]
+
+
+def _log_probs(
+    model: Callable[..., Any],
+    branched: BranchedRows | HiddenPass,
+    inputs: dict[str, Any],
+) -> Tensor:
+    """(m,) log-probabilities of the targets at temperature 1, at least float32."""
+    at_rows, columns = branched.predicting
     kept, at_kept = torch.unique(columns, return_inverse=True)
-    with rows.branching():
+    with branched.branching():
         logits = model(**inputs, logits_to_keep=kept).logits
-    logits = widen(logits[at_rows, at_kept])
-    chosen = logits.gather(-1, rows.targets[:, None]).squeeze(-1)
-    return rows.scores(chosen - logits.logsumexp(-1))
+    values = []
+    for part in torch.split(torch.arange(len(columns), device=columns.device), LOGITS):
+        own = widen(logits[at_rows[part], at_kept[part]])
+        chosen = own.gather(-1, branched.targets[part, None]).squeeze(-1)
+        values.append(chosen - own.logsumexp(-1))
+    return torch.cat(values)

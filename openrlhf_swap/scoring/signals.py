@@ -5,9 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, SIGNALS, Signal
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS
 from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+
+
+def names_of(rollout: Rollout, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of the names whose signals a response has; its steps need not be known."""
+    return tuple(name for name in names if rollout.correct or not SIGNALS[name].only_correct)
 
 
 @dataclass(frozen=True)
@@ -15,29 +20,25 @@ class WantedSignals:
     """The signals that an objective, or a user, wants of responses.
 
     `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
-    reference answer. `splits_observations` is as in `ScoreRequest`.
+    reference answer. `need` is read beside the answer's scores, and is wanted together with them. The
+    others are as in `ScoreRequest`.
     """
 
     names: tuple[str, ...]
     branch: Callable[[str], AnswerBranch]
     splits_observations: bool = False
-
-    def of(self, rollout: Rollout) -> tuple[str, ...]:
-        """The names of the signals that a response has; its steps need not be known."""
-        return tuple(
-            name for name in self.names if rollout.correct or not SIGNALS[name].only_correct
-        )
+    need_window: int = 0
 
     def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
         """The request for a response in that row of a batch, padded on the right; None if nothing
         is wanted of it.
         """
-        names = self.of(rollout)
+        names = names_of(rollout, self.names)
         if not rollout.step_ends:
             names = tuple(name for name in names if not SIGNALS[name].only_correct)
         if not names:
             return None
-        scored = ANSWER_LOGPROBS.name in names or NEED.name in names
+        scored = ANSWER_LOGPROBS.name in names
         return ScoreRequest(
             row=row,
             prefix_ends=rollout.prefix_ends,
@@ -45,12 +46,8 @@ class WantedSignals:
             signals=names,
             generated_ends=rollout.generated_ends if rollout.observations else (),
             splits_observations=self.splits_observations,
+            need_window=self.need_window,
         )
-
-
-def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreRequest]:
-    """The requests that want a signal."""
-    return [request for request in requests if signal.name in request.signals]
 
 
 def by_request(

@@ -21,9 +21,7 @@ def browser():
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """The page of four problems: F(ind), W(hat is) became correct, H(ow much) became wrong, one
-    means harm.
-    """
+    """The page of four problems: F(ind), W(hat is) became correct, H(ow much) wrong, one harms."""
     folder = tmp_path_factory.mktemp("page")
     data = page_data(write_traces(folder), SwapConfig(), 100)
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
@@ -40,7 +38,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, file):
-    """The page, freshly opened; each test ends with nothing asked for and nothing complained about."""
+    """The page, freshly opened; a test ends with nothing asked for or complained about."""
     browser.open(file)
     yield browser
     assert browser.faults() == []
@@ -152,7 +150,8 @@ def test_shades_are_signed_and_seen_where_changes_are_small(page):
 def test_penalties_are_drawn_where_there_are_any(page):
     # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that
     # changed least.
-    shares = "[...document.querySelectorAll('.bar')].map(b => Number(b.style.getPropertyValue('--share')))"
+    share = "Number(b.style.getPropertyValue('--share'))"
+    shares = f"[...document.querySelectorAll('.bar')].map(b => {share})"
     drawn = page.ask(shares)
     assert len(drawn) == 5 and max(drawn) == drawn[3] == 1 and min(drawn) == drawn[0]
     widths = page.ask(
@@ -185,7 +184,6 @@ def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
 BIG = {
     "steps": (4_000, "so we add one more and then look at it again. " * 100 + "\n", ""),
     "a response without an end": (1, "a\n", "wait " * 4_000_000),
-    "one line": (1, "a\n", "0" * 20_000_000),
     "formulas": (20, "$x_1^2 - 5x + 6 = 0$ and so " * 30_000, ""),
 }
 
@@ -202,43 +200,6 @@ def test_twenty_megabytes_open_at_once(browser, open_rows, name):
     assert 0 < before < 0.1 * size
     browser.ask("document.querySelector('.more').click()")
     assert browser.ask("by('main').textContent.length") > 5 * before or name == "formulas"
-    assert browser.faults() == []
-
-
-def test_all_of_a_long_text_can_be_shown(browser, open_rows):
-    text = "".join(f"{k} and ${k}$, " for k in range(20_000))
-    open_rows([row("p", "3", True, {text: 0.1}, "</think>", 10)])
-    browser.press("m")  # formulas as they were written
-    while browser.ask("document.querySelector('.step .more') !== null"):
-        browser.ask("document.querySelector('.step .more').click()")
-    assert browser.ask("document.querySelector('.step .text').textContent") == text.strip()
-
-
-def test_what_is_no_number_is_a_dash(browser, open_rows):
-    nan = float("nan")
-    whole = row("p", "3", True, {"a\n": 0.5, "b\n": 0.25}, "</think>", 20)
-    rows = [
-        {**whole, "local_gains": [nan, 0.25], "answer_logprobs": [-4, nan, -3.25]},
-        {"problem": "q", "gains": [0.5]},  # lacks scores, so it is left out
-        {**whole, "problem": "r", "gains": [nan, nan]},
-    ]
-    open_rows(rows)
-    numbers = (
-        "[...document.querySelectorAll('.numbers')].map(n => n.innerText.replaceAll('\\n', ' '))"
-    )
-    assert browser.ask(numbers) == [
-        "step 1 10 tokens gain 0.50 change \u2013 penalty \u2013",
-        "step 2 10 tokens gain 0.25 penalty \u2013",
-    ]
-    assert (
-        browser.ask("document.querySelector('polyline').getAttribute('points').split(' ').length")
-        == 2
-    )
-    browser.press("ArrowRight")
-    assert browser.ask("by('main').innerText").startswith("r\nAnswer: 3")
-    assert browser.ask(numbers)[0].startswith("step 1 10 tokens gain \u2013")
-    for scale in ("response", "page"):
-        choose(browser, "scale", scale)
     assert browser.faults() == []
 
 
@@ -280,20 +241,9 @@ def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_
     ):
         (_, (action, ink), (heading, _), (seen, dim)) = boxes
         assert action < heading < seen and dim != ink
-    grounds = "['.step', '.observed'].map(e => getComputedStyle(document.querySelector(e)).backgroundColor)"
+    ground = "getComputedStyle(document.querySelector(e)).backgroundColor"
+    grounds = f"['.step', '.observed'].map(e => {ground})"
     assert len({*browser.ask(grounds)}) == 2
-
-
-def test_table_and_curves_stand_above(page):
-    assert (
-        page.ask("document.querySelector('tbody').innerText.split(/\\s+/).join(' ')")
-        == "accuracy 84.4% 95.0%"
-    )
-    points = "l.getAttribute('points').split(' ').length"
-    assert page.ask(f"[...document.querySelectorAll('.chart polyline')].map(l => {points})") == [
-        3,
-        2,
-    ]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

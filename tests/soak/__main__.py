@@ -44,14 +44,11 @@ def main():
     text = report.report(events, settings)
     print(text)
     (args.output / "report.md").write_text(text, encoding="utf-8")
-    report.draw(events, args.output / "soak.png")
     return int(bool(report.defects(events)))
 
 
 def soak(args, append):
-    """The calm run, and rounds until the minutes are over; each event is a row with the soak's
-    second.
-    """
+    """The calm run, and rounds until the minutes are over; an event has the soak's second."""
     adopt_orphans()
     rows = list(read_rows(args.output / EVENTS))
     begun = time.monotonic() - max([row["at"] for row in rows if row["phase"] == "soak"], default=0)
@@ -71,7 +68,8 @@ def soak(args, append):
         ended = calm.start(None, None, partial(record, "calm"))
         if ended["status"]:
             sys.exit(
-                f"error: the calm run ended with status {ended['status']}: {ended['errors']}; see {calm.log}"
+                f"error: the calm run ended with status {ended['status']}: {ended['errors']}; "
+                f"see {calm.log}"
             )
         begun += clock() - start
         record("calm", "calm", **ended)

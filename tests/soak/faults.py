@@ -13,7 +13,6 @@ from support.disturbing import ENGINE
 MARKS = {
     "driver": "openrlhf_swap train",
     "policy": "ray::IntrinsicRewardActor",
-    "trainer": "ray::SwapTrainer",
     "rollout actor": "ray::SwapRolloutActor",
     "engine": ENGINE,
     "grader": "rewards.grader",
@@ -30,9 +29,9 @@ KINDS = {
     "stop": ((*MARKS,), 5, (5, 90)),
     "no graders": (("grader",), 1, (0, 0)),
     "slow grader": (("grader",), 2, (20, 50)),
-    "full disk": (("policy", "trainer"), 2, (0, 0)),
+    "full disk": (("policy",), 2, (0, 0)),
 }
-ROOM = {"policy": 4 * 2**20, "trainer": 4096}  # bytes that a file may have on the full disk
+ROOM = {"policy": 4 * 2**20}  # bytes that a file may have on the full disk
 
 EARLY = 0.2  # share of the faults that may strike a run that has not done a step yet
 

@@ -1,14 +1,11 @@
-"""Agents in the real actors, and in whole runs: killed and resumed, and with an environment that
-fails.
-"""
+"""Agents in the real actors, and in a whole run whose environment fails and that is resumed."""
 
-import signal
 from pathlib import Path
 
 import pytest
 import torch
-from support.actors import CLOSE, MEMBERS, make_batch, make_config, makers
-from support.disturbing import Run, errors
+from support.actors import CLOSE, MEMBERS, learn_from, make_config, stock_rows
+from support.disturbing import errors
 from support.paths import POLICY, ROOT
 from support.running import SMALL_STEPS, of_the_run, run_training, start_training
 from support.slow_advantages import slow_advantages
@@ -31,7 +28,7 @@ FLAGS = [
 FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determinism_enable"]
 FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
 FAILS = """
-import sys, time
+import sys
 from pathlib import Path
 sys.path.append({folder!r})
 import calculator
@@ -41,8 +38,8 @@ answer = calculator.Calculator.step
 
 
 async def step(self, state, **more):
-    if Path({checkpoint!r}).exists():
-        {fault}
+    if Path({checkpoint!r}).exists() and Path({fault!r}).exists():
+        raise LookupError(1)
     return await answer(self, state)
 
 
@@ -71,22 +68,20 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
                 "action_ranges": ranges,
             }
         )
-    stock_class, swap_class = makers()
-    _, stock = make_batch(stock_class, actor_group, tokenizer, agents)
-    _, zero = make_batch(
-        swap_class, actor_group, tokenizer, agents, config=make_config(process_weight=0.0)
-    )
+    stock = stock_rows(actor_group, tokenizer, agents)
+    zero = learn_from(actor_group, tokenizer, agents, make_config(process_weight=0.0)).rows
     assert all(
         torch.equal(ours[0], expected[0]) for ours, expected in zip(zero, stock, strict=True)
     )
 
-    maker, ours = make_batch(swap_class, actor_group, tokenizer, agents, config=make_config())
+    learned = learn_from(actor_group, tokenizer, agents, make_config())
+    rollouts, ours = learned.rollouts, learned.rows
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     off = []
     for members in MEMBERS:
-        expected = slow_advantages([maker._rollouts[i].trace() for i in members])
+        expected = slow_advantages([rollouts[i].trace() for i in members])
         for i, values in zip(members, expected, strict=True):
-            rollout, cut = maker._rollouts[i], cuts[i]
+            rollout, cut = rollouts[i], cuts[i]
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert (
                 len(values)
@@ -107,52 +102,42 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
     assert len(off) > 50 and max(off) < 0.1
 
 
-def test_a_killed_agent_goes_on_where_it_was(tmp_path, prompts_file):
-    calm = run_training(tmp_path / "calm", prompts_file, *FLAGS)
-    assert [row["step"] for row in calm] == [1, 2, 3]
-    for row in calm:
+def test_an_environment_that_fails_costs_one_step_and_the_run_goes_on_where_it_was(
+    tmp_path, prompts_file
+):
+    """It raises in the second step: the first one's checkpoint, metrics and rollouts are there."""
+    calm, run = tmp_path / "calm", tmp_path / "run"
+    agent, fault = tmp_path / "agent.py", tmp_path / "fault"
+    saved = run / "checkpoints" / "_actor" / "global_step1"
+    agent.write_text(
+        FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=str(fault))
+    )
+    flags = [*FLAGS, "--train.agent_func_path", str(agent)]
+    expected = run_training(calm, prompts_file, *flags)
+    assert [row["step"] for row in expected] == [1, 2, 3]
+    for row in expected:
         # Every turn but the last is a call, and the last, too, if the context ends there; an answer
         # has three tokens.
         assert row["calls"] <= row["swap/turns"] <= row["calls"] + 1
         assert row["swap/observation_tokens"] == pytest.approx(3 * (row["swap/turns"] - 1))
         assert row["length/mean"] < row["total_length"] - row["swap/observation_tokens"]
         assert row["swap/adv_process_absmean"] > 0 and row["swap/skipped_steps"] == 0
-    run = Run(tmp_path, prompts_file, FLAGS)
-    _, status = run.start_and_disturb(2, None, signal.SIGKILL)
-    assert status == -signal.SIGKILL
-    resumed = run_training(run.output, prompts_file, *FLAGS)
-    assert of_the_run(resumed) == of_the_run(calm)
+
+    fault.touch()
+    result = start_training(run, prompts_file, *flags)
+    (line,) = errors(result.stderr)
+    message = "error: the agent of --train.agent_func_path failed with LookupError: 1"
+    assert (result.returncode, line.startswith(message)) == (2, True), line
+    assert saved.exists() and [row["step"] for row in read_rows(run / "metrics.jsonl")] == [1]
+    assert [file.name for file in (run / "rollouts").iterdir()] == ["step_000001.jsonl"]
+    assert "raise LookupError" in (run / "train.log").read_text()
+
+    fault.unlink()
+    assert of_the_run(run_training(run, prompts_file, *flags)) == of_the_run(expected)
     for step in (1, 2, 3):
         name = f"rollouts/step_{step:06d}.jsonl"
-        rows = list(read_rows(run.output / name))
-        assert rows == list(read_rows(tmp_path / "calm" / name))
+        rows = list(read_rows(run / name))
+        assert rows == list(read_rows(calm / name))
         for row in rows:
             assert "".join(turn["action"] for turn in row["turns"]) == row["response"]
             assert all(turn["observation"].endswith("\n") for turn in row["turns"][:-1])
-
-
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("raise LookupError(1)", "the agent of --train.agent_func_path failed with LookupError: 1"),
-        ("time.sleep(3600)", "no prompt was finished within --swap.generation_timeout 15 seconds"),
-    ],
-    ids=["raises", "hangs"],
-)
-def test_an_environment_that_fails_is_one_line_and_costs_one_step(
-    tmp_path, prompts_file, fault, message
-):
-    """It fails in the second step: the first one's checkpoint, metrics and rollouts are there."""
-    run, agent = tmp_path / "run", tmp_path / "agent.py"
-    saved = run / "checkpoints" / "_actor" / "global_step1"
-    agent.write_text(
-        FAILS.format(folder=str(Path(CALCULATOR).parent), checkpoint=str(saved), fault=fault)
-    )
-    flags = [*FLAGS, "--train.agent_func_path", str(agent), "--swap.generation_timeout", "15"]
-    result = start_training(run, prompts_file, *flags)
-    (line,) = errors(result.stderr)
-    assert (result.returncode, line.startswith(f"error: {message}")) == (2, True), line
-    assert saved.exists() and [row["step"] for row in read_rows(run / "metrics.jsonl")] == [1]
-    assert [file.name for file in (run / "rollouts").iterdir()] == ["step_000001.jsonl"]
-    if "raise" in fault:
-        assert "raise LookupError" in (run / "train.log").read_text()

@@ -145,7 +145,7 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
     run = Run(tmp_path, prompts_file, flags)
     _, status = run.start_and_disturb(3, None, signal.SIGKILL)
     assert status == -signal.SIGKILL
-    for step, name in ((3, "SwapGenerateActor"), (5, "SwapTrainingActor"), (5, "VLLM::EngineCore")):
+    for step, name in ((3, "IntrinsicRewardActor"), (5, "VLLM::EngineCore")):
         output, status = run.start_and_disturb(step, name, signal.SIGKILL)
         assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
@@ -189,7 +189,8 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
     from support.hand_set import HandSetActor
     from vllm import SamplingParams
 
-    from openrlhf_swap.integration.generation.sampling import make_sample
+    from openrlhf_swap.integration.driver.rows import experience_row
+    from openrlhf_swap.integration.engine.responses import EngineRequest
 
     flat = load_file(POLICY / "model.safetensors")
     flat["model.norm.weight"] = flat["model.norm.weight"] * 0.3
@@ -216,26 +217,21 @@ def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_dre
     sampling = SamplingParams(
         temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=1, skip_special_tokens=False
     )
-    drawing = engine.generate_responses.remote(
-        prompt(problem),
-        problem.answer,
-        sampling,
-        max_length=400,
-        hf_tokenizer=tokenizer,
-        num_samples=64,
-    )
+    ray.get(engine.prepare.remote(tokenizer, 400, end_of_thought="</think>", grader="math"))
+    request = EngineRequest(prompt(problem), problem.answer, 64, sampling)
+    drawing = engine.respond.remote(request)
     while not ray.get(engine.get_num_unfinished_requests.remote()):
         time.sleep(0.01)
     time.sleep(0.5)  # about a quarter of what all of it takes
     ray.get(engine.pause_generation.remote())
     ray.get(engine.set_weights.remote(str(tmp_path / "flat" / "model.safetensors")))
     ray.get(engine.resume_generation.remote())
-    rollouts = ray.get(drawing, timeout=300)
+    (rollouts,) = ray.get(drawing, timeout=300)
     ray.kill(engine)
 
     changed_at = []
     for rollout in rollouts:
-        experience = make_sample(rollout, 400)
+        experience = experience_row(rollout, 400)
         actions = experience.action_mask[0].bool()
         drawn = experience.rollout_log_probs[0][actions]
         old, new = (

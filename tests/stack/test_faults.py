@@ -115,7 +115,9 @@ def assert_is_complete(run, result, events):
     assert steps == [*"123456"]
     log = (run / "train.log").read_text()
     assert (
-        "(SwapTrainer pid=" in log and "EngineCore" in log and result.stdout.splitlines()[-1] in log
+        "(IntrinsicRewardActor pid=" in log
+        and "EngineCore" in log
+        and result.stdout.splitlines()[-1] in log
     )
     assert [row["step"] for row in evaluations] == [6] and "eval_default_pass1" in evaluations[0]
     assert [
@@ -211,8 +213,8 @@ on_request = pytest.mark.skipif(
 )
 ASYNC = ["--train.async_enable"]
 EVERY_PROCESS = [
-    *((name, []) for name in ("SwapTrainer", *SYNC)),
-    *((name, ASYNC) for name in ("SwapGenerateActor", "SwapTrainingActor", *SYNC)),
+    *((name, []) for name in SYNC),
+    *((name, ASYNC) for name in SYNC),
 ]
 
 

@@ -4,6 +4,7 @@ not happen.
 
 import copy
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 
@@ -11,15 +12,7 @@ import pytest
 import ray
 import torch
 from addition import problems, prompt, shortest_trace
-from support.actors import (
-    changed,
-    make_batch,
-    make_config,
-    make_experiences,
-    makers,
-    response_to,
-    running_actors,
-)
+from support.actors import changed, learn_from, make_config, response_to, running_actors
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -32,14 +25,11 @@ UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4, "rollout.micro_bat
 
 def made_by_one_actor(actor_group, tokenizer, responses):
     """Sixteen responses in four micro-batches with SWAP's advantages."""
-    _, swap_class = makers()
     actor_group[1].args.rollout.micro_batch_size = 4
-    maker, made = make_experiences(
-        swap_class, actor_group, tokenizer, responses, config=make_config()
-    )
-    assert maker.metrics["swap/adv_process_absmean"] > 0
-    assert len(made) == 4
-    return made
+    learned = learn_from(actor_group, tokenizer, responses, make_config())
+    assert learned.metrics["swap/adv_process_absmean"] > 0
+    assert len(learned.experiences) == 4
+    return learned.experiences
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +71,11 @@ def half_wrong(responses):
 
 def marked_by(actors, tokenizer, responses):
     """Step markers and advantages of each response."""
-    _, swap_class = makers()
-    maker, rows = make_batch(swap_class, actors, tokenizer, responses, config=make_config())
-    return [rollout.answer_logprobs for rollout in maker._rollouts], [
-        advantages for advantages, _ in rows
-    ]
+    learned = learn_from(actors, tokenizer, responses, make_config())
+    return (
+        [rollout.answer_logprobs for rollout in learned.rollouts],
+        [advantages for advantages, _ in learned.rows],
+    )
 
 
 def assert_marked_alike(found, expected):
@@ -167,7 +157,6 @@ FEATURES = {
     "packing": PACKED,
     "dynamic_batch": {**PACKED, **DYNAMIC},  # OpenRLHF packs them in any case
     "two_actors": {"actor.num_gpus_per_node": 2},
-    "four_actors": {"actor.num_gpus_per_node": 4},
 }
 
 
@@ -212,16 +201,55 @@ def test_a_feature_does_not_change_the_update(
         assert exported.dtype == torch.bfloat16
 
 
-def test_lora_trains_its_adapters(
-    ray_session, arguments, tokenizer, half_wrong, experiences, plain
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a disk of 16 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
+        yield None  # only root can mount it
+        return
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_lora_trains_its_adapters_and_a_checkpoint_that_does_not_fit_leaves_the_one_before(
+    ray_session, arguments, tokenizer, half_wrong, experiences, plain, small_disk
 ):
-    with running_actors(
-        changed(arguments, {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2})
-    ) as actors:
+    changes = {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2}
+    if small_disk:
+        changes["ckpt.path"] = str(small_disk)
+    with running_actors(changed(arguments, changes)) as actors:
         assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
         update = run_update(actors, experiences)
-    assert update.gradient_norm > 0
-    assert update.moved.abs().mean() > 0.01
+        assert update.gradient_norm > 0
+        assert update.moved.abs().mean() > 0.01
+        if small_disk:
+            assert_the_checkpoint_before_stays(actors[0], small_disk)
+
+
+def assert_the_checkpoint_before_stays(group, disk):
+    def save(tag):
+        states = {"global_step": 1}
+        saving = group.async_run_method("save_checkpoint", tag=tag, client_states=states)
+        ray.get(saving, timeout=300)
+
+    save("global_step1")
+    room = shutil.disk_usage(disk).free
+    assert checkpoints.newest(disk) == "global_step1"
+    filler = disk / "filler"
+    filler.write_bytes(b"0" * (room - 2**20))
+    with pytest.raises(ray.exceptions.RayTaskError) as caught:
+        save("global_step2")
+    message = str(caught.value.cause)
+    start = f"checkpoint global_step2 cannot be written to --ckpt.path {disk} ("
+    assert message.startswith(start)
+    assert message.endswith("start again with --ckpt.load_enable to resume from global_step1")
+    assert checkpoints.newest(disk) == "global_step1"
+    assert checkpoints.recover(disk)[0] == "global_step1"  # deletes the half of the other one
+    left = [folder.name for folder in (disk / "_actor").glob("global_step*")]
+    assert left == ["global_step1"]
 
 
 def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, arguments):
@@ -240,46 +268,3 @@ def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, argum
     said = describe_death(caught.value, arguments, "above")
     reason = "RuntimeError: no memory for the cache. The output before it is above; "
     assert said.startswith(f"Engine could not start: {reason}")
-
-
-def test_a_checkpoint_that_does_not_fit_leaves_the_one_before_as_it_was(
-    ray_session, arguments, experiences, tmp_path
-):
-    small = tmp_path / "small"
-    small.mkdir()
-    with running_actors(changed(arguments, {**UPDATE, "ckpt.path": str(small)})) as actors:
-        group, _ = actors
-        run_update(actors, experiences)  # fills the optimizer
-
-        def save(tag):
-            ray.get(
-                group.async_run_method(
-                    "save_checkpoint", tag=tag, client_states={"global_step": 1}
-                ),
-                timeout=300,
-            )
-
-        mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small)]
-        if os.geteuid() != 0 or subprocess.run(mount, check=False).returncode:
-            pytest.skip("only root can mount the small disk")
-        try:
-            save("global_step1")  # 12 MB
-            assert checkpoints.newest(small) == "global_step1"
-            with pytest.raises(ray.exceptions.RayTaskError) as caught:
-                save("global_step2")
-            message = str(caught.value.cause)
-            assert message.startswith(
-                f"checkpoint global_step2 cannot be written to --ckpt.path {small} ("
-            )
-            assert message.endswith(
-                "start again with --ckpt.load_enable to resume from global_step1"
-            )
-            assert checkpoints.newest(small) == "global_step1"
-            assert (
-                checkpoints.recover(small)[0] == "global_step1"
-            )  # deletes the half of the other one
-            assert [folder.name for folder in (small / "_actor").glob("global_step*")] == [
-                "global_step1"
-            ]
-        finally:
-            subprocess.run(["umount", "-l", str(small)], check=True)

@@ -112,9 +112,7 @@ def test_gpu_check_ends_at_weights_that_do_not_arrive(tmp_path, monkeypatch):
 
 
 @on_request
-@pytest.mark.parametrize(
-    "name", ["SwapTrainer", "FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None]
-)
+@pytest.mark.parametrize("name", ["FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
 def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
     held = tmp_path / "held"
     monkeypatch.setenv("HELD_UPDATE", str(held))

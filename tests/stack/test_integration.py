@@ -1,6 +1,5 @@
 """The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
 
-import json
 import math
 import os
 from pathlib import Path
@@ -13,13 +12,14 @@ from support.actors import (
     GROUPS,
     MEMBERS,
     changed,
-    make_batch,
+    learn,
+    learn_from,
     make_config,
-    make_sample,
-    makers,
+    make_policy,
     response_to,
-    rows_of,
+    rollouts_of,
     running_actors,
+    stock_rows,
 )
 from support.paths import POLICY
 from support.slow_advantages import slow_advantages
@@ -27,11 +27,12 @@ from support.slow_advantages import slow_advantages
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.files import write_rows
+from openrlhf_swap.integration.driver.batch import cut_into_steps
+from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
-from openrlhf_swap.scoring.answer import score_per_prefix
-from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.answer import ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.states import read_states
 
 pytestmark = pytest.mark.slow
@@ -77,78 +78,52 @@ def split(request, arguments, monkeypatch):
 def test_without_process_weight_the_advantages_are_stock_grpo(
     split, actor_group, tokenizer, responses
 ):
-    stock_class, swap_class = makers()
-    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
-    _, ours = make_batch(
-        swap_class, actor_group, tokenizer, responses, config=make_config(process_weight=0.0)
-    )
-    for (expected, _), (advantages, _) in zip(stock, ours, strict=True):
+    stock = stock_rows(actor_group, tokenizer, responses)
+    learned = learn_from(actor_group, tokenizer, responses, make_config(process_weight=0.0))
+    for (expected, logprobs), (advantages, ours) in zip(stock, learned.rows, strict=True):
         assert torch.equal(advantages, expected)
+        assert torch.equal(ours, logprobs)
 
 
 def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, responses):
-    stock_class, swap_class = makers()
-    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
-    maker, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=make_config())
+    stock = stock_rows(actor_group, tokenizer, responses)
+    learned = learn_from(actor_group, tokenizer, responses, make_config())
+    ours = learned.rows
     for members in MEMBERS:
-        group = [maker._rollouts[i].trace() for i in members]
+        group = [learned.rollouts[i].trace() for i in members]
         assert [trace.correct for trace in group] == [responses[i]["reward"] > 0 for i in members]
         for i, values in zip(members, slow_advantages(group), strict=True):
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert torch.equal(ours[i][0], stock[i][0]) == (responses[i]["reward"] == 0)
-    assert maker.metrics["swap/adv_process_absmean"] > 0
-    # The table of rollouts shows what each step earned and paid.
-    assert len(maker.rollout_table) == 2 * GROUP_SIZE
-    json.dumps(maker.rollout_table)
-    for row in maker.rollout_table:
-        if row["steps"]:
-            assert sum(step["penalty"] for step in row["steps"]) == pytest.approx(
-                row["penalty_mass"], abs=1e-9
-            )
-            assert (
-                "".join(step["text"] for step in row["steps"])
-                == row["response"].split("</think>")[0]
-            )
+    assert learned.metrics["swap/adv_process_absmean"] > 0
 
 
-def make_objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
-    """Responses through the real generator's processing and the real experience maker; `forced` by
-    part.
-    """
-    from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
-
-    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
-    from openrlhf_swap.integration.generation.sampling import SwapSamplesGenerator, read_response
-
-    group, strategy = actor_group
+def objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
+    """Responses as the sampler finishes them and the loop learns from them; `forced` by part."""
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    generator = SwapSamplesGenerator(
-        SamplesGenerator(strategy, None, None, tokenizer, []), objective, reader
-    )
-    samples = []
+    policy = make_policy(actor_group, tokenizer, objective.config)
+    sampler = Sampler(actor_group[1].args, None, None, [], objective, reader)
+    finished = []
     for number, response in enumerate(responses):
-        part = number % GROUP_SIZE * len(forced) // GROUP_SIZE
-        prompt, text = response["prompt"], response["prompt"] + forced[part]
-        request = SamplingRequest(prompt, 2, 320, forced[part], 0.5 if len(forced) > 1 else None)
-        generator._sources[text] = (prompt, part, request)
-        samples.append(generator._make_sample(read_response({**response, "prompt": text}), 400))
-    common = (group, None, None, None, FixedKLController(0.0), strategy, tokenizer)
-    maker = SwapExperienceMaker(RemoteExperienceMaker(*common), objective, reader)
-    return maker, rows_of(maker.make_experience_batch(samples))
+        place = number % GROUP_SIZE * len(forced) // GROUP_SIZE
+        chance = 0.5 if len(forced) > 1 else None
+        request = SamplingRequest(response["prompt"], 2, 320, forced[place], chance)
+        (rollout,) = rollouts_of([response])
+        finished.append(sampler.finish(Drawn(Part(place, request), rollout)))
+    return learn(policy, objective, reader, finished)
 
 
 def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
     objective = build(
         make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"})
     )
-    maker, rows = make_objective_batch(objective, actor_group, tokenizer, responses)
+    learned = objective_batch(objective, actor_group, tokenizer, responses)
     cut = 0
+    rollouts, rows = learned.rollouts, learned.rows
     for group in MEMBERS:
-        texts = [tokenizer.decode(maker._rollouts[i].response_ids) for i in group]
+        texts = [tokenizer.decode(rollouts[i].response_ids) for i in group]
         right = [responses[i]["reward"] > 0 for i in group]
-        edited = [maker._rollouts[i].response_ids for i in group]
+        edited = [rollouts[i].response_ids for i in group]
         lengths = [len(ids) - (ids[-1] == tokenizer.eos_token_id) for ids in edited]
         longest = max((n for n, r in zip(lengths, right, strict=True) if r), default=None)
         rewards = [
@@ -191,11 +166,11 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
         word, tail = ("</think>", "\\boxed{1}") if number % GROUP_SIZE < 2 else ("ones", ": 1")
         made = response_to(tokenizer, response["prompt"] + word, response["label"], tail, False)
         forced_responses.append({**made, "prompt": response["prompt"]})
-    maker, rows = make_objective_batch(
+    learned = objective_batch(
         objective, actor_group, tokenizer, forced_responses, ("</think>", "ones")
     )
     for number, (rollout, (advantages, logprobs)) in enumerate(
-        zip(maker._rollouts, rows, strict=True)
+        zip(learned.rollouts, learned.rows, strict=True)
     ):
         skipped = number % GROUP_SIZE < 2
         text = tokenizer.decode(rollout.response_ids)
@@ -217,15 +192,13 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
 
     from openrlhf_swap.scoring.answer import answer_branch
 
-    stock_class, swap_class = makers()
-    maker, ours = make_batch(
-        swap_class, actor_group, tokenizer, responses, config=make_config(step_baseline="state")
-    )
-    _, stock = make_batch(stock_class, actor_group, tokenizer, responses)
+    config = make_config(step_baseline="state")
+    learned = learn_from(actor_group, tokenizer, responses, config)
+    stock = stock_rows(actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     scored = 0
     for rollout, response, (_, logprobs), (_, expected_logprobs) in zip(
-        maker._rollouts, responses, ours, stock, strict=True
+        learned.rollouts, responses, learned.rows, stock, strict=True
     ):
         # Asking for markers does not change the log-probabilities that the update uses.
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
@@ -251,26 +224,13 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
     assert scored >= GROUPS
 
 
-VARIANTS = {
-    "eager_attention": {"ds.attn_implementation": "eager"},
-    "per_prefix": {"swap_run": RunConfig(scoring="per_prefix")},
-}
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_markers_do_not_depend_on_how_the_policy_runs(
-    name, actor_group, arguments, tokenizer, responses
-):
-    _, swap_class = makers()
-    with running_actors(changed(arguments, VARIANTS[name])) as actors:
-        maker, ours = make_batch(
-            swap_class, actors, tokenizer, responses, config=actors[1].args.swap
-        )
-    plain, expected = make_batch(
-        swap_class, actor_group, tokenizer, responses, config=make_config()
-    )
+def test_markers_do_not_depend_on_how_the_policy_runs(actor_group, arguments, tokenizer, responses):
+    other = {"ds.attn_implementation": "eager", "swap_run": RunConfig(scoring="per_prefix")}
+    with running_actors(changed(arguments, other)) as actors:
+        found = learn_from(actors, tokenizer, responses, make_config())
+    plain = learn_from(actor_group, tokenizer, responses, make_config())
     for rollout, reference, (_, logprobs), (_, expected_logprobs) in zip(
-        maker._rollouts, plain._rollouts, ours, expected, strict=True
+        found.rollouts, plain.rollouts, found.rows, plain.rows, strict=True
     ):
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
         assert rollout.answer_logprobs == pytest.approx(
@@ -287,41 +247,31 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
     model that is sharded over several CPU ranks (stock OpenRLHF actors then disagree with one rank
     as well, in about half of the starts).
     """
-    import ray
 
-    _, swap_class = makers()
     changes = {"ds.zero_stage": 3, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
     half_wrong = [
         {**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)
     ]
-    samples = [make_sample(response) for response in half_wrong]
-    with running_actors(changed(arguments, changes), ranks=2) as (group, strategy):
-        maker = swap_class(group, None, None, None, None, strategy, tokenizer, config=make_config())
-        batches = maker.split_rollout_samples(samples)
-        names = ("sequences", "action_mask", "attention_mask")
-        inputs = {name: [getattr(batch, name) for batch in batches] for name in names}
-        requests = [maker._build_requests(batch) for batch in batches]
-        names = [maker._wanted.names] * len(batches)
-        asked = {"requests": requests, "signals": names}
-        refs = group.async_run_method_batch("forward", **asked, **inputs)
-        scored = [batch for rank in ray.get(refs, timeout=300) for batch in rank]
-    assert [len(batch.signals) for batch in scored] == [len(each) for each in requests]
-    assert sum(map(len, requests[:2])) == 0 < sum(map(len, requests[2:]))
+    objective = build(make_config(step_baseline="state"))
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+    with running_actors(changed(arguments, changes), ranks=2) as actors:
+        policy = make_policy(actors, tokenizer, objective.config)
+        rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
+        _, known = policy.forward(rollouts, objective)
+    assert all(not rollout.answer_logprobs for rollout in known[:8])
+    assert sum(len(rollout.answer_logprobs) > 1 for rollout in known[8:]) > 4
+    assert all(len(rollout.states) == len(rollout.step_ends) + 1 for rollout in known)
 
 
 def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):
-    _, swap_class = makers()
     same = [{**response, "reward": 0.95, "scores": 0.95} for response in responses]
-    _, ours = make_batch(
-        swap_class, actor_group, tokenizer, same, config=make_config(process_weight=0.0)
-    )
-    assert all((advantages == 0).all() for advantages, _ in ours)
+    learned = learn_from(actor_group, tokenizer, same, make_config(process_weight=0.0))
+    assert all((advantages == 0).all() for advantages, _ in learned.rows)
 
 
 def test_outcome_only_shapes_the_reward(actor_group, tokenizer, responses):
-    _, swap_class = makers()
     config = make_config(objective="outcome_only")
-    _, ours = make_batch(swap_class, actor_group, tokenizer, responses, config=config)
+    ours = learn_from(actor_group, tokenizer, responses, config).rows
     for members in MEMBERS:
         traces = [StepTrace(len(ours[i][0]), responses[i]["reward"] > 0, [], []) for i in members]
         for i, values in zip(members, slow_advantages(traces, theta=0.0, shaped=True), strict=True):

@@ -3,6 +3,8 @@
 import copy
 import functools
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 from openrlhf_swap.config import SwapConfig
@@ -57,23 +59,19 @@ def response_to(tokenizer, prompt, answer, text, reward):
     return {**common, **tokens, "reward": float(reward), "scores": float(reward)}
 
 
-def make_sample(response):
-    """The sample that the generator makes of a response that no objective changes."""
-    from openrlhf_swap.integration.generation import sampling as forms
+def rollouts_of(responses):
+    """The rollouts of responses that no objective changes."""
+    from openrlhf_swap.integration.engine.responses import read_response
 
-    return forms.make_sample(forms.read_response(response), 400)
+    return [read_response(response) for response in responses]
 
 
-def make_experiences(maker_class, actor_group, tokenizer, responses, **options):
-    """Run a real experience maker on fresh copies of the responses; returns its micro-batches."""
-    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+def make_row(response, context=400):
+    """OpenRLHF's row of such a response."""
+    from openrlhf_swap.integration.driver.rows import experience_row, fit_context
 
-    group, strategy = actor_group
-    maker = maker_class(
-        group, None, None, None, FixedKLController(0.0), strategy, tokenizer, **options
-    )
-    samples = [make_sample(response) for response in responses]
-    return maker, maker.make_experience_batch(samples)
+    (rollout,) = rollouts_of([response])
+    return experience_row(fit_context(rollout, context), context)
 
 
 def rows_of(experiences):
@@ -86,22 +84,69 @@ def rows_of(experiences):
     return [rows[index] for index in range(len(rows))]
 
 
-def make_batch(maker_class, actor_group, tokenizer, responses, **options):
-    """Run `make_experience`; returns the maker and the rows of its experiences."""
-    maker, experiences = make_experiences(maker_class, actor_group, tokenizer, responses, **options)
-    return maker, rows_of(experiences)
-
-
-def makers():
+def stock_rows(actor_group, tokenizer, responses):
+    """What OpenRLHF's own experience maker makes of responses: the rows of its experiences."""
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+    from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
-    from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+    group, strategy = actor_group
+    no_kl = FixedKLController(0.0)
+    maker = RemoteExperienceMaker(group, None, None, None, no_kl, strategy, tokenizer)
+    return rows_of(maker.make_experience_batch([make_row(response) for response in responses]))
 
-    def swap_maker(*args, config):
-        reader = StepReader(args[-1], config.end_of_thought, *config.segmentation)
-        return SwapExperienceMaker(RemoteExperienceMaker(*args), build(config), reader)
 
-    return RemoteExperienceMaker, swap_maker
+def make_policy(actor_group, tokenizer, config):
+    """The driver's view of the actors, for a run of these settings."""
+    from openrlhf_swap.integration.driver.policy import Policy
+
+    group, strategy = actor_group
+    strategy = copy.copy(strategy)
+    strategy.args = changed(strategy.args, {"swap": config})
+    return Policy(strategy, tokenizer, group, None, [])
+
+
+@dataclass
+class Learned:
+    """What the loop makes of a batch before the update."""
+
+    experiences: list
+    batch: Any
+    terms: Any
+    objective: Any
+
+    @property
+    def rollouts(self):
+        return [rollout for group in self.batch.groups for rollout in group]
+
+    @property
+    def rows(self):
+        return rows_of(self.experiences)
+
+    @property
+    def metrics(self):
+        from openrlhf_swap.integration.driver.batch import describe
+
+        return describe(self.batch, self.experiences, self.terms, self.objective)
+
+
+def learn(policy, objective, reader, rollouts, size=GROUP_SIZE):
+    """Do with rollouts what `Loop.step` does with them between sampling and update."""
+    from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
+    from openrlhf_swap.objectives.base import evaluate
+
+    rollouts = cut_into_steps([rollouts], objective, reader)
+    experiences, rollouts = policy.forward(rollouts, objective)
+    batch = batch_of(rollouts, size, objective, reader)
+    terms = policy.set_advantages(experiences, objective, *evaluate(objective, batch))
+    return Learned(experiences, batch, terms, objective)
+
+
+def learn_from(actor_group, tokenizer, responses, config):
+    """Do this with an engine's responses and the objective of these settings."""
+    objective = build(config)
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    policy = make_policy(actor_group, tokenizer, config)
+    return learn(policy, objective, reader, rollouts_of(responses))
 
 
 def changed(arguments, changes):

@@ -68,7 +68,9 @@ def make_engine(stage, offload, options, norm, accumulates=False):
         attn_implementation="sdpa", param_dtype="bf16", adam_offload=offload, zpg=1
     )
     model = SimpleNamespace(model_name_or_path=str(POLICY))
-    args = SimpleNamespace(ds=ds, train=SimpleNamespace(dynamic_batch_enable=accumulates), model=model)
+    args = SimpleNamespace(
+        ds=ds, train=SimpleNamespace(dynamic_batch_enable=accumulates), model=model
+    )
     strategy = SwapStrategy(
         zero_stage=stage, max_norm=norm, micro_train_batch_size=1, train_batch_size=1, args=args
     )

@@ -9,18 +9,17 @@ import json
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
+import ray
 import torch
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.driver.experience_maker import (
-    RemoteExperienceMaker,
-    SwapExperienceMaker,
-)
-from openrlhf_swap.integration.generation.sampling import SamplesGenerator, SwapSamplesGenerator
+from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
-from support.actors import rows_of
+from support.actors import changed, learn
 from support.objectives import READER, objective
 from support.paths import ROOT
 
@@ -34,26 +33,11 @@ TAILS = {  # of a correct and of a wrong response; `#` ends a thought, `$` a res
 LONGEST = 20_000
 
 
-class _NoPolicy(RemoteExperienceMaker):
-    """OpenRLHF's experience maker without its forward passes."""
+class NoPolicy:
+    """An actor group whose log-probabilities are zeros; no engine's state is read."""
 
-    def make_experience(self, samples_list):
-        for samples in samples_list:
-            zeros = torch.zeros(samples.action_mask.shape)
-            samples.action_log_probs, samples.values, samples.kl = zeros, None, zeros.clone()
-            samples.base_action_log_probs = None
-        return samples_list
-
-
-class _Maker(SwapExperienceMaker, _NoPolicy):
-    pass
-
-
-class _Generator(SwapSamplesGenerator):
-    """The samples generator without engines: what it would ask them is remembered by its parts."""
-
-    def _dispatch_prompts_to_vllm(self, prompts, labels, **kwargs):
-        return list(prompts)
+    def async_run_method_batch(self, method_name, action_mask, **_):
+        return [ray.put([torch.zeros(mask.shape) for mask in action_mask])]
 
 
 @functools.cache
@@ -122,7 +106,7 @@ def _prompt(known, number):
 
 
 class Path:
-    """An objective with the samples generator and the experience maker of a run."""
+    """An objective with the sampler and the policy of a run."""
 
     def __init__(self, name, known):
         self._known = known
@@ -132,23 +116,25 @@ class Path:
                 prompt_key(_prompt(known, number)): known["reference"]
                 for number in range(len(batches(known)[0]))
             }
-        strategy, tokenizer = SimpleNamespace(args=arguments(4)), SimpleNamespace(pad_token_id=0)
-        common = (self._objective, READER)
-        self._generator = _Generator(SamplesGenerator(strategy, [], None, tokenizer, []), *common)
-        stock = RemoteExperienceMaker(
-            None, None, None, None, SimpleNamespace(value=0.0), strategy, tokenizer
-        )
-        self._maker = _Maker(stock, *common)
+        args = changed(arguments(4), {"swap": self._objective.config})
+        self._sampler = Sampler(args, [], None, [], self._objective, READER)
+        strategy = SimpleNamespace(args=args)
+        tokenizer = SimpleNamespace(pad_token_id=0)
+        self._policy = Policy(strategy, tokenizer, NoPolicy(), None, [])
         if "monitor" in known:
             self._observe(**known["monitor"])
 
     def advantages(self, batch, step=0):
         """The advantages of each response's tokens, in the order of the batch."""
         self._objective.step = step
-        samples = [
-            sample for number, group in enumerate(batch) for sample in self._samples(number, group)
+        rollouts = [
+            rollout
+            for number, group in enumerate(batch)
+            for rollout in self._rollouts(number, group)
         ]
-        return [advantages for advantages, _ in rows_of(self._maker.make_experience_batch(samples))]
+        with mock.patch.multiple(ray, put=lambda value: value, get=lambda value: value):
+            learned = learn(self._policy, self._objective, READER, rollouts, 4)
+        return [advantages for advantages, _ in learned.rows]
 
     def _observe(self, lengths, correct):
         """Give a monitoring set to an objective that asks for one."""
@@ -161,17 +147,18 @@ class Path:
         ]
         self._objective.observe_monitor(Batch(groups, self._objective.coefficients, READER))
 
-    def _samples(self, number, group):
-        prompt = _prompt(self._known, number)
-        ((*refs,),) = self._generator._dispatch([prompt], ["42"], max_new_tokens=LONGEST)
-        asked = [ref for ref in refs for _ in range(self._generator._sources[ref][2].count)]
+    def _rollouts(self, number, group):
+        requests = self._objective.sampling(_prompt(self._known, number), 4, LONGEST)
+        parts = [Part(place, request) for place, request in enumerate(requests)]
+        asked = [part for part in parts for _ in range(part.request.count)]
         asked += asked[-1:] * (len(group) - len(asked))  # those that join
         return [
-            self._sample(*pair, place) for place, pair in enumerate(zip(group, asked, strict=True))
+            self._rollout(*pair, place) for place, pair in enumerate(zip(group, asked, strict=True))
         ]
 
-    def _sample(self, case, request, place):
-        begun, forced = READER.ids(request), READER.ids(self._generator._sources[request][2].forced)
+    def _rollout(self, case, part, place):
+        text = part.request.prompt + part.request.forced
+        begun, forced = READER.ids(text), READER.ids(part.request.forced)
         head = self._known.get("heads", {}).get(case.get("mode", ""), "")
         head *= place if self._known.get("repeats_heads") else 1
         tail = TAILS[case["form"]][not case["correct"]]
@@ -184,8 +171,8 @@ class Path:
         record = {"label": "42", "scores": float(case["correct"]), "rollout_log_probs": None}
         probes = [tuple(probe) for probe in case.get("probes", ())]
         judged = float(case["correct"]), case["truncated"]
-        rollout = Rollout(request, "42", ids, begun, *judged, probes=probes, record=record)
+        rollout = Rollout(text, "42", ids, begun, *judged, probes=probes, record=record)
         if kept := self._known.get("kept"):
             number = float(place if kept == "exits" and place else case["length"])
             rollout = replace(rollout, metadata={"kept": number})
-        return self._generator._make_sample(rollout, 2 * LONGEST)
+        return self._sampler.finish(Drawn(part, rollout))

@@ -84,7 +84,8 @@ class Run:
         self.output = folder / "run"
         self.command = training(self.output, prompts, *flags)
         self.log = folder / "log"
-        self.done = []  # every step ever done; a restart removes the steps that it repeats from metrics.jsonl
+        # Every step ever done; a restart removes the steps that it repeats from metrics.jsonl.
+        self.done = []
         self.graders_killed = 0
 
     def new_rows(self):
@@ -125,7 +126,8 @@ class Run:
         self.done += self.new_rows()
         name = process_name or "driver"
         print(
-            f"first new step after {recovered:.0f} s; {name} gets {signal.Signals(signal_number).name} after {step}: "
+            f"first new step after {recovered:.0f} s; {name} gets "
+            f"{signal.Signals(signal_number).name} after {step}: "
             f"the others are gone after {gone:.1f} s, "
             f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
         )

@@ -21,7 +21,7 @@ import torch
 from torch.multiprocessing import reductions
 from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
 
-from openrlhf_swap.integration.generation import rollout_actor
+from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.policy import actors
 from openrlhf_swap.integration.runtime import weights
 
@@ -75,7 +75,7 @@ class FakePolicyActor(actors.IntrinsicRewardActor):
     """The policy's actor."""
 
 
-class FakeRolloutActor(rollout_actor.SwapRolloutActor):
+class FakeRolloutActor(actor.SwapRolloutActor):
     """An engine that knows what would be in its GPU's memory."""
 
     async def __init__(self, *args, **kwargs):
@@ -120,7 +120,7 @@ def main(argv):
 
     with (
         mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
-        mock.patch.object(rollout_actor, "SwapRolloutActor", FakeRolloutActor),
+        mock.patch.object(actor, "SwapRolloutActor", FakeRolloutActor),
     ):
         return run_command(train.main, argv)
 

@@ -4,7 +4,7 @@ import asyncio
 
 from safetensors.torch import load_file
 
-from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+from openrlhf_swap.integration.engine.actor import SwapRolloutActor
 from openrlhf_swap.integration.runtime.weights import BytesSender
 
 

@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from openrlhf_swap.integration.generation import rollout_actor
+from openrlhf_swap.integration.engine import actor
 
 
-class HeldRolloutActor(rollout_actor.SwapRolloutActor):
+class HeldRolloutActor(actor.SwapRolloutActor):
     """The rollout actor."""
 
     async def transfer_weights(self, method, *info):
@@ -31,7 +31,7 @@ def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
 
-    with mock.patch.object(rollout_actor, "SwapRolloutActor", HeldRolloutActor):
+    with mock.patch.object(actor, "SwapRolloutActor", HeldRolloutActor):
         return run_command(train.main, argv)
 
 

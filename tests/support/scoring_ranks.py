@@ -64,7 +64,8 @@ def rank_main(rank, world, families):
                     )
                     differences.append(ours - reference)
                 print(
-                    f"\ndiffer {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}",
+                    f"\ndiffer {rank} {family} {packed} "
+                    f"{float(torch.cat(differences).abs().max()):.2e}",
                     flush=True,
                 )
     torch.distributed.destroy_process_group()

@@ -20,6 +20,8 @@ def slow_advantages(
     to_go=False,
     monotone=False,
     by_weights=False,
+    gamma=1.0,
+    need=False,
 ):
     """The equations in plain Python, one token at a time, one response at a time."""
     correct_lengths = [t.length for t in group if t.correct]
@@ -48,7 +50,10 @@ def slow_advantages(
         exponentials = [math.exp(-g / tau) for g in changes]
         for k in range(1, steps + 1):
             gain = max(0.0, scores[k] - max(scores[:k]))
-            row.append(gain - mass(trace) * exponentials[k - 1] / sum(exponentials))
+            if need:
+                row.append(gain + trace.signals["need"][k - 1])
+            else:
+                row.append(gain - mass(trace) * exponentials[k - 1] / sum(exponentials))
         rewards.append(row)
         charged.append([steps * e / sum(exponentials) if by_weights else 1.0 for e in exponentials])
     pooled = [r for row in rewards for r in row]
@@ -65,16 +70,12 @@ def slow_advantages(
         ]
         for row, shares in zip(rewards, charged, strict=True)
     ]
+
+    def process(trace, row, token):
+        own = next((k for k, end in enumerate(trace.step_ends) if token <= end), len(row))
+        return sum(gamma ** (k - own) * r for k, r in enumerate(row) if k >= own)
+
     return [
-        [
-            beta * a_out
-            + theta
-            * sum(
-                r
-                for r, end in zip(row, trace.step_ends, strict=False)
-                if token <= end and trace.correct
-            )
-            for token in range(trace.length)
-        ]
+        [beta * a_out + theta * process(trace, row, token) for token in range(trace.length)]
         for trace, a_out, row in zip(group, outcome_terms, normalised, strict=True)
     ]

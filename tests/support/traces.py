@@ -1,4 +1,4 @@
-"""Hand-made scored traces: before and after training, with formulas, penalties, and malicious text."""
+"""Hand-made scored traces: before and after training, with formulas and malicious text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from pathlib import Path
 
 from openrlhf_swap.files import write_rows
 
-HARM = "</script><script>document.title = 'owned'</script><!--<script> <img src=x onerror=alert(1)> \"'& $"
+HARM = (
+    "</script><script>document.title = 'owned'</script><!--<script> "
+    "<img src=x onerror=alert(1)> \"'& $"
+)
 QUADRATIC = "Find the larger root of $x^2 - 5x + 6 = 0$."
 SERIES = r"What is \(\sum_{k=1}^{4} \frac{k}{2}\)?"
 HALF = "How much is half of $1$, as a fraction?"
 FACTOR = (
-    "Two numbers with sum $5$ and product $6$ are $2$ and $3$, so\n\\[x^2 - 5x + 6 = (x - 2)(x - 3).\\]\n",
-    "Hmm, wait. Is that right? Let me expand it again: \\((x-2)(x-3) = x^2 - 3x - 2x + 6\\). Yes, it is.\n",
-    "Or by the formula, to be sure:\n\\[x = \\frac{5 \\pm \\sqrt{5^2 - 4 \\cdot 6}}{2} = \\frac{5 \\pm 1}{2}\\]\n",
+    "Two numbers with sum $5$ and product $6$ are $2$ and $3$, so\n\\[x^2 - 5x + 6 = (x - 2)(x - "
+    "3).\\]\n",
+    "Hmm, wait. Is that right? Let me expand it again: \\((x-2)(x-3) = x^2 - 3x - 2x + 6\\). "
+    "Yes, it is.\n",
+    "Or by the formula, to be sure:\n\\[x = \\frac{5 \\pm \\sqrt{5^2 - 4 \\cdot 6}}{2} = "
+    "\\frac{5 \\pm 1}{2}\\]\n",
     "Maybe it is $x = 1$ instead? No: $1 - 5 + 6 = 2 \\neq 0$.\n",
     "So the roots are $2$ and $3$, and the larger one is $3$.\n",
 )

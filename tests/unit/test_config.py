@@ -103,6 +103,21 @@ def test_every_row_of_the_ablation_has_coefficients():
         assert numbers.needs_scores == (objective not in ("grpo", "outcome_only"))
 
 
+@pytest.mark.parametrize(
+    ("settings", "chooses"),
+    [
+        ({}, True),
+        ({"tau": "inf"}, False),
+        ({"objective": "no_penalty"}, False),
+        ({"objective": "no_penalty", "step_price": "weights"}, True),
+        ({"objective": "uniform_penalty", "step_price": "weights"}, False),
+        ({"objective": "grpo"}, False),
+    ],
+)
+def test_where_tau_decides_which_steps_pay(settings, chooses):
+    assert SwapConfig(**settings).coefficients().chooses_steps == chooses
+
+
 def test_the_package_and_its_config_import_without_torch():
     code = (
         "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader; "

@@ -20,6 +20,7 @@ from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_lo
 from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
+from openrlhf_swap.scoring.need import HiddenPass
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -124,6 +125,16 @@ class ChunkedActor(_StockActor):
         log_probs = padded[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
+    def log_probs_of(self, branches: HiddenPass) -> Tensor:
+        """(m,) log-probabilities of a pass over branches alone, of its targets at temperature 1."""
+        assert self.head is not None
+        nothing = branches.targets[:0]
+        head_pass = HeadPass(self.head.transform, 1.0, self.head.chunk)
+        head = _HeadOfRows(self.head.layer, nothing, nothing, head_pass, branches)
+        with head.replacing(), branches.branching():
+            self.model(**branches.inputs())
+        return head.of_branches
+
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:
         if self.packing_samples:
             unpadded = unpad_and_slice_tensor(sequences, attention_mask, None)
@@ -150,7 +161,7 @@ class _HeadOfRows:
         targets: Tensor,
         wanted: Tensor,
         head_pass: HeadPass,
-        branches: BranchedRows | None,
+        branches: BranchedRows | HiddenPass | None,
     ) -> None:
         """Take the head and, of the rows' tokens, the targets and the places that are wanted."""
         self._layer = layer

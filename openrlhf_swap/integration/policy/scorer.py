@@ -9,13 +9,14 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.weights import without_adapters
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
+from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
-from openrlhf_swap.scoring.signals import by_request, naming
+from openrlhf_swap.scoring.signals import by_request
 from openrlhf_swap.scoring.states import recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
@@ -88,7 +89,10 @@ class PolicyScorer:
 
         `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one
         request a row. `signals` are the names that requests of any rank's micro-batches have.
+        Raises ConfigError for `need` of a model from which steps cannot be hidden.
         """
+        if NEED.name in signals:
+            check_can_hide_steps(self._base, self._backend.obstacle_to_branches)
         device = torch.cuda.current_device()
         batch = MicroBatch(sequences.to(device), action_mask.to(device), attention_mask.to(device))
         scored = naming(requests, ANSWER_LOGPROBS)
@@ -98,33 +102,29 @@ class PolicyScorer:
         stated = naming(requests, STATES)
         self._actor.eval()
         with recording_states(self._base, batch.attention_mask, stated, self._packed) as states:
-            log_probs, scores, seconds = self._pass(batch, asked)
+            log_probs, found, seconds = self._pass(batch, asked, NEED.name in signals)
         self._actor.train()
-        found = {ANSWER_LOGPROBS.name: [] if idle else scores, STATES.name: states}
+        if idle:
+            found = {}
+        found[STATES.name] = states
         return ScoredForward(log_probs.to("cpu"), by_request(requests, found), seconds)
 
     def _pass(
         self,
         batch: MicroBatch,
         requests: Sequence[ScoreRequest],
-    ) -> tuple[Tensor, list[Tensor], float]:
-        """Action log-probabilities, the requests' scores, and the seconds that these took."""
+        hides_steps: bool,
+    ) -> tuple[Tensor, dict[str, list[Tensor]], float]:
+        """Action log-probabilities, what was found by name, and the seconds that this took."""
         inputs = batch.sequences, batch.action_mask, batch.attention_mask
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
         if requests and rides:
-            agree = self._largest_on_any_rank
-            rows = BranchedRows(
-                self._model, self._config, batch.attention_mask, requests, self._packed, agree
-            )
-            start = _clock()
-            log_probs, output = self._actor(*inputs, return_output=True, branches=rows)
-            seconds = (_clock() - start) * rows.share
-            return log_probs, rows.scores(output.answer_log_probs), seconds
+            return self._pass_with_branches(batch, requests, hides_steps)
         log_probs = self._actor(*inputs)
         if not requests:
-            return log_probs, [], 0.0
+            return log_probs, {}, 0.0
         start = _clock()
-        scores = self._backend.score(
+        found = self._backend.read(
             self._model,
             self._config,
             batch.sequences,
@@ -132,8 +132,36 @@ class PolicyScorer:
             requests,
             self._packed,
             self._largest_on_any_rank,
+            hides_steps,
         )
-        return log_probs, scores, _clock() - start
+        return log_probs, found, _clock() - start
+
+    def _pass_with_branches(
+        self,
+        batch: MicroBatch,
+        requests: Sequence[ScoreRequest],
+        hides_steps: bool,
+    ) -> tuple[Tensor, dict[str, list[Tensor]], float]:
+        """As `_pass`, with answer branches behind the rows, and passes for hidden steps after it."""
+        inputs = batch.sequences, batch.action_mask, batch.attention_mask
+        rows = BranchedRows(
+            self._model,
+            self._config,
+            batch.attention_mask,
+            requests,
+            self._packed,
+            self._largest_on_any_rank,
+            keeps_keys=hides_steps,
+        )
+        start = _clock()
+        log_probs, output = self._actor(*inputs, return_output=True, branches=rows)
+        passed = _clock()
+        scores = rows.scores(output.answer_log_probs)
+        needs = rows.needs(output.answer_log_probs, self._actor.log_probs_of)
+        seconds = (passed - start) * rows.share
+        if hides_steps:
+            seconds += _clock() - passed
+        return log_probs, {ANSWER_LOGPROBS.name: scores, NEED.name: needs}, seconds
 
     def _largest_on_any_rank(self, count: int) -> int:
         """The largest `count` of all ranks where they must run the same forwards; else this one's."""

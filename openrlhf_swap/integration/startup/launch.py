@@ -1,14 +1,12 @@
-"""Run OpenRLHF's training CLI with our classes in it."""
+"""Start a training, and turn whatever ends it into one line."""
 
 import os
 import re
-import runpy
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -16,14 +14,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_limits
-from openrlhf_swap.flags.stock import TRAIN
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.generation.rollout_actor import (
-    EngineFactory,
-    SwapRolloutActor,
-    expert_kernels,
-)
-from openrlhf_swap.integration.patches import DRIVER, TRAINS, TRAINS_ALONE
+from openrlhf_swap.integration.driver.run import train
+from openrlhf_swap.integration.engine.actor import expert_kernels
+from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
 from openrlhf_swap.integration.runtime.weights import engine_arguments
@@ -34,7 +28,8 @@ LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> None:
     """Train as soon as Ray is there; raises the SwapError that was raised in an actor."""
-    args, run = configuration.args, configuration.run
+    args = configuration.args
+    run = configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
@@ -49,17 +44,16 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
         build_communication_op()
     else:
         more |= expert_kernels(args.actor.model_name_or_path)
-    print(
-        f"[swap] an engine's limits: {', '.join(f'{name} {number}' for name, number in limits.items())}"
-    )
-    engines = EngineFactory(ray.remote(SwapRolloutActor), more)
+    shown = ", ".join(f"{name} {number}" for name, number in limits.items())
+    print(f"[swap] an engine's limits: {shown}")
     print(
         "[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import",
         flush=True,
     )
     where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
     try:
-        run_openrlhf(configuration, engines, wait_for_ray)
+        wait_for_ray()
+        train(configuration, more)
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -74,42 +68,24 @@ def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> No
             time.sleep(LAST_WORDS_SECONDS)
 
 
-def run_openrlhf(
-    configuration: Configuration, engines: Any, wait_for_ray: Callable[[], None]
-) -> None:
-    """Call the training of OpenRLHF's CLI, which would parse the arguments again, with our classes
-    and settings.
-    """
-    args = configuration.args
-    args.swap, args.swap_run = configuration.method, configuration.run
-    with patches.installed(DRIVER, {"openrlhf.trainer.ray.vllm_engine.RolloutRayActor": engines}):
-        train = runpy.run_module(f"openrlhf.cli.{TRAIN}")["train"]
-        wait_for_ray()
-        train(args)
-
-
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
-    text, remedy = str(error), checkpoints.how_to_resume(Path(args.ckpt.path))
-    if created := re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text):
+    text = str(error)
+    remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+    created = re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text)
+    if created:
         lines = [line for line in text.strip().splitlines() if "errors.pydantic.dev" not in line]
         reason = lines[-1].strip().rstrip(".")
         return f"{created[1]} could not start: {reason}. The output before it is {where}; {remedy}"
-    name, pid = (re.search(pattern, text) for pattern in (r"class_name: (\w+)", r"pid: (\d+)"))
-    who = (
-        name[1]
-        if name
-        else "vLLM's engine"
-        if isinstance(error, EngineDeadError)
-        else "a Ray actor"
-    )
+    name = re.search(r"class_name: (\w+)", text)
+    pid = re.search(r"pid: (\d+)", text)
+    if name:
+        who = name[1]
+    else:
+        who = "vLLM's engine" if isinstance(error, EngineDeadError) else "a Ray actor"
+    if pid:
+        who += f" (pid {pid[1]})"
     return (
-        f"{who}{f' (pid {pid[1]})' if pid else ''} died. Its last words, if it had any, are {where}; a process that "
-        f"dies silently was usually killed for lack of memory (see the kernel's log): {remedy}"
+        f"{who} died. Its last words, if it had any, are {where}; a process that dies silently was "
+        f"usually killed for lack of memory (see the kernel's log): {remedy}"
     )
-
-
-def leave_awake(*_: Any, **__: Any) -> None:
-    """Stands for the call that puts engines to sleep before any other process starts: `SwapTrainer`
-    does it later.
-    """

@@ -16,8 +16,10 @@ from openrlhf_swap.algorithm.advantages import (
     penalty_masses,
     penalty_weights,
     process_advantages,
+    standardise,
     step_signals,
     step_tau,
+    sum_to_come,
     target_lengths,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -60,6 +62,11 @@ SETTINGS += [
     for price, source in (("steps", "monotone"), ("weights", "local"), ("weights", "monotone"))
     for noise in (0.0, 3.0)
 ]
+SETTINGS += [({"step_discount": gamma}, {"gamma": gamma}) for gamma in (0.0, 0.5)]
+SETTINGS += [
+    ({"step_reward": "need", "step_discount": gamma}, {"need": True, "gamma": gamma})
+    for gamma in (0.0, 0.9, 1.0)
+]
 
 
 @st.composite
@@ -69,7 +76,9 @@ def traces(draw):
     ends = [sum(gaps[: k + 1]) - 1 for k in range(steps)]
     scores = draw(st.lists(st.floats(-8, 0), min_size=steps + 1, max_size=steps + 1))
     tail = draw(st.integers(1, 9))
-    return StepTrace((ends[-1] + 1 if ends else 0) + tail, draw(st.booleans()), scores, ends)
+    need = draw(st.lists(st.floats(-0.1, 4), min_size=steps, max_size=steps))
+    length = (ends[-1] + 1 if ends else 0) + tail
+    return StepTrace(length, draw(st.booleans()), scores, ends, {"need": need})
 
 
 groups = st.lists(traces(), min_size=2, max_size=6)
@@ -188,6 +197,71 @@ def test_baselines_and_prices_by_hand():
     assert (signals.deviation.item(), signals.price.item()) == pytest.approx((1, 1 / eps))
 
 
+def test_a_step_pays_its_own_bill_by_hand():
+    """Rewards 2, 0 and 1 as above: r~ is 1, -1 and 0. Gamma says how far they reach."""
+    group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
+    for gamma, expected in ((1.0, [0, -1, 0]), (0.5, [1 - 0.5, -1, 0]), (0.0, [1, -1, 0])):
+        row, other = swap_advantages(group, SwapConfig(step_discount=gamma, process_weight=1.0))
+        assert row[[0, 3, 6]].tolist() == pytest.approx(expected, abs=1e-5)
+        assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
+    three = torch.tensor([[4.0, 2.0, 1.0]])
+    assert sum_to_come(three, 0.5).tolist() == [[4 + 1 + 0.25, 2 + 0.5, 1]]
+    assert torch.equal(sum_to_come(three, 0.0), three)
+
+
+@given(groups)
+def test_the_papers_credit_is_a_plain_sum_bit_for_bit(group):
+    batch = StepBatch.from_traces([group])
+    normalised = step_signals(batch, coefficients(SwapConfig())).normalised
+    expected = normalised.flip(-1).cumsum(-1).flip(-1)
+    assert torch.equal(sum_to_come(normalised, SwapConfig().step_discount), expected)
+
+
+def test_a_step_earns_what_the_rest_needs_of_it_by_hand():
+    """Gains 2, 0 and 1 nats, needs 0, 3 and 1 nats: rewards 2, 3 and 2, whoever is too long.
+
+    Their mean is 7/3, their unbiased deviation sqrt(1/3): r~ is -.577, 1.155, -.577.
+    """
+    group = [
+        StepTrace(18, True, [-3, -1, -1], [2, 5], {"need": [0, 3]}),
+        StepTrace(8, True, [-3, -2], [2], {"need": torch.tensor([1.0])}),
+        StepTrace(9, False, (), ()),
+    ]
+    config = SwapConfig(
+        objective="step_only", step_reward="need", step_discount=0.0, process_weight=1.0
+    )
+    long, short, wrong = swap_advantages(group, config)
+    low, high = -1 / math.sqrt(3), 2 / math.sqrt(3)
+    assert long[[0, 3, 6]].tolist() == pytest.approx([low, high, 0], abs=1e-5)
+    assert short[[0, 3]].tolist() == pytest.approx([low, 0], abs=1e-5)
+    assert not wrong.any()
+    signals = step_signals(StepBatch.from_traces([group]), coefficients(config))
+    assert not signals.penalties.any() and not signals.penalty_mass.any()
+    # Neither tau nor lambda matters.
+    other = swap_advantages(group, config.replaced(tau=0.1, length_coef=9.0))
+    assert all(torch.equal(a, b) for a, b in zip(other, (long, short, wrong), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("signals", "message"),
+    [
+        ({}, "step_reward is need, but the responses have no need"),
+        ({"need": [1.0]}, r"response 0 of group 0: need of shape \(1,\) for 2 step_ends"),
+        ({"needs": [1.0, 2.0]}, "signals has 'needs'; known are answer_logprobs, states, need"),
+    ],
+)
+def test_a_need_that_does_not_fit_is_named(signals, message):
+    with pytest.raises(ValueError, match=message):
+        trace = StepTrace(8, True, [-3, -1, -1], [2, 5], signals)
+        swap_advantages([trace], SwapConfig(step_reward="need"))
+
+
+def test_a_need_that_is_not_finite_is_named():
+    trace = StepTrace(8, True, [-3, -1, -1], [2, 5], {"need": [0.5, math.nan]})
+    with pytest.raises(NonFiniteError, match=r"response 0 of group 0: need\[1\] is nan"):
+        swap_advantages([trace], SwapConfig(step_reward="need"))
+
+
 def test_noise_of_the_scores_stays_small():
     # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes
     # them +-1.15.
@@ -284,6 +358,19 @@ def test_a_constant_group_gives_zero_not_noise():
         torch.equal(row, torch.zeros(10, dtype=torch.float64))
         for row in swap_advantages(same, SwapConfig())
     )
+
+
+def test_values_are_standardised_by_hand():
+    """Of 1, 2, 6 (mean 3): deviations sqrt(7) or, without the correction, sqrt(14/3)."""
+    values = torch.tensor([[1.0, 2.0, 99.0, 6.0], [5.0, 5.0, 5.0, 0.0], [7.0, 0.0, 0.0, 0.0]])
+    mask = torch.tensor(
+        [[True, True, False, True], [True, True, True, False], [True] + [False] * 3]
+    )
+    for unbiased, deviation in ((True, math.sqrt(7)), (False, math.sqrt(14 / 3))):
+        found = standardise(values, mask, 0.1, unbiased)
+        expected = [-2 / (deviation + 0.1), -1 / (deviation + 0.1), 0, 3 / (deviation + 0.1)]
+        assert found[0].tolist() == pytest.approx(expected)
+        assert not found[1:].any() and found.dtype == torch.float64
 
 
 def test_one_response_and_one_step_have_no_statistics():

@@ -1,6 +1,7 @@
 """Data preparation: the files that it reads, writes and leaves alone, and what it reports."""
 
 import json
+from decimal import Decimal
 
 import datasets
 import pandas
@@ -155,13 +156,7 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     dropped = [row["reason"] for row in read_rows(removed_path(output))]
     assert dropped == [PROSE_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER]
     shown = capsys.readouterr().out
-    for line in (
-        f"1 dropped: {LONG_ANSWER}",
-        f"1 dropped: {PROSE_ANSWER}",
-        "  '72' (from '",
-        "  '1018' (from ",
-    ):
-        assert line in shown
+    assert f"1 dropped: {LONG_ANSWER}" in shown and "  '72' (from '" in shown
     assert run(tmp_path / "rows.jsonl", output, "--no-benchmarks", "--swap.keep_placeholders") == 0
     assert [row["answer"] for row in read_rows(output)][-1] == "None"
 
@@ -187,13 +182,13 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
     Dataset.from_list(alone).to_parquet(tmp_path / "alone.parquet")
     Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
-    keys = (
+    keys = [
         "--problem-key",
         "prompt",
         "--answer-key",
         "reward_model.ground_truth",
         "--no-benchmarks",
-    )
+    ]
     output = tmp_path / "prompts.jsonl"
     assert run(tmp_path / "alone.parquet", output, *keys) == 0
     assert read_rows(output) == [
@@ -247,50 +242,30 @@ def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
 
 def test_bad_input_is_one_line(tmp_path, capsys):
     good = write_rows(tmp_path / "rows.jsonl", ROWS)
-    torn = tmp_path / "torn.jsonl"
-    torn.write_text('{"problem": "p", "answer": "1"}\n{"problem": \n')
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
     (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
     (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
-    inner = write_rows(
-        tmp_path / "inner.jsonl", [{"problem": "p", "reward_model": {"ground_truth": "1"}}]
-    )
-    useless = write_rows(
-        tmp_path / "useless.jsonl", [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}]
-    )
+    (tmp_path / "twice.csv").write_text("problem,answer,answer\np,1,0\n")
+    nested = [{"problem": "p", "reward_model": {"ground_truth": "1"}}]
+    inner = write_rows(tmp_path / "inner.jsonl", nested)
+    faulty = [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}]
+    useless = write_rows(tmp_path / "useless.jsonl", faulty)
     output = tmp_path / "prompts.jsonl"
-    none = "--no-benchmarks"
+    key = ("--no-benchmarks", "--answer-key")
     cases = [
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
         ((tmp_path / "empty.json", output), "which cannot be read: it has no rows"),
-        (
-            (tmp_path / "rows.tsv", output),
-            "or give a file that ends in .jsonl, .json, .csv, .parquet",
-        ),
-        (
-            (tmp_path / "torn.csv", output),
-            "which cannot be read: row 2: more or fewer fields than the header",
-        ),
-        (
-            (inner, output, none, "--answer-key", "reward_model.gold"),
-            "are: problem, reward_model.ground_truth",
-        ),
-        ((inner, output, none, "--answer-key", "reward.gold"), "--answer-key is reward.gold, but"),
+        ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parq"),
+        ((tmp_path / "torn.csv", output), "row 2: more or fewer fields than the header"),
+        ((tmp_path / "twice.csv", output), "it has the column answer more than once; rename one"),
+        ((inner, output, *key, "reward_model.gold"), "are: problem, reward_model.ground_truth"),
         ((tmp_path, output), "which cannot be loaded ("),
-        ((torn, output), "which cannot be read: row 2: not JSON (Expecting value at character 14)"),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
-        (
-            ("own/no-such-data-set", output),
-            "--input is own/no-such-data-set, which cannot be loaded",
-        ),
-        (
-            (good, output, none, "--answer-key", "gold"),
-            "its columns are: id, problem, answer, source",
-        ),
-        ((good, output, none, "--problem-key", "text"), "--problem-key is text, but"),
+        (("own/no-data-set", output), "--input is own/no-data-set, which cannot be loaded"),
+        ((good, output, *key, "gold"), "its columns are: id, problem, answer, source"),
         ((useless, output), f"no row can be used: 1 with {EMPTY_PROBLEM}, 1 with {EMPTY_ANSWER}"),
-        ((good, output, none, "--limit", "0"), "--limit is 0; use at least 1"),
+        ((good, output, "--no-benchmarks", "--limit", "0"), "--limit is 0; use at least 1"),
         ((good, tmp_path / "prompts.parquet"), "use .jsonl"),
         ((good, good), "which is the input"),
         ((good, good / "prompts.jsonl"), "cannot be written to"),
@@ -299,9 +274,8 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     ]
     for arguments, message in cases:
         assert run(*arguments) == 2, message
-        (line,) = [
-            line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")
-        ]
+        errors = capsys.readouterr().err.splitlines()
+        (line,) = [line for line in errors if line.startswith("error: ")]
         assert message in line
         assert not (output.exists() or removed_path(output).exists())
 
@@ -348,30 +322,48 @@ def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
     ]
 
 
-def test_wrappers_are_named_and_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):
-    problems = [
-        "What is $3 + 4$?",
-        *(f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6)),
-    ]
-    form = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQuestion: {} Answer:<|im_end|>\n<|im_start|>"
+def test_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):
+    pears = [f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6)]
+    form = (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQuestion: {} Answer:<|im_end|>"
+    )
+    problems = ["What is $3 + 4$?", *pears]
     rows = [{"problem": form.format(problem), "answer": "7"} for problem in problems]
     source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
     monkeypatch.setattr(
         "openrlhf_swap.prepare.load_benchmark",
-        lambda name, folder: [Problem(name, "What is $3+4$?", "7")],
+        lambda name, folder, **_: [Problem(name, "What is $3+4$?", "7")],
     )
     assert run(source, output, "--suffix", "") == 0
     report = capsys.readouterr().out
-    assert "1 of these inside 'Question ... Answer:'" in report
-    assert (
-        "4 prompts have special tokens of a chat template in their text; --strip-templates"
-        in report
-    )
+    assert "1 of MATH-500" in report
+    assert "4 prompts have special tokens of a chat template in their text" in report
     (removed,) = read_rows(removed_path(output))
-    assert (removed["benchmark"], removed["wrapper"]) == ("math500", "Question ... Answer:")
+    assert (removed["row"], removed["benchmark"], removed["benchmark_id"]) == (
+        1,
+        "math500",
+        "math500",
+    )
     assert read_rows(output) == rows[1:]
     assert run(source, output, "--suffix", "", "--strip-templates") == 0
     assert "special tokens" not in capsys.readouterr().out
     assert [row["problem"] for row in read_rows(output)] == [
-        f"Question: {text} Answer:" for text in problems[1:]
+        f"Question: {text} Answer:" for text in pears
     ]
+
+
+def test_decimals_and_chats_as_text(tmp_path):
+    """A decimal column of Parquet holds numbers; a chat may be held as JSON or Python text."""
+    answers = [Decimal("10.00"), Decimal("18.50"), Decimal("-1.25")]
+    chats = [
+        '[{"role": "system", "content": "Add."}, {"role": "user", "content": "1+9?"}]',
+        "[{'role': 'user', 'content': 'How much?'}]",
+        "[{1}, {2}] has how many sets?",
+    ]
+    pandas.DataFrame({"problem": chats, "answer": answers}).to_parquet(tmp_path / "rows.parquet")
+    output = tmp_path / "out.jsonl"
+    assert run(tmp_path / "rows.parquet", output, "--suffix", "", "--no-benchmarks") == 0
+    rows = read_rows(output)
+    assert [row["answer"] for row in rows] == ["10", "18.50", "-1.25"]
+    assert [row["problem"][-1]["content"] for row in rows] == ["1+9?", "How much?", chats[2]]
+    assert rows[0]["problem"][0] == {"role": "system", "content": "Add."}

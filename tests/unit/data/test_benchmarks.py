@@ -126,10 +126,29 @@ def test_a_data_set_that_the_hub_does_not_give_has_a_remedy():
     with pytest.raises(DataError) as refused:
         load_benchmark("gpqa_diamond")
     assert str(refused.value).startswith("Idavidrein/gpqa cannot be loaded (")
-    assert str(refused.value).endswith(
-        "); give a folder with a local copy: --data. If https://huggingface.co/datasets/Idavidrein/gpqa has "
-        "conditions, accept them and log in (hf auth login, or HF_TOKEN)"
-    )
+    assert "); give a folder with a local copy: --data. If https://hugg" in str(refused.value)
+
+
+@pytest.mark.parametrize("answer", ["\\frac{1}{", "\\sqrt{", "\\text{see figure", "proof", "N/A"])
+def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, answer, capsys):
+    """Every sample would count as wrong. In a benchmark's copy, which has a checksum, they count."""
+    rows = [{"problem": "What?", "answer": "12"}, {"problem": "Which?", "answer": answer}]
+    write_rows(tmp_path / "own.jsonl", rows)
+    with pytest.raises(DataError, match=r"own.jsonl has 1 answer that no response can be graded"):
+        load_benchmark(str(tmp_path / "own.jsonl"))
+    assert len(load_benchmark(str(tmp_path / "own.jsonl"), needs_answers=False)) == 2
+    copy = [{"problem": f"q{number}", "answer": "(1,2)"} for number in range(39)]
+    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "Answer: 7", "answer": "7"}])
+    unchecked = dataclasses.replace(BENCHMARKS["amc23"], checksum="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(BENCHMARKS, "amc23", unchecked)
+        assert len(load_benchmark("amc23", tmp_path)) == 40
+        assert (
+            "warning: 1 problem of AMC23 with the answer in the text: 39" in capsys.readouterr().err
+        )
+        write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
+        load_benchmark("amc23", tmp_path)
+    assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
 
 
 def test_the_checksum_ignores_order_and_white_space():

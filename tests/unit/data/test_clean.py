@@ -1,6 +1,4 @@
-"""Which rows are dropped: the same problems and near-duplicates, and which text around a problem is
-ignored.
-"""
+"""Which rows are dropped: the same problems and near-duplicates, whatever stands around them."""
 
 import html
 import json
@@ -10,7 +8,7 @@ import string
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.problems import DIE, local_benchmarks
 
@@ -29,12 +27,13 @@ from openrlhf_swap.data.clean import (
     read_text,
     strip_template,
 )
+from openrlhf_swap.data.rows import NO_ANSWER, STATED_ANSWER, find_faults, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
 
 
 def find(problem, index):
-    return index.find(read_row(problem), RowSet([read_text(problem)]))
+    return index.find(read_row(problem), RowSet([[read_text(problem)]]))
 
 
 def same(one, other):
@@ -111,15 +110,24 @@ def test_any_mixture_of_spellings_has_one_key(pieces, number, rng):
     assert not same(copy(number), " ".join(piece[0] for piece in pieces))
 
 
+@settings(max_examples=50)
 @given(st.text(max_size=300))
 def test_any_text_can_be_read(text):
     assert same(text, f"  {text.upper().lower()} ") or text.lower() != text.upper().lower()
-    assert find(text, BenchmarkIndex({"own": [Problem("p", text, "1")]})) == Match(
-        "own", "p", exact=True
-    )
+    index = BenchmarkIndex({"own": [Problem("p", text, "1")]})
+    assert find(text, index) == Match("own", "p", exact=True)
 
 
-SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Given that $z_0=\dfrac{1}{137}+i$, "
+SEQUENCE = (
+    r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. "
+    r"Given that $z_0=\dfrac{1}{137}+i$, "
+)
+CARDS = (
+    "Every card has a picture of one shape in one of several colors and shades, with every "
+    "combination represented once. A set of cards is called complementary if all of them agree or "
+    "all of them differ in shape, in color and in shade. How many different complementary sets of "
+    "cards are there?"
+)
 
 
 @pytest.mark.parametrize(
@@ -144,14 +152,7 @@ SEQUENCE = r"Let $z_n=F(z_{n-1})$ with $F(z)=\dfrac{z+i}{z-i}$ for all $n$. Give
             + "name the unknown probability and write down what the sum of two faces needs. " * 4,
         ),
         # Without numbers a long text says enough.
-        (
-            "Every card has a picture of one shape in one of several colors and shades, with every combination "
-            "represented once. A set of cards is called complementary if all of them agree or all of them differ in "
-            "shape, in color and in shade. How many different complementary sets of cards are there?",
-            "Every card has a picture of one shape in one of several colors and shades, with every combination "
-            "represented. A set of cards is called complementary if all of them agree or all of them differ in "
-            "shape, color and shade. How many different complementary sets are there?",
-        ),
+        (CARDS, CARDS.replace(" once", "").replace("in color and in", "color and")),
     ],
 )
 def test_near_duplicates(one, other):
@@ -182,7 +183,8 @@ def test_near_duplicates(one, other):
         # No numbers, and another question of a few words.
         (
             "Let $f(x)$ be an odd function. Is $f(f(x))$ even, odd, or neither?",
-            "Let $f(x)$ be an odd function, and $g(x)$ an even one. Is $f(f(g(x)))$ even, odd, or neither?",
+            "Let $f(x)$ be an odd function, and $g(x)$ an even one. "
+            "Is $f(f(g(x)))$ even, odd, or neither?",
         ),
     ],
 )
@@ -211,16 +213,10 @@ def test_thresholds():
 
 def test_a_better_match_is_not_hidden_by_a_likelier_one():
     reworded = DIE.replace("any one of the", "each of the").replace(
-        "When two such dice are", "If two of these dice are"
+        "When two such", "If two of these"
     )
-    index = BenchmarkIndex(
-        {
-            "own": [
-                Problem("other number", DIE.replace("288", "289"), ""),
-                Problem("it", reworded, ""),
-            ]
-        }
-    )
+    other = Problem("other number", DIE.replace("288", "289"), "")
+    index = BenchmarkIndex({"own": [other, Problem("it", reworded, "")]})
     assert find(DIE, index) == Match("own", "it", exact=False)
 
 
@@ -276,20 +272,10 @@ def test_the_index_finds_what_a_comparison_with_every_problem_finds():
 
 # Known from reading: what is in the benchmark as it stands, and what is reworded there or asked for
 # another form of answer. One is another question about the same balloon (ds-math-3304).
+AIME = {f"ds-aime-{number}" for number in (1, 177, 302, 560, 725, 744, 786)}
+AIME_NEAR = {f"ds-aime-{number}" for number in (188, 326, 454)}
 POOLS = {
-    "deepscaler_pool_aime": (
-        "math500",
-        {
-            "ds-aime-1",
-            "ds-aime-177",
-            "ds-aime-302",
-            "ds-aime-560",
-            "ds-aime-725",
-            "ds-aime-744",
-            "ds-aime-786",
-        },
-        {"ds-aime-188", "ds-aime-326", "ds-aime-454"},
-    ),
+    "deepscaler_pool_aime": ("math500", AIME, AIME_NEAR),
     "deepscaler_pool_math": ("olympiadbench", {"ds-math-4520", "ds-math-6844"}, {"ds-math-3304"}),
     "deepscaler_preview_partial": ("olympiadbench", {"dsrsub-708"}, {"dsr-13734"}),
     "gsm8k_train": (None, set(), set()),
@@ -318,10 +304,18 @@ def test_the_real_pools():
 # As the files of verl's examples and of DAPO's authors have them.
 VERL = "{} Let's think step by step and output the final answer within \\boxed{{}}."
 DAPO = (
-    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-    "$Answer (without quotes) where $Answer is the answer to the problem.\n\n{}\n\n"
+    "Solve the following math problem step by step. The last line of your response should be of "
+    "the form Answer: $Answer (without quotes) where $Answer is the answer to the problem."
+    "\n\n{}\n\n"
     'Remember to put your answer on its own line after "Answer:".'
 )
+LLAMA = (
+    "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\n"
+    "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n"
+)
+DEEPSEEK = "<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{}<\uff5cAssistant\uff5c><think>\n"
+EXAMPLE = "Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {}\nSolution:"
 SUBJECTS = ["apples", "pears", "plums", "figs", "nuts", "limes", "dates", "peas", "beans", "leeks"]
 PROBLEMS = [
     f"{12 + n} {kind} hang in a tree, {n} fall. Count those {kind}"
@@ -337,17 +331,10 @@ def reasons_of(problems, index):
 FORMS = {
     "verl": lambda text, n: VERL.format(text),
     "DAPO": lambda text, n: DAPO.format(text),
-    "Llama": lambda text, n: (
-        "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 26 Jul 2024\n\n<|eot_id|>"
-        f"<|start_header_id|>user<|end_header_id|>\n\n{text}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
-    ),
-    "DeepSeek": lambda text, n: (
-        f"<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{text}<\uff5cAssistant\uff5c><think>\n"
-    ),
+    "Llama": lambda text, n: LLAMA.format(text),
+    "DeepSeek": lambda text, n: DEEPSEEK.format(text),
     "Mistral": lambda text, n: f"<s>[INST] {text} [/INST]",
-    "Gemma": lambda text, n: (
-        f"<bos><start_of_turn>user\n{text}<end_of_turn>\n<start_of_turn>model\n"
-    ),
+    "Gemma": lambda text, n: f"<bos><start_of_turn>user\n{text}<end_of_turn>\n",
     "short labels": lambda text, n: f"Q: {text}\nA:",
     "German, glued": lambda text, n: f"Aufgabe {n}:{text}Lösung:",
     "Chinese behind": lambda text, n: f"{text}请一步一步地推理并把最终答案放在\\boxed{{}}中。",
@@ -359,13 +346,16 @@ FORMS = {
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
     "JSON in JSON": lambda text, n: json.dumps({"body": json.dumps({"id": n, "question": text})}),
-    "an example in front": lambda text, n: (
-        f"Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {text}\nSolution:"
-    ),
+    "an example in front": lambda text, n: EXAMPLE.format(text),
     "a quotation": lambda text, n: "\n".join(f"> {line}" for line in text.split("\n")),
     "labelled numbers": lambda text, n: f"Q{n}) {text}",
     "a switch behind": lambda text, n: f"{text} /no_think",
     "Vicuna": lambda text, n: f"A chat of a curious user and an assistant. USER: {text} ASSISTANT:",
+    "BBCode": lambda text, n: f"[i]{text}[/i]",
+    "BBCode around the number": lambda text, n: f"[b]p{n}.[/b] {text}",
+    "a label behind": lambda text, n: f"{text} A:",
+    "a number behind": lambda text, n: f"{text} #{n}",
+    "twice": lambda text, n: f"{text}\n\n{text}",
 }
 SHORT = [
     r"What is $3 + 4$?",
@@ -378,20 +368,11 @@ SHORT = [
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_a_copy_of_a_benchmark_problem_is_found_in_its_wrapper(form):
-    index = BenchmarkIndex(
-        {"math500": [Problem(str(n), text, "7") for n, text in enumerate(SHORT)]}
-    )
-    reasons = reasons_of([form(text, n) for n, text in enumerate(SHORT + PROBLEMS)], index)
-    assert [reason and reason["benchmark_id"] for reason in reasons] == [
-        "0",
-        "1",
-        "2",
-        "3",
-        "4",
-        *[None] * 10,
-    ]
-    plain = {"Llama", "DeepSeek", "Mistral", "Gemma", "doubled backslashes"}
-    assert ("wrapper" in reasons[0]) == (form not in [FORMS[name] for name in plain])
+    problems = [Problem(str(n), text, "7") for n, text in enumerate(SHORT)]
+    rows = [form(text, n) for n, text in enumerate(SHORT + PROBLEMS)]
+    reasons = reasons_of(rows, BenchmarkIndex({"math500": problems}))
+    found = [reason and reason["benchmark_id"] for reason in reasons]
+    assert found == ["0", "1", "2", "3", "4", *[None] * 10]
 
 
 def test_reworded_and_in_a_wrapper():
@@ -407,76 +388,75 @@ def test_a_single_row_in_a_template_is_found():
         assert reasons_of([FORMS[name](SHORT[0], 1)], index)[0]["benchmark_id"] == "m"
 
 
-# A benchmark's problem and another problem that has its words, or most of them.
-NEAR_MISSES = [
-    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64 + \\log_3 81$."),
-    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 641$."),
-    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64.5$ to two decimals."),
-    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 64x$ in terms of $y = \\log_2 x$."),
-    ("Evaluate $\\log_2 64$.", "If $n$ is such that $3^n = m$, evaluate $\\log_2 64$ in base $n$."),
-    ("Evaluate $\\log_2 64$.", "Evaluate $\\log_2 32$."),
-    ("What is $3+4$?", "What is $3+4\\cdot 5$?"),
-    ("What is $3+4$?", "What is $3+4-x$?"),
-    ("What is $3+4$?", "What is $13+4$?"),
-    ("What is $3+4$?", "Ann has apples. What is $3+4$ times their number if she has 12?"),
-    ("What is $3+4$?", "Solve $x = y$. What is $3 + 4y$?"),
-    ("Find $x$.", "The sides of a square are $x+1$ and $2x-3$. Find $x$."),
-    ("Find $x$.", "Find $x$. Then find $y = x + 2$ where $3x = 12$."),
-    ("Find the value of $x$.", "If $2x = 12$, find the value of $x$."),
-    ("Find the value of $x$.", "Find the value of $x + y$ if $x = 3$ and $y = 4$."),
-    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 10y$."),
-    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 100$."),
-    ("Solve for $x$: $2x = 10$.", "Solve for $x$: $2x = 10 - 3x + 5$."),
-    ("How many primes are less than 20?", "How many primes are less than 200?"),
-    (
-        "How many primes are less than 20?",
+# A benchmark's problem, and other problems that have its words, or most of them.
+NEAR_MISSES = {
+    "Evaluate $\\log_2 64$.": (
+        "Evaluate $\\log_2 64 + \\log_3 81$.",
+        "Evaluate $\\log_2 641$.",
+        "Evaluate $\\log_2 64.5$ to two decimals.",
+        "Evaluate $\\log_2 64x$ in terms of $y = \\log_2 x$.",
+        "If $n$ is such that $3^n = m$, evaluate $\\log_2 64$ in base $n$.",
+        "Evaluate $\\log_2 32$.",
+    ),
+    "What is $3+4$?": (
+        "What is $3+4\\cdot 5$?",
+        "What is $3+4-x$?",
+        "What is $13+4$?",
+        "Ann has apples. What is $3+4$ times their number if she has 12?",
+        "Solve $x = y$. What is $3 + 4y$?",
+    ),
+    "Find $x$.": (
+        "The sides of a square are $x+1$ and $2x-3$. Find $x$.",
+        "Find $x$. Then find $y = x + 2$ where $3x = 12$.",
+    ),
+    "Find the value of $x$.": (
+        "If $2x = 12$, find the value of $x$.",
+        "Find the value of $x + y$ if $x = 3$ and $y = 4$.",
+    ),
+    "Solve for $x$: $2x = 10$.": (
+        "Solve for $x$: $2x = 10y$.",
+        "Solve for $x$: $2x = 100$.",
+        "Solve for $x$: $2x = 10 - 3x + 5$.",
+    ),
+    "How many primes are less than 20?": (
+        "How many primes are less than 200?",
         "How many primes are less than 20 and leave a remainder of 1 when halved?",
-    ),
-    (
-        "How many primes are less than 20?",
         "Let $k$ be a digit. How many primes are less than 20k, if k is 3?",
+        "How many squares are less than 20?",
     ),
-    ("How many primes are less than 20?", "How many squares are less than 20?"),
-    ("Simplify $\\frac{x^2-4}{x-2}$.", "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$."),
-    (
-        "Simplify $\\frac{x^2-4}{x-2}$.",
+    "Simplify $\\frac{x^2-4}{x-2}$.": (
+        "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$.",
         "Simplify $\\frac{x^2-4}{x-2}$ and solve the equation that sets it equal to 7.",
+        "Simplify $\\frac{x^2-9}{x-3}$.",
     ),
-    ("Simplify $\\frac{x^2-4}{x-2}$.", "Simplify $\\frac{x^2-9}{x-3}$."),
-    ("What is the area of the circle?", "A circle has radius 4. What is the area of the circle?"),
-    (
-        "What is the area of the circle?",
+    "What is the area of the circle?": (
+        "A circle has radius 4. What is the area of the circle?",
         "What is the area of the circle that touches the sides of a square of side 6?",
     ),
-    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 60^\\circ \\cos 30^\\circ$."),
-    (
-        "Compute $\\sin 60^\\circ$.",
+    "Compute $\\sin 60^\\circ$.": (
+        "Compute $\\sin 60^\\circ \\cos 30^\\circ$.",
         "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted.",
+        "Compute $\\sin 600^\\circ$.",
     ),
-    ("Compute $\\sin 60^\\circ$.", "Compute $\\sin 600^\\circ$."),
-    ("Let $f(x)=x^2+5$. Find $f(3)$.", "Let $f(x)=x^2+5$. Find $f(4)$."),
-    (
-        "Let $f(x)=x^2+5$. Find $f(3)$.",
+    "Let $f(x)=x^2+5$. Find $f(3)$.": (
+        "Let $f(x)=x^2+5$. Find $f(4)$.",
         "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$.",
     ),
-    ("Is 91 prime?", "Is 91 prime or is 97 prime, and which of the two is the larger number?"),
-    ("Factor $x^2 - 9$.", "Factor $x^2 - 9x + 20$."),
-]
+    "Is 91 prime?": ("Is 91 prime or is 97 prime, and which of the two is the larger number?",),
+    "Factor $x^2 - 9$.": ("Factor $x^2 - 9x + 20$.",),
+}
 
 
 @pytest.mark.parametrize("form", [None, "verl", "short labels", "numbers", "JSON", "Llama"])
 def test_problems_that_contain_a_benchmarks_words_stay(form):
-    rows = list(dict.fromkeys(row for _, row in NEAR_MISSES))
-    index = BenchmarkIndex({"own": [Problem(text, text, "1") for text, _ in NEAR_MISSES]})
-    reasons = reasons_of(
-        [FORMS[form](row, n) if form else row for n, row in enumerate(rows)], index
-    )
-    assert [
-        row for row, reason in zip(rows, reasons, strict=True) if reason and "benchmark" in reason
-    ] == (
-        # After a formula's last number, a letter and a wrapper's words are not told apart.
-        ["Solve for $x$: $2x = 10y$."] if form in ("verl", "short labels") else []
-    )
+    others = [row for rows in NEAR_MISSES.values() for row in rows]
+    index = BenchmarkIndex({"own": [Problem(text, text, "1") for text in NEAR_MISSES]})
+    rows = [FORMS[form](row, n) if form else row for n, row in enumerate(others)]
+    reasons = reasons_of(rows, index)
+    dropped = [row for row, reason in zip(others, reasons, strict=True) if reason]
+    # After a formula's last number, a letter and a wrapper's words are not told apart.
+    expected = ["Solve for $x$: $2x = 10y$."] if form in ("verl", "short labels") else []
+    assert dropped == expected
 
 
 def test_words_that_many_problems_end_with_are_part_of_a_benchmark_problem_too():
@@ -504,23 +484,18 @@ def test_every_reason():
     index = BenchmarkIndex(
         {"math500": [Problem("m/1", "What is $3 + 4$?", "7")], "aime24": [Problem("a-1", DIE, "1")]}
     )
+    same_as = {"reason": SAME_AS_BENCHMARK, "benchmark": "math500", "benchmark_id": "m/1"}
+    near_to = {"reason": NEAR_BENCHMARK, "benchmark": "aime24", "benchmark_id": "a-1"}
     table = [
         ("  \n", "1", {"reason": EMPTY_PROBLEM}),
-        (
-            "what is 3+4",
-            "7",
-            {"reason": SAME_AS_BENCHMARK, "benchmark": "math500", "benchmark_id": "m/1"},
-        ),
-        (
-            DIE + " Thanks",
-            "",
-            {"reason": NEAR_BENCHMARK, "benchmark": "aime24", "benchmark_id": "a-1"},
-        ),
+        ("what is 3+4", "7", same_as),
+        (DIE + " Thanks", "", near_to),
         ("What is $3+5$?", " $ $ ", {"reason": EMPTY_ANSWER}),
         ("What is $3+5$?", r"\boxed{}", {"reason": UNPARSABLE_ANSWER}),
         ("What is $3+5$?", "8", None),  # the first with a usable answer
         ("What is $3 + 5$", "9", {"reason": DUPLICATE, "duplicate_of": 5}),
         ("What is $3+6$?", r"\frac{18}{2}", None),
+        ("What is $3+7$? Answer: 10", "10", {"reason": STATED_ANSWER}),
     ]
     problems = [problem for problem, *_ in table]
     references = [Reference(answer) for _, answer, _ in table]
@@ -530,17 +505,49 @@ def test_every_reason():
 
 
 @pytest.mark.parametrize(
+    ("problem", "answer", "stated"),
+    [
+        (r"He did $\boxed{100}$ sets and $\boxed{106}$ more.", "106", True),
+        ("What is 1+1?\n#### 2", "$2$", True),
+        ("What is 1+1? The answer is **2**.", "2", True),
+        ("1+1是多少? 答案是\uff1a2", "2", True),
+        ("What is 1+1? Put it into \\boxed{}.", "2", False),
+        ("What is 1+1? Answer: 20", "2", False),
+        ("If the answer is 2x, what is x?", "2", False),
+        ("Problem: 1+1? Answer: 2\nProblem: 3-1? Answer:", "2", False),
+        ("What is 2+0?", "2", False),
+        ("What is 2+0? Answer:", "", False),
+    ],
+)
+def test_a_problem_that_states_its_answer(problem, answer, stated):
+    assert states_answer(problem, answer) == stated
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["[asy]draw(a);", "#REF!", "![](a.png)", "[Figure]", "Figure 2", "image.jpg", "待定"],
+)
+def test_a_picture_or_a_cell_error_is_no_answer(answer):
+    assert find_faults([Reference(answer)], "math", "tests") == [NO_ANSWER]
+
+
+@pytest.mark.parametrize("answer", ["无解", r"\text{undefined}", "12", "x.5", "[1,2]"])
+def test_what_looks_like_none_is_an_answer(answer):
+    assert find_faults([Reference(answer)], "math", "tests") != [NO_ANSWER]
+
+
+@pytest.mark.parametrize(
     "rendered",
     [
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n",
-        "<|start_header_id|>user<|end_header_id|>\n\n{}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
-        "<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{}<\uff5cAssistant\uff5c><think>\n",
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>a",
+        LLAMA,
+        DEEPSEEK,
         "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n{} [/INST]",
         "<bos><start_of_turn>user\n{}<end_of_turn>\n<start_of_turn>model\n",
         "[gMASK]<sop><|user|>\n{}<|assistant|>\n",
-        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>{}<|end|><|start|>assistant",
+        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>{}<|end|><|start|>a",
         "<|im_user|>user<|im_middle|>{}<|im_end|><|im_assistant|>assistant<|im_middle|>",
-        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>",
     ],
 )
 def test_the_users_turn_of_a_rendered_prompt(rendered):

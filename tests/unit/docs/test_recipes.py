@@ -6,6 +6,7 @@ import pytest
 from run_sweep import PRESETS
 from support.paths import ROOT
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
 
 
@@ -22,29 +23,51 @@ def test_every_row_of_a_preset_names_its_objective(name):
 
 
 # By hand from the authors' scripts: mini-batch of responses, rates, KL, temperature and longest
-# response.
+# response; and the steps that they trained, or a pass over DeepScaleR.
 NUMBERS = {
-    "thinkprune": (2048, 1e-6, 0, 1.0, 4000),
-    "lc_r1": (96, 2e-6, 0.04, 0.9, 8192),
-    "adaptthink": (2048, 2e-6, 0, 0.6, 16384),
-    "laser_d": (512, 1e-6, 1e-3, 0.6, 16384),
-    "laser_de": (512, 1e-6, 1e-3, 0.6, 16384),
-    "l1_exact": (1024, 1e-6, 1e-3, 0.6, 4096),
-    "l1_max": (1024, 4e-6, 1e-3, 0.6, 4500),
-    "swap": (2048, 1e-6, 0, 0.6, 12000),
+    "thinkprune": (2048, 1e-6, 0, 1.0, 4000, 540),
+    "lc_r1": (96, 2e-6, 0.04, 0.9, 8192, 3359),
+    "adaptthink": (2048, 2e-6, 0, 0.6, 16384, 314),
+    "laser_d": (512, 1e-6, 1e-3, 0.6, 16384, 900),
+    "laser_de": (512, 1e-6, 1e-3, 0.6, 16384, 900),
+    "l1_exact": (1024, 1e-6, 1e-3, 0.6, 4096, 700),
+    "l1_max": (1024, 4e-6, 1e-3, 0.6, 4500, 120),
+    "swap": (2048, 1e-6, 0, 0.6, 12000, 623),
 }
 
 
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_numbers_of_a_recipe(name):
-    args = configure(["--swap.recipe", name], on_cpu=False).args
-    found = (
+    run = configure(["--swap.recipe", name], on_cpu=False)
+    args = run.args
+    steps = run.run.total_steps(40_315 // args.rollout.batch_size, args.train.num_episodes)
+    assert NUMBERS[name] == (
         args.train.batch_size,
         args.actor.adam.lr,
         args.algo.kl.init_coef,
         args.rollout.temperature,
+        args.rollout.max_new_tokens,
+        steps,
     )
-    assert (*found, args.rollout.max_new_tokens) == NUMBERS[name]
-    assert args.actor.adam.betas == [0.9, 0.999] and args.actor.adam.weight_decay == (
-        0.0 if name == "lc_r1" else 0.01
-    )
+    decay = 0.0 if name == "lc_r1" else 0.01
+    assert args.actor.adam.betas == [0.9, 0.999] and args.actor.adam.weight_decay == decay
+
+
+def test_no_method_of_the_preset_trains_longer_than_swap():
+    prompts = {}
+    for name, row in PRESETS["paper"].items():
+        run = configure(row["train"], on_cpu=True)
+        size = run.args.rollout.batch_size
+        steps = run.run.total_steps(40_315 // size, run.args.train.num_episodes)
+        prompts[name] = steps * size
+    assert max(prompts.values()) == prompts["swap"] == 623 * 128
+    assert prompts["l1_exact"] == prompts["laser_d"] == prompts["swap"] > prompts["adaptthink"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "a_pass", "total", "passes"),
+    [(0, 314, 628, 2), (540, 314, 540, 2), (540, 20, 540, 27), (120, 314, 120, 1), (9, 0, 9, 2)],
+)
+def test_steps_and_passes_over_data_of_any_size(steps, a_pass, total, passes):
+    run = RunConfig(training_steps=steps)
+    assert (run.total_steps(a_pass, 2), run.total_passes(a_pass, 2)) == (total, passes)

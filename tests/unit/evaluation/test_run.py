@@ -4,7 +4,6 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import ray
 import torch
 from support.paths import POLICY, ROOT
 
@@ -14,7 +13,6 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.samples import SampleFiles, read_settings
 from openrlhf_swap.files import appending, write_rows
-from openrlhf_swap.runs.process import locked
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
 TWO = [*ONE, {"id": "q", "problem": "1 + 2?", "answer": "3"}]
@@ -148,37 +146,8 @@ def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
 
 
-@pytest.mark.parametrize(
-    ("there", "cpu", "cluster", "message"),
-    [
-        (5, False, False, "--engines 3 x --tensor-parallel-size 2 takes 6 GPUs, but 5 are here"),
-        (6, False, False, "Ray would start"),
-        (0, True, False, "Ray would start"),
-        (0, False, True, "Ray would start"),
-    ],
-)
-def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
-    tmp_path, monkeypatch, there, cpu, cluster, message
-):
-    def start(**_):
-        raise ConfigError("Ray would start")
-
-    monkeypatch.setattr(ray, "init", start)
-    monkeypatch.setattr(generate, "is_cpu_build", lambda: cpu)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if cluster:
-        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    words = ["--model", str(POLICY), "--output", str(tmp_path)]
-    args = run.parse([*words, "--engines", "3", "--tensor-parallel-size", "2"])
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        run.sample(args, [], 0)
-
-
-def test_a_second_evaluation_into_a_folder_is_refused(tmp_path, capsys):
-    words = ["--model", str(POLICY), "--output", str(tmp_path / "eval")]
-    with locked({"--output": tmp_path / "eval"}):
-        assert run_command(run.main, words) == 2
-    message = f"error: --output is {tmp_path / 'eval'}, where another run is under way (run.lock)"
-    assert capsys.readouterr().err.startswith(message)
+def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 5)
+    with pytest.raises(ConfigError, match="takes 6 GPUs, but 5 are here; use fewer"):
+        generate.check_gpus(engines=3, size=2)
+    generate.check_gpus(engines=5, size=1)

@@ -74,10 +74,3 @@ def test_traces_join_problem_sample_and_grade(asked, tmp_path):
     assert run_command(traces.main, [str(asked), "--output", str(output), "--samples", "1"]) == 0
     found = [(row["id"], row["problem"], row["answer"]) for row in read_rows(output)]
     assert found == [("p", "1 + 1 Think.", "2"), ("q", "2 + 2 Think.", "4")]  # as they were asked
-
-
-def test_an_output_that_cannot_be_written_is_one_line(evaluated, tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    words = [str(evaluated / "base"), "--output", str(tmp_path / "file" / "x.jsonl")]
-    assert run_command(traces.main, words) == 2
-    assert capsys.readouterr().err.startswith("error: --output is ")

@@ -1,23 +1,23 @@
-"""The loop in one process: its sampler beside the model, arms by hand, two steps of a training."""
+"""The loop in one process: its sampler beside the model, arms by hand, a short training."""
 
 import json
 import math
 import sys
 from itertools import islice
 
+import loop_runs
 import plain_loop
 import pytest
-import stack_runs
 import torch
 from arms import arm_limit, arm_rewards, arm_settings, arm_signals
-from plain_loop import Loop
+from plain_loop import RESPONSES, Loop
 from sampling import sample
-from transformers import AutoModelForCausalLM
-from treatment import difference
+from step_need import need_weights, needs
 from world import CLOSE, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.files import read_rows
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +26,15 @@ def loop():
 
 
 def test_sampled_scores_are_the_models_own(loop):
-    model = AutoModelForCausalLM.from_pretrained(
-        plain_loop.POLICIES / "words", dtype=torch.float32
-    ).eval()
-    words = Loop("words")
-    prompts = [
-        words.reader.ids(f"<|user|>{p.question}<|assistant|><think>\n")
-        for p in islice(words.world.problems(4), 6)
-    ]
-    end, pad = words.tokenizer.eos_token_id, words.tokenizer.pad_token_id
+    model = loop.reading_model
+    problems = islice(loop.world.problems(4), 6)
+    prompts = [loop.reader.ids(rendered(problem.question)) for problem in problems]
+    end, pad = loop.tokenizer.eos_token_id, loop.tokenizer.pad_token_id
     torch.manual_seed(0)
-    responses, scores = sample(model, prompts, end, pad, max_tokens=90)
-    assert any(response[-1] == end for response in responses) and {
-        len(prompt) for prompt in prompts
-    } != {len(prompts[0])}
+    responses, scores = sample(model, prompts, end, pad, max_tokens=60)
+    assert any(response[-1] == end for response in responses)
     for prompt, response, own in zip(prompts, responses, scores, strict=True):
-        assert end not in response[:-1] and (response[-1] == end or len(response) == 90)
+        assert end not in response[:-1] and (response[-1] == end or len(response) == 60)
         with torch.no_grad():
             logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None])[:, 0]
@@ -50,57 +43,38 @@ def test_sampled_scores_are_the_models_own(loop):
 
 def test_steps_are_redundant_if_all_of_their_lines_are(loop):
     problem = loop.world.from_question("Fill B1C2C3C4C5C6")
-    # Lines have three tokens, a step at least three: the verification's first line has one, and
-    # takes the next along.
+    # A step has at least three tokens: the verification's first line has one, and takes the next
+    # along.
     text = "B1>7\nwait B1>7\nC2>0\nlet me verify\nB1>7\nC3>0\n" + CLOSE
     response = loop.reader.ids(text)
     ends = loop.reader.step_ends(response)
-    batch = StepBatch.from_traces(
-        [[StepTrace(len(response), True, [-1.0] * (len(ends) + 1), ends)]]
-    )
-    assert loop.redundant_steps([problem], [response], batch)[0, 0].tolist() == [
-        False,
-        True,
-        False,
-        True,
-        False,
-    ]
+    trace = StepTrace(len(response), True, [-1.0] * (len(ends) + 1), ends)
+    found = loop.redundant_steps([problem], [response], StepBatch.from_traces([[trace]]))
+    assert found[0, 0].tolist() == [False, True, False, True, False]
 
 
-def test_weights_by_labels_by_hand():
-    # Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and the last of the
-    # other.
-    group = [
-        StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]),
-        StepTrace(10, True, [-3, -2, -2], [3, 7]),
-    ]
-    batch = StepBatch.from_traces([group])
-    redundant = torch.tensor([[[False, False, True], [False, True, False]]])
+# Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and of the other.
+GROUP = StepBatch.from_traces(
+    [[StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]), StepTrace(10, True, [-3, -2, -2], [3, 7])]]
+)
+REDUNDANT = torch.tensor([[[False, False, True], [False, True, False]]])
+E1 = 1 / (1 + math.e)
 
-    def weights(kind):
-        arm = f"weights.{kind}"
-        return (
-            arm_signals(arm, SwapConfig(**arm_settings(arm)), batch, redundant).weights[0].tolist()
-        )
 
-    assert weights("oracle") == [[0, 0, 1], [0, 1, 0]]
-    assert weights("anti") == [[0.5, 0.5, 0], [1, 0, 0]]
-    assert weights("uniform") == [pytest.approx([1 / 3] * 3), [0.5, 0.5, 0]]
-    assert weights("tau1")[1][:2] == pytest.approx([1 / (1 + math.e), math.e / (1 + math.e)])
-    torch.manual_seed(0)
-    for shuffled, own in zip(weights("shuffled"), weights("0.25sd"), strict=True):
-        assert sorted(shuffled) == pytest.approx(sorted(own))
-    none = torch.zeros_like(redundant)  # where nothing is redundant, all pay
-    assert arm_signals("weights.oracle", SwapConfig(), batch, none).weights[0, 1].tolist() == [
-        0.5,
-        0.5,
-        0,
-    ]
-    assert arm_settings("zero.mono0.25sd") == {
-        "step_baseline": "zero",
-        "tau": "0.25sd",
-        "weights_from": "monotone",
-    }
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("oracle", [[0, 0, 1], [0, 1, 0]]),
+        ("anti", [[0.5, 0.5, 0], [1, 0, 0]]),
+        ("uniform", [[1 / 3] * 3, [0.5, 0.5, 0]]),
+        ("tau1", [None, [E1, 1 - E1, 0]]),
+    ],
+)
+def test_weights_by_labels_by_hand(kind, expected):
+    arm = f"weights.{kind}"
+    weights = arm_signals(arm, SwapConfig(**arm_settings(arm)), GROUP, REDUNDANT).weights[0]
+    for row, wanted in zip(weights.tolist(), expected, strict=True):
+        assert wanted is None or row == pytest.approx(wanted)
 
 
 def test_the_cheap_baselines_by_hand():
@@ -108,61 +82,78 @@ def test_the_cheap_baselines_by_hand():
     group = [StepTrace(40, True), StepTrace(20, True), StepTrace(10, False), StepTrace(80, False)]
     batch = StepBatch.from_traces([group])
     assert arm_rewards("pass_rate_penalty", batch).tolist() == [pytest.approx([0.9, 0.95, 0, 0])]
-    assert arm_rewards("grpo_limit80", batch).tolist() == [[1, 1, 0, 0]]
     assert [arm_limit(arm) for arm in ("grpo_limit80", "grpo", "weights.oracle")] == [80, 320, 320]
 
 
-def test_a_run_of_the_stack_becomes_rows_of_the_loop(tmp_path, monkeypatch, loop):
-    monkeypatch.setattr(stack_runs, "PROMPTS", 1)
-    monkeypatch.setattr(stack_runs, "RESPONSES", 2)
-    problem, test = islice(loop.world.problems(3), 2)
-    full, short = (
-        "".join(lines) + CLOSE
-        for lines in (loop.world.shortest_lines(problem), ["let me verify\n"])
-    )
-    rows = [
-        {"response": text, "reward": reward, "length": 20.0}
-        for text, reward in ((full, 1.0), (short, 0.0))
-    ]
-    (tmp_path / "rollouts").mkdir()
-    lines = [json.dumps({"prompt": rendered(problem.question), **row}) + "\n" for row in rows]
-    (tmp_path / "rollouts" / "step_000001.jsonl").write_text("".join(lines))
-    (tmp_path / "policy").symlink_to(stack_runs.POLICY)
-    step, end = stack_runs.read_run(tmp_path, [problem], [test])
-    assert step == {"step": 0, "accuracy": 0.5, "tokens": 20, "essential": 3, "redundant": 0.5}
-    assert end["step"] is None and end["tokens"] > 10
+def test_needs_by_hand():
+    # Rows: without step 1, 2, 3. Columns: what steps 1 to 3 and the answer lose.
+    lost = torch.tensor([[0, 0.5, 2.0, 1.0], [0, 0, 0.25, 3.0], [0, 0, 0, -1.0]])
+    assert needs(lost).tolist() == [2.0, 3.0, -1.0]
+    assert needs(lost, window=1).tolist() == [0.5, 0.25, -1.0]
+    needed = torch.tensor([[[2.0, 3.0, -1.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)
+    # r = Delta + n: 3, 3, 0 and 1, 0; mean 1.4, deviation 1.5166.
+    arm = arm_signals("reward.need", SwapConfig(), GROUP, REDUNDANT, needed).normalised[0]
+    expected = [[1.6, 1.6, -1.4], [-0.4, -1.4, 0]]
+    assert (arm * 1.516575).tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
+    gains = torch.tensor([[[1.0, 0, 0], [1, 0, 0]]], dtype=torch.float64)
+    weights = need_weights(gains, needed, GROUP.step_mask)[0]
+    assert weights.sum(-1).tolist() == pytest.approx([1, 1])
+    assert weights[0].argmax() == 2 and weights[1].argmax() == 1  # what nobody needs pays most
 
 
-def test_relative_differences_by_hand():
-    left, right = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
-    assert difference(left, right) == pytest.approx(math.sqrt(2))
-    assert (difference(left, -left), difference(left, left), difference(0 * left, 0 * left)) == (
-        2,
-        0,
-        0,
-    )
+def test_a_hidden_step_is_needed_where_a_later_one_copies_it(loop):
+    problems = [problem for problem in islice(loop.world.problems(1), 1) for _ in range(RESPONSES)]
+    torch.manual_seed(0)
+    prompts, responses = loop.respond(problems)
+    batch = loop.batch(problems, prompts, responses)
+    needed = loop.needed(problems, prompts, responses, batch)
+    assert needed.shape == batch.step_mask.shape and (needed[~batch.step_mask] == 0).all()
+    assert needed[batch.step_mask].max() > 0.5
+
+
+def test_a_discount_of_the_rewards_to_come_by_hand(loop, monkeypatch):
+    rewards = torch.tensor([[[1.0, 2.0, 4.0], [8.0, -1.0, 0.0]]])
+    expected = {1: ([7, 6, 4], [7, -1]), 0: ([1, 2, 4], [8, -1]), 0.5: ([3, 4, 4], [7.5, -1])}
+    for gamma, (first, second) in expected.items():
+        monkeypatch.setattr(loop, "discount", gamma)
+        found = loop.process_advantages(rewards, GROUP, tokens=20)[0]
+        assert found[0, [4, 9, 19]].tolist() == first and found[0, 5] == first[1]
+        assert found[1, [3, 7, 8]].tolist() == [*second, 0]
 
 
 def test_a_run_writes_its_steps_and_is_not_repeated(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(plain_loop, "HELD_OUT", 4)
     monkeypatch.setattr(plain_loop, "PROMPTS", 2)
-    words = [
-        "plain_loop",
-        "--world",
-        "columns",
-        "--arms",
-        "weights.oracle",
-        "--steps",
-        "2",
-        "--output",
-        str(tmp_path),
-    ]
-    monkeypatch.setattr(sys, "argv", words)
+    words = "plain_loop --world columns --arms reward.need --steps 2 --discount 0 --output"
+    monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])
     plain_loop.main()
-    file = tmp_path / "columns-weights.oracle-0.3-25-1.jsonl"
+    file = tmp_path / "columns-reward.need+gamma0-0.3-25-1.jsonl"
     rows = list(map(json.loads, file.read_text().splitlines()))
     assert [row["step"] for row in rows] == [0, 1, None]
     assert all(0 <= row["accuracy"] <= 1 and row["tokens"] > 10 for row in rows)
     capsys.readouterr()
     plain_loop.main()
     assert capsys.readouterr().out == ""
+
+
+def test_many_runs_have_a_line_each_and_go_on_after_a_kill(tmp_path, monkeypatch, capsys):
+    words = "loop_runs --worlds words --arms grpo --gammas 0 1 --thetas 1 --seeds 1 2 --output"
+    monkeypatch.setattr(sys, "argv", [*words.split(), str(tmp_path)])
+    monkeypatch.setattr(loop_runs, "train_run", acted)
+    monkeypatch.setattr(loop_runs, "get_context", lambda _: None)  # forks know the acted run
+    file = tmp_path / "runs.jsonl"
+    file.write_text(json.dumps(acted(next(four_runs()))) + '\n{"world": "wo')
+    loop_runs.main()
+    assert capsys.readouterr().out.startswith(f"3 runs to go, 1 in {file}")
+    assert {loop_runs.settings_of(row) for row in read_rows(file)} == set(four_runs())
+    assert loop_runs.table(file).count("| words   | grpo") == 2
+
+
+def four_runs():
+    for seed in (1, 2):
+        for gamma in (0.0, 1.0):
+            yield loop_runs.Run("words", "grpo", gamma, 1.0, seed, *loop_runs.TRAININGS["words"])
+
+
+def acted(run):
+    return {**vars(run), **dict.fromkeys(loop_runs.MEASURES, 1.0)}

@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 import torch
+from support.actors import changed
+from support.loops import run_args
 from support.paths import POLICY
-from support.trainers import make_trainer, strategy_of
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.flags.configuration import configure
@@ -98,12 +99,12 @@ def test_expandable_segments_are_refused(monkeypatch, name):
         patches.check_versions()
 
 
-def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch):
-    """In its own `create_vllm_engines`, as far as Ray and vLLM."""
+def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch, arguments):
+    """In its own `create_vllm_engines`, as far as Ray and vLLM; none sleeps at once."""
     import vllm
     from openrlhf.trainer.ray import vllm_engine
 
-    from openrlhf_swap.integration.generation.rollout_actor import EngineFactory
+    from openrlhf_swap.integration.driver import run
 
     made = []
 
@@ -113,48 +114,41 @@ def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeyp
             return SimpleNamespace(remote=lambda **arguments: made.append((options, arguments)))
 
     monkeypatch.setattr(vllm_engine, "PlacementGroupSchedulingStrategy", lambda **_: "place")
+    monkeypatch.setattr(run.ray, "remote", lambda actor_class: Actor)
+    changes = {"vllm.num_engines": 2, "vllm.enable_sleep": True, "train.colocate_all": True}
     limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
-    monkeypatch.setattr(vllm_engine, "RolloutRayActor", EngineFactory(Actor, limits))
-    vllm_engine.create_vllm_engines(
-        2, 1, "model", 1, False, False, False, 14_000, shared_pg="group"
-    )
+    run.start_engines(changed(arguments, changes), limits, "group")
     assert len(made) == 2
-    for options, arguments in made:
+    for options, given in made:
         assert options == {"num_cpus": 0.2, "num_gpus": 0.2, "scheduling_strategy": "place"}
-        assert arguments["model"] == "model" and limits.items() <= arguments.items()
+        assert given["model"] == str(POLICY) and given["enable_sleep_mode"]
+        assert limits.items() <= given.items()
     assert limits.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
 
 
 # Weights and sleep
 
 
-def test_engines_sleep_wake_and_take_weights_in_order(
-    monkeypatch, arguments, tmp_path, prompts_file
-):
+def test_engines_sleep_wake_and_take_weights_in_order(monkeypatch, arguments, tmp_path):
     """Both tags before a generation, sleep after it, the weights' tag alone before an update."""
-    from openrlhf.trainer import ppo_trainer
-    from openrlhf.trainer.ppo_utils import samples_generator
+    import ray
+
+    from openrlhf_swap.integration.driver import policy, sampler
 
     done = []
-    for module in (ppo_trainer, samples_generator):
+    for module in (policy, sampler):
         monkeypatch.setattr(
             module,
             "batch_vllm_engine_call",
             lambda _, name, **options: done.append((name, options)),
         )
-    monkeypatch.setattr(ppo_trainer.ray, "get", lambda refs: refs)
-
-    def no_prompts():
+    monkeypatch.setattr(ray, "get", lambda refs, timeout=None: refs)
+    args = run_args(arguments, tmp_path, **{"vllm.enable_sleep": True})
+    drawing = sampler.Sampler(args, [], None, [], None, None)
+    with drawing._awake():
         done.append(("generate", {}))
-        yield from ()
-
     group = SimpleNamespace(async_run_method=lambda method_name: done.append((method_name, {})))
-    trainer = make_trainer(
-        strategy_of(arguments, tmp_path, prompts_file, **{"vllm.enable_sleep": True}), group
-    )
-    trainer.samples_generator.eval_dataloader = no_prompts()
-    assert trainer.samples_generator.generate_eval_samples() == []
-    trainer.broadcast_to_vllm()
+    policy.Policy(SimpleNamespace(args=args), None, group, None, []).publish()
     weights = {"tags": ["weights"]}
     assert done == [
         ("wake_up", {}),
@@ -191,10 +185,7 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
 
     AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
     made = []
-    monkeypatch.setattr(launch, "EngineFactory", lambda actor_class, more: more)
-    monkeypatch.setattr(
-        launch, "run_openrlhf", lambda configuration, engines, started: made.append(engines)
-    )
+    monkeypatch.setattr(launch, "train", lambda configuration, more: made.append(more))
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
     launch.launch(
         configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock()

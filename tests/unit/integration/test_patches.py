@@ -27,7 +27,7 @@ def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, 
 @pytest.mark.parametrize("name", ["skip_bad_gradients", "sleep", "reward_func", "head"])
 def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch, name):
     from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform
-    from openrlhf_swap.integration.generation.rollout_actor import SwapRolloutActor
+    from openrlhf_swap.integration.engine.actor import SwapRolloutActor
     from openrlhf_swap.integration.policy import chunked_actor, strategy
 
     optimizer = SimpleNamespace(_overflow_check_and_loss_scale_update=print, offload_states=print)
@@ -38,7 +38,7 @@ def test_objects_stay_as_they_are_where_another_version_is_installed(monkeypatch
     replacing = {
         "skip_bad_gradients": lambda: strategy._skip_bad_gradients(optimizer),
         "sleep": lambda: strategy._let_torchs_adam_sleep(optimizer),
-        "reward_func": lambda: SwapRolloutActor.configure_reward(engine, end_of_thought="</think>"),
+        "reward_func": lambda: SwapRolloutActor.prepare(engine, None, 9, end_of_thought="</think>"),
         "head": lambda: head.replacing().__enter__(),
     }
     before = [dict(vars(thing)) for thing in (optimizer, engine.executor, layer)]

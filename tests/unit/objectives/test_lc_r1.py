@@ -8,7 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from support.objectives import READER, RIGHT, assert_rows, batch, objective, rollout
+from support.objectives import READER, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.objectives.lc_r1 import first_right_answer
@@ -40,35 +40,29 @@ def use(method, response=RESPONSE):
     )
 
 
-WRONG = {
-    "too many": (lambda ids, *_: len(ids) + 1, "returned 21"),
-    "negative": (lambda *_: -1, "returned -1"),
-    "nothing": (lambda *_: None, "returned None"),
-    "not a number": (lambda *_: float("nan"), "returned nan"),
-    "the tokens": (lambda ids, *_: list(ids[:2]), "returned [115, 111]"),
-    "the text": (lambda ids, answer, reader: reader.text(ids[:2]), "returned 'so'"),
-}
-
-
 @pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize("case", WRONG)
-def test_what_it_may_not_return(with_extractor, name, case):
-    function, found = WRONG[case]
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (lambda ids, *_: len(ids) + 1, "21"),
+        (lambda *_: -1, "-1"),
+        (lambda *_: None, "None"),
+        (lambda *_: float("nan"), "nan"),
+        (lambda ids, *_: list(ids[:2]), "[115, 111]"),
+    ],
+)
+def test_what_it_may_not_return(with_extractor, name, function, found):
     with pytest.raises(ObjectiveError) as error:
         use(with_extractor(name, function))
     assert str(error.value) == (
-        f"--swap.{name}.extractor is 'mine:cut', which {found}; expected tokens from 0 to 20: fix the function"
+        f"--swap.{name}.extractor is 'mine:cut', which returned {found}; "
+        "expected tokens from 0 to 20: fix the function"
     )
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_what_is_no_function_is_refused_before_the_start(with_extractor, name):
-    with pytest.raises(ConfigError) as error:
-        with_extractor(name, 7)
-    assert (
-        str(error.value)
-        == f"--swap.{name}.extractor is 'mine:cut', which is not a function; use module:function"
-    )
+def test_what_is_no_function_is_refused_before_the_start(with_extractor):
+    with pytest.raises(ConfigError, match="'mine:cut', which is not a function; use module:f"):
+        with_extractor("decs", 7)
 
 
 @pytest.mark.parametrize("kept", [0, 12, 20, np.int64(12)])
@@ -83,33 +77,6 @@ def test_it_is_asked_about_correct_responses_only(with_extractor):
     wrong = rollout("so it is 7. Or not?#\\boxed{7}", correct=False)
     for name in OBJECTIVES:
         use(with_extractor(name, lambda *_: pytest.fail("asked")), wrong)
-
-
-def test_lc_r1_rewards():
-    # Worked vector of the reference: R = 2, 2, 1, 0 with L = 500, 1000, 1500, 2000. The longest
-    # right one has 1000: l = 1 - L/1000 = .5, 0, -.5, -1 (up to the code's 1e-4), so R + l = 2.5,
-    # 2, .5, -1.
-    group = [
-        rollout(RIGHT, 500),
-        rollout(RIGHT, 1000),
-        rollout(RIGHT, 1500, correct=False),
-        rollout("no end", 2000, correct=False),
-    ]
-    rewards = objective("lc_r1").rewards(batch(group))
-    torch.testing.assert_close(
-        rewards, torch.tensor([[2.5, 2, 0.5, -1]]).double(), rtol=0, atol=1e-6
-    )
-    # Nothing right: no length reward.
-    assert_rows(objective("lc_r1").rewards(batch([group[2], group[3]])), [[1, 0]])
-
-
-def test_lc_r1_does_not_count_the_end_token():
-    # 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
-    short, long, cut = (
-        rollout(tail, length) for tail, length in (("#$", 11), ("#$", 21), ("#", 21))
-    )
-    assert_rows(objective("lc_r1").rewards(batch([short, long])), [[2.5, 2]], 1e-4)
-    assert_rows(objective("lc_r1").rewards(batch([short, cut])), [[3 - 10 / 21, 2]], 1e-4)
 
 
 def test_lc_r1_cuts_a_right_thought_after_the_answer():

@@ -18,16 +18,6 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
     if method.state_dict():
         method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
     assert restored(method).state_dict() == method.state_dict()
-    scored = (
-        "swap",
-        "step_only",
-        "no_penalty",
-        "static_penalty",
-        "uniform_penalty",
-        "vsrm_scores",
-        "attnpo",
-    )
-    assert method.scores_steps == (name in scored)
 
 
 @pytest.fixture
@@ -67,11 +57,8 @@ def test_the_example_of_the_documentation_works(plugin):
             ["per_token:Other"],
             "which cannot be imported (module 'per_token' has no attribute 'Other')",
         ),
-        (["per_token:"], "which cannot be imported (module 'per_token' has no attribute '')"),
-        ([":PerToken"], "which cannot be imported (Empty module name)"),
         (["torn:Torn"], "which cannot be imported (invalid syntax"),
         (["per_token:Batch"], "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
-        (["per_token:setting"], "which is not a subclass of"),
         (["per_token:PerToken", "--swap.PerToken.share", "1"], "PerToken has: rate"),
         (
             ["per_token:PerToken", "--swap.PerToken.rate", "-1"],

@@ -1,17 +1,13 @@
 import os
-import re
 import subprocess
 import sys
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.paths import ROOT
 
 from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
 
 RIGHT = Grade(True, "ok", score=1.0)
 WRONG = Grade(False, "ok")
@@ -47,10 +43,11 @@ WRONG = Grade(False, "ok")
         (r"\boxed{1.2}", "1,2", WRONG),
         ("", "42", Grade(False, "no_answer")),
         (r"\boxed{42}", "", Grade(False, "error")),
-        # Behind a thought any number can be correct; if it is wrong and not stated, nothing was
-        # answered.
+        # After a thought the last line can state an answer without announcing it.
         ("</think>Let me see: 7 and 5 make 42, but", "42", RIGHT),
-        ("</think>Let me see: 7 and 5 make 41, but", "42", Grade(False, "no_answer")),
+        ("</think>Let me see: 7 and 5 make 41, but", "42", WRONG),
+        ("</think>Let me see whether 7 and 5 are 42", "41", WRONG),
+        ("</think>Let me see 7 and 5, and", "12", Grade(False, "no_answer")),
         # In a thought that was never closed, a number is no answer.
         ("It is 42.", "42", Grade(False, "no_answer")),
         ("Let me see: 7 and 5 make 42, but", "42", Grade(False, "no_answer")),
@@ -178,38 +175,6 @@ def test_the_end_token_is_no_part_of_the_answer(end):
 
 def test_unparsable_answers_are_recognised(grader):
     assert grader.is_gradable(["42", r"\frac{1}{2}", "", " $ $ "]) == [True, True, False, False]
-
-
-def test_boxed_contents_are_matched_by_braces():
-    assert last_boxed(r"\boxed{\frac{1}{2}} and \boxed {x_{1}}") == "x_{1}"
-    assert last_boxed(r"\boxed{open") is None
-    assert last_boxed("none") is None
-
-
-def slow_last_boxed(text):
-    for match in reversed(list(re.finditer(r"\\boxed\s*\{", text))):
-        depth = 1
-        for end in range(match.end(), len(text)):
-            depth += (text[end] == "{") - (text[end] == "}")
-            if depth == 0:
-                return text[match.end() : end]
-    return None
-
-
-@given(st.lists(st.sampled_from(["\\boxed{", "\\boxed ", "{", "}", "a"]), max_size=14))
-def test_the_last_box_against_a_slow_search(parts):
-    assert last_boxed("".join(parts)) == slow_last_boxed("".join(parts))
-
-
-def test_text_after_the_first_closing_tag():
-    assert text_after_thought("a</think>b</think>c", "</think>") == "b</think>c"
-    assert text_after_thought("abc", "</think>") == "abc"
-    # Tokens that a family puts around its answer are no part of it.
-    assert (
-        text_after_thought("a[/THINK]<|START_TEXT|> b<|END_TEXT|><|END_OF_TURN_TOKEN|>", "[/THINK]")
-        == "b"
-    )
-    assert text_after_thought("\n" * 50_000 + "<|x|> " * 9, "</think>") == ""
 
 
 @pytest.mark.parametrize("label", ["4", None, "", float("nan"), ["4"]])

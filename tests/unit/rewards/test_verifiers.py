@@ -9,7 +9,6 @@ from openrlhf_swap.data.rows import try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, unit_tests
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.statements import stated_letter
 from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
 from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
 
@@ -35,117 +34,6 @@ def grade(graders):
         return graders(name).grade(response, Reference(answer, problem, metadata))
 
     return run
-
-
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [
-        (r"so \boxed{C}", "C"),
-        (r"\boxed{\text{c}}", "C"),
-        (r"\boxed{\textbf{(C)} 12}", "C"),
-        (r"\boxed{C. 42 J}", "C"),
-        (r"\boxed{A}, no: \boxed{C}", "C"),
-        ("Answer: C", "C"),
-        ("**Answer: (C)**", "C"),
-        (r"Answer: $\boxed{C}$", "C"),
-        ("The answer is A. No, the correct answer is **C**.", "C"),
-        ("C", "C"),
-        ("(c)", "C"),
-        ("C.", "C"),
-        (r"\boxed{Paris}", "C"),  # the text of the third option
-        (r"\boxed{\text{paris}}", "C"),
-        (r"The answer is \(\text{C}\).", "C"),
-        # Announcements of every kind, also after a box that holds no letter.
-        ("We get \\boxed{x \\ll y}.\n\n**Answer: C**", "C"),
-        *(
-            (text, "C")
-            for text in (
-                "ANSWER: C",
-                "### Answer\nC",
-                "The correct option is C.",
-                "<answer>C</answer>",
-            )
-        ),
-        *(
-            (text, "C")
-            for text in (
-                "答案是C",
-                "The best choice is (C).",
-                "Answer: C) 42 J",
-                "Answer: C - as asked",
-            )
-        ),
-        *(
-            (text, "C")
-            for text in (
-                "The answer is C, not A.",
-                "The answer is C because A is wrong.",
-                "Answer: c",
-            )
-        ),
-        *(
-            (text, "C")
-            for text in (
-                "C is correct.",
-                "I choose C.",
-                "故选C",
-                "Answer: [C]",
-                "Answer: C (the third)",
-            )
-        ),
-        *(
-            (text, None)
-            for text in ("The answer is C, but A is also possible.", "Answer: (C)(A)", "C. A.")
-        ),
-        *(
-            (text, None)
-            for text in (
-                "The answer is A, B, C, D",
-                "Answer: A good choice would be B",
-                "Answer: A; C",
-            )
-        ),
-        *(
-            (text, None)
-            for text in (
-                "The answer is not C.",
-                "The answer is C?",
-                "Answer: either A or C",
-                "Answer: A-C",
-            )
-        ),
-        *(
-            (text, None)
-            for text in (
-                r"\boxed{A} or \boxed{C}",
-                r"\boxed{A}, no: \boxed{C",
-                "Answer: $\\boxed{C",
-            )
-        ),
-        *(
-            (text, "C")
-            for text in (
-                "So C.",
-                "A is wrong. So C.",
-                "Hence (C).",
-                "A is wrong.\nTherefore, **C**",
-            )
-        ),
-        *(
-            (text, None)
-            for text in ("So A or C.", "So A is wrong.", "So a good choice", "So A.\nBut maybe C.")
-        ),
-        ("Answer: A or C", None),  # whoever names two has not chosen
-        (r"\boxed{(A) \text{ or } (C)}", None),
-        (r"\boxed{London or Paris}", None),
-        ("The answer is a matter of taste", None),
-        ("I think so", None),
-        ("Answer: I'd say none", None),
-        ("", None),
-    ],
-)
-def test_the_letter_that_is_stated(text, letter):
-    assert stated_letter(text, ("Rome", "London", "Paris", "Oslo")) == letter
 
 
 def test_multiple_choice_grades_what_follows_the_thought(grade):
@@ -321,6 +209,18 @@ def test_code_against_tests(grade, response, tests, function, score):
 
 
 @confined
+def test_layouts_of_apps_taco_and_humaneval(grade):
+    programs = '{"inputs": ["3\\n", ["4"]], "outputs": ["6\\n", ["8"]]}'
+    assert grade("unit_tests", DOUBLE, programs).score == 1
+    calls = '{"fn_name": "twice", "inputs": [[[1, 2]], [[]]], "outputs": [[2, 4], [1]]}'
+    assert grade("unit_tests", METHOD, calls).score == 0.5
+    check = "def check(candidate):\n    assert candidate(1, 2) == 3"
+    assert grade("unit_tests", ADD, check, entry_point="add").score == 1
+    big = '[{"input": "", "output": "1' + "0" * 5000 + '"}]'
+    assert grade("unit_tests", "```python\nprint(10**5000)\n```", big).score == 1
+
+
+@confined
 @pytest.mark.parametrize("empty", [None, ""])
 def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
     """As in a table of which other rows have functions."""
@@ -340,6 +240,9 @@ def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
         ("   ```python\nx\n   ```", "x\n"),
         ("``` python\nx\n```", "x\n"),
         ("```  \nx\n```", "x\n"),
+        ('```python title="a.py"\r\nx\r\n```', "x\n"),
+        ("````{python}\nx = '```'\n````", "x = '```'\n"),
+        ("```py3\nx\n```\n```text\n2\n```\n```c++\ny\n```", "x\n"),
         ('```\nx = """\n  \n"""\n```', 'x = """\n  \n"""\n'),  # as it stands
     ],
 )
@@ -434,4 +337,4 @@ def test_tests_that_are_none():
     nested = '[{"input": [], "output": ' + "[" * 100_000
     for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert (", nested):
         assert find_fault(tests, {}) == NO_TESTS
-    assert find_fault('[{"input": ["1"], "output": "2"}]', {"fn_name": "f"}) == NO_TESTS
+    assert find_fault('[{"input": 1, "output": "2"}]', {"fn_name": "f"}) == NO_TESTS

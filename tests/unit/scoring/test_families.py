@@ -4,8 +4,6 @@ for each.
 And what the attention of the branches shows each of them, and launches, whatever their number.
 """
 
-import copy
-import functools
 import statistics
 from collections import Counter
 from contextlib import contextmanager, nullcontext
@@ -14,9 +12,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.families import FAMILIES, PARTLY_FLOAT32, RECURRENT, WORDS, build, config_of
 from support.prefix_scores import largest_difference, masks_of, ragged_case
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import CONFIG_MAPPING, AttentionInterface, AutoModelForCausalLM
+from transformers import AttentionInterface, AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.attention import BranchAttention
@@ -24,141 +23,6 @@ from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_c
 from openrlhf_swap.scoring.mixers import cache_name
 from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
-
-WORDS = 32
-SHAPE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-WINDOW = {"sliding_window": 8}
-MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
-EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-DELTA = {
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
-MAMBA = {"mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
-ROUTED = {
-    **EXPERTS,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-}
-LATENT_DIMENSIONS = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "qk_nope_head_dim": 8,
-    "num_key_value_heads": 4,
-}
-LATENT = {**LATENT_DIMENSIONS, **ROUTED}
-SHARED_KEYS = {
-    **WINDOW,
-    "num_hidden_layers": 4,
-    "num_kv_shared_layers": 2,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "vocab_size_per_layer_input": WORDS,
-    "hidden_size_per_layer_input": 8,
-    "head_dim": 8,
-}
-FAMILIES = {
-    # keys and values of all tokens
-    "llama": {"num_key_value_heads": 1},
-    "qwen2": {"tie_word_embeddings": True},
-    "qwen3": {"head_dim": 16},
-    "qwen3_moe": {"head_dim": 16, "num_experts": 4, **EXPERTS},
-    "smollm3": {"no_rope_layer_interval": 2},
-    "olmo2": {},
-    "glm4": {"head_dim": 8},
-    "glm4_moe": {"head_dim": 8, **ROUTED},
-    "seed_oss": {"head_dim": 8},
-    # windows, sinks, capped scores, keys of earlier layers
-    "mistral": WINDOW,
-    "mixtral": {**WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "phi3": WINDOW,
-    "olmo3": MIXED,
-    "exaone4": MIXED,
-    "cohere2": MIXED,
-    "gemma2": {**MIXED, "head_dim": 8},
-    "gemma3_text": {**MIXED, "head_dim": 8},
-    "gemma3n_text": {
-        **SHARED_KEYS,
-        "intermediate_size": [48] * 4,
-        "activation_sparsity_pattern": [0.0] * 4,
-        "laurel_rank": 4,
-    },
-    "gemma4_text": {**SHARED_KEYS, "global_head_dim": 8},
-    "gpt_oss": {**MIXED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
-    # latent attention
-    "deepseek_v2": LATENT,
-    "deepseek_v3": LATENT,
-    "glm4_moe_lite": LATENT,
-    "minicpm3": LATENT_DIMENSIONS,
-    # recurrent layers
-    "qwen3_next": {
-        **DELTA,
-        **EXPERTS,
-        "head_dim": 8,
-        "num_experts": 4,
-        "shared_expert_intermediate_size": 16,
-    },
-    "qwen3_5_text": {**DELTA, "head_dim": 8},
-    "olmo_hybrid": {**DELTA, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
-    "falcon_h1": {**MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4},
-    "bamba": {**MAMBA, "mamba_n_heads": 8, "mamba_n_groups": 1, "attn_layer_indices": [1]},
-    "nemotron_h": {
-        **ROUTED,
-        "num_hidden_layers": 5,
-        "layers_block_type": [
-            "linear_attention",
-            "mlp",
-            "linear_attention",
-            "full_attention",
-            "moe",
-        ],
-        "head_dim": 8,
-        "ssm_state_size": 8,
-        "mamba_num_heads": 4,
-        "mamba_head_dim": 8,
-        "n_groups": 2,
-        "chunk_size": 8,
-        "moe_shared_expert_intermediate_size": 16,
-    },
-    "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
-}
-# Their code computes some part in float32 whatever the model's dtype: recurrences, softmax, routers
-# of experts.
-PARTLY_FLOAT32 = {"qwen3_next": 1e-4, "qwen3_5_text": 1e-4, "olmo_hybrid": 1e-4}
-PARTLY_FLOAT32 |= dict.fromkeys(
-    ("falcon_h1", "bamba", "nemotron_h", "gpt_oss", "qwen3_moe", "mixtral"), 1e-5
-)
-PARTLY_FLOAT32 |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite"), 1e-5)
-
-
-def config_of(family):
-    changes = FAMILIES.get(family, {})
-    config = CONFIG_MAPPING[family](**{**SHAPE, **copy.deepcopy(changes)})
-    config._experts_implementation = "eager"  # the default knows no float64
-    return config
-
-
-@functools.cache
-def build(family, dtype=torch.float32):
-    # As they are, only with larger random weights: these are small already.
-    return small_model(config_of(family), AutoModelForCausalLM.from_config).to(dtype)
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
@@ -173,16 +37,7 @@ def test_prefixes_together_equal_a_forward_for_each(family, left):
 
 
 # These read on from one packed response into the next, whoever scores: packing them is refused.
-CARRIED_ON = (
-    "gpt_oss",
-    "qwen3_next",
-    "qwen3_5_text",
-    "olmo_hybrid",
-    "falcon_h1",
-    "bamba",
-    "nemotron_h",
-    "lfm2",
-)
+CARRIED_ON = ("gpt_oss", *RECURRENT)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in CARRIED_ON])

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
+from support.hidden_steps import slow_needs
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
-from openrlhf_swap import SwapConfig
+from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.families import R1, prompt_ids
-from openrlhf_swap.scoring.answer import AnswerBranch, answer_branch
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.scorer import Scorer
 
 CLOSE = R1.close_template
@@ -28,6 +29,26 @@ def test_both_backends_agree(model, tokenizer):
     )
     assert len(shared["answer_logprobs"]) == len(shared["steps"]) + 1 == 3
     assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
+
+
+def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
+    model = AutoModelForCausalLM.from_pretrained(
+        POLICY, dtype=torch.float32, attn_implementation="eager"
+    )
+    config = SwapConfig(step_tokens=8, step_reward="need", need_window=1)
+    scorer = Scorer(model, tokenizer, config)
+    found = scorer.score(*TRACE)
+    prompt = prompt_ids(tokenizer, TRACE[0])
+    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    ends = (len(prompt) - 1, *(len(prompt) + end for end in found["step_ends"]))
+    request = ScoreRequest(0, ends, answer_branch(tokenizer, CLOSE, TRACE[1]))
+    expected = slow_needs(model.eval(), torch.tensor(prompt + response), request, window=1)
+    assert found["need"] == pytest.approx(expected.tolist(), abs=1e-5)
+    trace = scorer.trace(prompt, response, TRACE[1], correct=True)
+    assert trace.signals["need"].tolist() == pytest.approx(found["need"], abs=1e-6)
+    assert "need" not in scorer.trace(prompt, response, TRACE[1], correct=False).signals
+    rows = swap_advantages([trace, StepTrace(9, False)], config)
+    assert [len(row) for row in rows] == [len(response), 9]
 
 
 def test_a_response_takes_one_forward(model, tokenizer):

@@ -5,8 +5,8 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, LlamaConfig
 
 from openrlhf_swap.scoring import states
-from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import read_states, recording_states
 
 FAMILIES = [

@@ -1,76 +1,79 @@
 """The one entry of all benchmarks, and the one that compares with TRL."""
 
-import argparse
+import json
 import re
-from pathlib import Path
-from types import SimpleNamespace
+import sys
 
 import pytest
-from support.paths import POLICY, ROOT
-from support.scripts import python
+from support.paths import ROOT
+from support.scripts import make_tool, python
 
-from benchmarks import beside_trl, trl_trial
+from benchmarks import beside_trl
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags
 
 
-def test_the_ratios_become_a_table():
-    result = python("-m", "benchmarks", "advantages")
-    _, _, row = result.stdout.splitlines()
-    assert re.fullmatch(
-        r"\| advantages +\| [\d.]+ +\| advantages by a loop over steps, to ours \| \d+ +\|", row
-    )
-    assert "largest difference" in result.stderr
-
-
-def test_every_benchmark_is_known():
-    parts = {"__init__", "__main__", "gpu_check", "trl_trial"}
+def test_the_ratios_become_a_table_and_every_benchmark_is_known():
+    _, _, row = python("-m", "benchmarks", "advantages").stdout.splitlines()
+    meaning = "advantages by a loop over steps, to ours"
+    assert re.fullmatch(rf"\| advantages +\| [\d.]+ +\| {meaning} \| \d+ +\|", row)
+    parts = {"__init__", "__main__", "gpu_check", "trl_trial", "stages"}
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - parts
     result = python("-m", "benchmarks", "no_such")
-    assert result.returncode == 2
     assert result.stderr.rpartition("use any of ")[2].strip().split(", ") == sorted(files)
 
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("objective", ["swap", "grpo"])
-def test_our_side_beside_trl_is_what_the_scripts_train(on_gpu, objective):
-    own = argparse.Namespace(
-        on_gpu=on_gpu, prompts=8, responses=4, tokens=2048, flags=["--train.seed", "3"]
-    )
-    words = beside_trl.flags_of(objective, POLICY, Path("prompts.jsonl"), "out", 3048, own)
-    run = configure(words, on_cpu=not on_gpu)
+def test_our_side_beside_trl_is_what_the_scripts_train(tmp_path, on_gpu, objective):
+    words = f"--output {tmp_path / 'new'} --tokenizer t --train.seed 3 --responses 4"
+    own = beside_trl.parse(words.split(), on_gpu)
+    own.model = beside_trl.POLICY
+    run = configure(beside_trl.flags_of(objective, own), on_cpu=not on_gpu)
     check_flags(run)
     args = run.args
-    assert (run.method.objective, args.data.max_len, args.train.seed) == (objective, 3048, 3)
-    assert (
-        args.train.batch_size == args.rollout.batch_size * args.rollout.n_samples_per_prompt == 32
-    )
-    assert (
-        args.train.dynamic_batch_enable
-        == args.ds.packing_samples
-        == args.train.colocate_all
-        == on_gpu
-    )
+    assert (run.method.objective, args.data.max_len) == (objective, own.context)
+    assert (args.train.seed, args.rollout.n_samples_per_prompt) == (3, 4)
+    assert args.train.batch_size == args.rollout.batch_size * 4
+    assert args.ds.packing_samples == args.train.colocate_all == on_gpu
 
 
-def test_what_the_loss_calls_is_a_part_of_the_update(monkeypatch):
-    now = [0]
-    monkeypatch.setattr(trl_trial.time, "perf_counter", lambda: now[0])
+OURS = """
+for word; do [[ "$previous" == --swap.output_dir ]] && mkdir -p "$word" && cd "$word"; previous="$word"; done
+for step in 1 2 3; do echo "{\\"step\\": $step, \\"timing/step_total\\": $step}"; done > metrics.jsonl
+[[ "$PWD" == */grpo ]] && sleep 600 || echo out of memory
+[[ "$PWD" != */swap ]]
+"""  # noqa: E501
 
-    def wait(*inner):
-        def method():
-            now[0] += 1
-            for other in inner:
-                getattr(trainer, other)()
 
-        return method
+def test_a_stage_that_fails_or_hangs_leaves_its_steps_and_the_others_go_on(tmp_path, monkeypatch):
+    """Ours with swap ends with an error, with grpo it hangs, and TRL works."""
+    environment = tmp_path / "trl" / "bin"
+    environment.mkdir(parents=True)
+    make_tool(environment / "python", """for s in 4 5; do echo 'TRIAL {"step": '$s'}'; done""")
+    monkeypatch.setattr(sys, "executable", str(make_tool(tmp_path / "python", OURS)))
+    output = tmp_path / "out"
+    words = ["--output", str(output), "--environment", str(tmp_path / "trl"), "--limit", "2"]
+    assert beside_trl.main(words) == 1
+    results = json.loads((output / "results.json").read_text())
+    stages = results["stages"]
+    assert [stage["fault"] and stage["fault"].split(";")[0] for stage in stages.values()] == [
+        "ended with status 1",
+        "cut off after 2 s",
+        None,
+    ]
+    assert [len(stage["steps"]) for stage in stages.values()] == [3, 3, 2]
+    assert stages["swap"]["steps"][2]["step"] == 3 and results["prompts"] == 16
+    assert "out of memory" in (output / "swap.log").read_text()  # nothing is deleted
 
-    trainer = SimpleNamespace(_generate=wait(), _score=wait())
-    trainer._prepare, trainer._compute_loss = wait("_generate", "_score"), wait("_score")
-    clock = trl_trial.Clock(lambda: None)
-    for name in ("_generate", "_score", "_prepare", "_compute_loss"):
-        clock.wrap(trainer, name)
-    trainer._prepare()
-    trainer._compute_loss()
-    trainer._prepare()
-    assert clock.seconds == {"_generate": 2, "_score": 2, "_prepare": 6, "_compute_loss": 2}
+
+def test_without_a_model_nothing_is_trained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(beside_trl.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(beside_trl.torch.cuda, "get_device_name", lambda: "none")
+    monkeypatch.setattr(sys, "executable", str(make_tool(tmp_path / "python", "exit 3")))
+    words = ["--output", str(tmp_path / "out")]
+    assert beside_trl.run_command(beside_trl.main, words) == 2
+    assert capsys.readouterr().err.startswith("error: --tokenizer is missing; name a folder")
+    assert beside_trl.main([*words, "--tokenizer", "t"]) == 1
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(results["stages"]) == ["model"]

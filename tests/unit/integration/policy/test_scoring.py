@@ -9,6 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support.engine import Engine
+from support.hidden_steps import slow_needs
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
@@ -135,6 +136,36 @@ def test_packed_samples_and_adapters_take_one_forward(family):
             assert ours["answer_logprobs"].sub(reference).abs().max() < 1e-4
         for ours, reference in zip(scored.signals, expected_states, strict=True):
             torch.testing.assert_close(ours["states"], reference, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
+def test_need_is_read_behind_the_pass(family, packing):
+    """At temperature 1, whatever the rollouts', beside the states of another response."""
+    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False
+    ids, action_mask, mask, request = micro_batch()
+    names = ("answer_logprobs", "need", "states")
+    requests = [
+        replace(request, signals=names[:2], need_window=2),
+        ScoreRequest(1, (12, 49), signals=("states",)),
+    ]
+    plain = make_scorer(model, packing=packing)[1].forward(ids, action_mask, mask, [request])
+    for chunk in (7, 0):  # without chunks answers are scored in a pass of their own
+        scorer = make_scorer(model, packing=packing, chunk=chunk)[1]
+        scored = scorer.forward(ids, action_mask, mask, requests, names)
+        first, second = scored.signals
+        expected = slow_needs(model.set_attn_implementation("eager") or model, ids[0], request, 2)
+        assert (first["need"] - expected).abs().max() < 1e-4
+        assert (first["answer_logprobs"] - plain.signals[0]["answer_logprobs"]).abs().max() < 1e-5
+        assert list(second) == ["states"] and len(second["states"]) == 2
+
+
+def test_need_of_recurrent_layers_is_refused():
+    model = small_model(CONFIG_MAPPING["qwen3_5_text"](), AutoModelForCausalLM.from_config)
+    scorer = make_scorer(model)[1]
+    with pytest.raises(ConfigError, match="recurrent layers.*use --swap.step_reward gain"):
+        scorer.forward(*micro_batch()[:3], [], ("answer_logprobs", "need"))
 
 
 @pytest.mark.parametrize("family", ["qwen2", "bloom"])

@@ -1,0 +1,124 @@
+"""The sampler of an asynchronous run: it samples the next batches while the policy is updated."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from queue import SimpleQueue
+from threading import Lock, Semaphore, Thread
+from time import monotonic
+from typing import Any
+
+import ray
+from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
+
+from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+
+STOP_SECONDS = 10  # that the thread has to notice that its engines are gone
+
+
+class Ahead:
+    """Runs a sampler ahead in a thread, with at most `--train.async_queue_size` batches waiting.
+
+    The sampler has an objective of its own. Whole batches are sampled with the same weights:
+    sampling and new weights take turns. With `--train.partial_rollout_enable` the engines pause for
+    new weights instead, and a response may go on with them.
+    """
+
+    def __init__(
+        self, sampler: Sampler, engines: Sequence[Any], size: int, pauses_engines: bool
+    ) -> None:
+        self._sampler = sampler
+        self._engines = engines
+        self._size = size
+        self._pauses_engines = pauses_engines
+        self._turns = _Turns()
+        self._thread: Thread | None = None
+
+    def batches(self, position: Mapping[str, Any]) -> Iterator[SampledBatch]:
+        """Yield the sampler's batches with their age, and raise its errors."""
+        free = Semaphore(self._size)
+        sampled: SimpleQueue[SampledBatch | Exception | None] = SimpleQueue()
+
+        def sample_ahead() -> None:
+            batches = self._sampler.batches(position)
+            batch: SampledBatch | Exception | None
+            while True:
+                free.acquire()
+                try:
+                    batch = self._sample(batches)
+                except Exception as error:  # noqa: BLE001 - the loop raises it
+                    batch = error
+                sampled.put(batch)
+                if not isinstance(batch, SampledBatch):
+                    return
+
+        thread = Thread(target=sample_ahead, name="sampler", daemon=True)
+        thread.start()
+        self._thread = thread
+        while True:
+            batch = sampled.get()
+            if batch is None:
+                return
+            if isinstance(batch, Exception):
+                raise batch
+            free.release()
+            age = self._sampler.updates - batch.updates
+            yield replace(batch, metrics={**batch.metrics, "swap/batch_age": float(age)})
+
+    def _sample(self, batches: Iterator[SampledBatch]) -> SampledBatch | None:
+        if self._pauses_engines:
+            return _timed(batches)
+        with self._turns.turn():
+            return _timed(batches)
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """Sample the evaluation's prompts with the weights of a step."""
+        if self._pauses_engines:
+            return self._sampler.evaluate(step)
+        with self._turns.turn():
+            return self._sampler.evaluate(step)
+
+    @contextmanager
+    def replacing_weights(self) -> Iterator[None]:
+        """Keep the engines from sampling while the block replaces their weights."""
+        if not self._pauses_engines:
+            with self._turns.turn(), self._sampler.replacing_weights():
+                yield
+            return
+        batch_vllm_engine_call(self._engines, "pause_generation")
+        with self._sampler.replacing_weights():
+            yield
+        batch_vllm_engine_call(self._engines, "resume_generation")
+
+    def stop(self) -> None:
+        """End the engines and with them the thread, which must not wait while Ray shuts down."""
+        for engine in self._engines:
+            ray.kill(engine)
+        if self._thread:
+            self._thread.join(STOP_SECONDS)
+
+
+class _Turns:
+    """A lock of two threads, of which the one that waits comes next."""
+
+    def __init__(self) -> None:
+        self._next = Lock()
+        self._engines = Lock()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        with self._next:
+            self._engines.acquire()
+        try:
+            yield
+        finally:
+            self._engines.release()
+
+
+def _timed(batches: Iterator[SampledBatch]) -> SampledBatch | None:
+    started = monotonic()
+    batch = next(batches, None)
+    if batch is None:
+        return None
+    seconds = {"timing/sampled_ahead": monotonic() - started}
+    return replace(batch, metrics={**batch.metrics, **seconds})

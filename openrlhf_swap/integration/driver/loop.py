@@ -1,0 +1,196 @@
+"""The training loop: `Loop.step` says what happens in a step, and in which order."""
+
+from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.integration.driver.ahead import Ahead
+from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps, describe
+from openrlhf_swap.integration.driver.best import BestCheckpoint
+from openrlhf_swap.integration.driver.clock import StepClock
+from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.integration.driver.records import Records, is_due
+from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+from openrlhf_swap.objectives.base import Objective, evaluate
+from openrlhf_swap.rollouts.rollout import Batch, StepReader
+from openrlhf_swap.runs.guards import SkippedSteps
+from openrlhf_swap.runs.metrics import rollout_rows
+
+FIRST_POSITION = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+
+
+class Loop:
+    """A run, from its first step or a checkpoint's to its last.
+
+    The loop lives in the command's own process. It calls the actors of the policy, of the reference
+    model and of vLLM's engines, which OpenRLHF places and runs; the sampler and the policy below
+    know how. A response is an immutable `Rollout`: each stage makes a new one. OpenRLHF carries it
+    as a row of an `Experience` to the policy and back.
+
+    With `process_weight` 0 nothing is scored, and the advantages equal OpenRLHF's bit for bit.
+
+    In an asynchronous run the sampler runs ahead with an objective of its own. An objective's state
+    changes where it samples, and its rewards only read it: so the state travels with every batch,
+    and a checkpoint holds the state under which its last batch was sampled. What a critic learns
+    stays with this loop's objective.
+    """
+
+    def __init__(
+        self,
+        args: SimpleNamespace,
+        objective: Objective,
+        reader: StepReader,
+        sampler: Sampler | Ahead,
+        policy: Policy,
+        records: Records,
+    ) -> None:
+        self._args = args
+        self._objective = objective
+        self._reader = reader
+        self._sampler = sampler
+        self._policy = policy
+        self._records = records
+        self._best = BestCheckpoint(args.ckpt.best_metric_key)
+        self._skipped = SkippedSteps(args.swap_run.max_skipped_steps)
+        self._group_size = args.rollout.n_samples_per_prompt
+        self._step = 0
+
+    def fit(self, sampling_objective: Objective) -> None:
+        """Train to the end of the run; `sampling_objective` is the one that the sampler asks."""
+        position = self.resume(sampling_objective)
+        batches = self._sampler.batches(position)
+        while self.step(batches):
+            pass
+        self._skipped.end()
+        self._records.close()
+
+    def step(self, batches: Iterator[SampledBatch]) -> bool:
+        """Do one training step with the next batch; False if there is none."""
+        clock = StepClock()
+        with clock.phase("generation"):
+            sampled = next(batches, None)
+        if sampled is None:
+            return False
+        self._step += 1
+        self._objective.resume(sampled.objective_step, sampled.objective_state)
+        metrics: dict[str, Any] = dict(sampled.metrics)
+        batch = None
+        try:
+            with clock.phase("make_experience"):
+                rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
+                experiences, rollouts = self._policy.forward(rollouts, self._objective)
+                batch = batch_of(rollouts, self._group_size, self._objective, self._reader)
+                rewards, token_advantages = evaluate(self._objective, batch)
+                terms = self._policy.set_advantages(
+                    experiences, self._objective, rewards, token_advantages
+                )
+            with clock.phase("ppo_train"):
+                metrics |= self._policy.update(experiences)
+            with clock.phase("broadcast"):
+                self._publish()
+            metrics |= describe(batch, experiences, terms, self._objective)
+            skipped = "a loss or gradient was not finite" * bool(metrics["swap/skipped_updates"])
+        except NonFiniteError as error:
+            batch = None
+            skipped = str(error)
+        self._count(skipped)
+        self._record(batch, metrics, clock)
+        self._save(sampled.position)
+        return True
+
+    def resume(self, sampling_objective: Objective) -> dict[str, Any]:
+        """Restore what a checkpoint holds, if the policy has loaded one; returns where data begins.
+
+        An evaluation that was interrupted after its step's checkpoint is made up for.
+        """
+        states = self._policy.restored_states()
+        self._step = states.get("global_step", 0)
+        for objective in (self._objective, sampling_objective):
+            objective.resume(self._step, states.get("objective_state"))
+        if states.get("objective_learned"):
+            self._objective.critic.load_state_dict(states["objective_learned"])
+        if self._args.algo.kl.target and "kl_coefficient" in states:
+            self._policy.kl_controller.value = states["kl_coefficient"]
+        self._records.resume(self._step)
+        self._records.guards.history = states.get("guards", [])
+        self._best.resume(states)
+        if self._step:
+            self._publish()
+            if not self._records.has_evaluation(self._step):
+                self._evaluate_if_due(states)
+        return {name: states.get(name, first) for name, first in FIRST_POSITION.items()}
+
+    def _publish(self) -> None:
+        with self._sampler.replacing_weights():
+            self._policy.publish()
+
+    def _count(self, skipped: str) -> None:
+        """Count the step, and the reason for which it was skipped, empty for none."""
+        if skipped:
+            print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
+        self._skipped.observe(skipped or None)
+
+    def _record(self, batch: Batch | None, metrics: dict[str, Any], clock: StepClock) -> None:
+        """Let the guards see the step's metrics, and write them.
+
+        `batch` is None for a step that was skipped before its update.
+        """
+        metrics |= {"swap/skipped_steps": self._skipped.total, **clock.metrics()}
+        if batch is None:
+            self._records.write_step(self._step, metrics)
+            return
+        metrics["timing/score"] = self._policy.scoring_seconds
+        table = partial(self._table, batch)
+        first = batch.groups[0][0]
+        self._records.guard(self._step, metrics, table)
+        sample = (self._reader.text(first.row_ids), first.reward)
+        self._records.write_step(self._step, metrics, sample, table)
+
+    def _table(self, batch: Batch) -> list[dict[str, Any]]:
+        shown = batch.groups[: self._args.swap_run.rollouts_groups]
+        left = self._objective.predicted_tokens_left
+        return rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
+
+    def _save(self, position: dict[str, Any]) -> None:
+        """Write a checkpoint and evaluate, if they are due.
+
+        After a skipped step neither the checkpoint nor a best one is written: a ruined policy must
+        not take the place of a good one.
+        """
+        states = {
+            **position,
+            "global_step": self._step,
+            "objective_state": self._objective.state_dict(),
+            "objective_learned": {},
+            # NumPy's number becomes Python's, once --algo.kl.target has adapted it.
+            "kl_coefficient": float(self._policy.kl_controller.value),
+            "guards": self._records.guards.history,
+        }
+        if self._objective.critic:
+            states["objective_learned"] = self._objective.critic.state_dict()
+        if is_due(self._step, self._args.ckpt.save_steps):
+            if self._skipped.in_a_row:
+                print(
+                    f"[swap] warning: no checkpoint is saved after step {self._step}: it was "
+                    "skipped",
+                    flush=True,
+                )
+            else:
+                self._write_checkpoint(f"global_step{self._step}", states)
+        self._evaluate_if_due(states)
+
+    def _evaluate_if_due(self, states: dict[str, Any]) -> None:
+        """Evaluate the policy, and write a checkpoint if it is the best so far."""
+        evaluation = self._args.eval
+        if not evaluation.dataset or not is_due(self._step, evaluation.steps):
+            return
+        metrics = self._sampler.evaluate(self._step)
+        self._records.write_evaluation(self._step, metrics)
+        if not self._skipped.in_a_row and self._best.observe(metrics):
+            self._write_checkpoint(f"best_global_step{self._step}", states)
+
+    def _write_checkpoint(self, tag: str, states: dict[str, Any]) -> None:
+        best = self._best
+        self._policy.save(tag, {**states, **best.states()}, best.key or None, best.latest)

@@ -1,0 +1,72 @@
+"""A rollout as OpenRLHF's row of a batch: the only place that fills an `Experience`."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from openrlhf.trainer.ppo_utils.experience import Experience
+
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.rollouts.rollout import Rollout
+
+
+def fit_context(rollout: Rollout, context: int) -> Rollout:
+    """Drop the tokens of a rollout that do not fit into the context, and what stands after them."""
+    kept = int((rollout.positions < context).sum())
+    inside = [(place, ids) for place, ids in rollout.observations if place < kept]
+    return replace(rollout, response_ids=rollout.response_ids[:kept], observations=inside)
+
+
+def experience_row(rollout: Rollout, context: int) -> Experience:
+    """Make OpenRLHF's row of one response, of T tokens in a context.
+
+    What an environment wrote is no action in the row. `sequences` and `attention_mask` are (1, T)
+    int64; `action_mask` (1, T - 1) int64 and `rollout_log_probs` (1, T - 1) float32 begin with the
+    prediction of the second token.
+    """
+    ids = rollout.row_ids
+    is_action = torch.zeros(len(ids), dtype=torch.int64)
+    is_action[rollout.positions] = 1
+    places = is_action[1:].nonzero().flatten().tolist()
+    logprobs = rollout.record["rollout_log_probs"]
+    if logprobs is not None:
+        logprobs = torch.tensor([logprobs[1 : len(ids)]])
+    score = rollout.record["scores"]
+    scores = None if score is None else torch.tensor([score])
+    rewards = torch.tensor([rollout.reward])
+
+    info = {"response_clip_ratio": torch.tensor([len(ids) >= context]), "reward": rewards}
+    if scores is not None:
+        info["score"] = scores
+    for name, value in rollout.record.get("extra_logs", {}).items():
+        info[name] = torch.tensor([float(value)])
+    return Experience(
+        sequences=torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+        action_mask=is_action[1:].unsqueeze(0),
+        rollout_log_probs=logprobs,
+        prompts=[rollout.prompt],
+        labels=[rollout.record["label"]],
+        images=[None],
+        mm_train_inputs=[None],
+        rewards=rewards,
+        scores=scores,
+        response_length=torch.tensor([places[-1] - places[0] + 1 if places else 0]),
+        truncated=torch.tensor([rollout.truncated]),
+        total_length=torch.tensor([float(len(ids))]),
+        info=info,
+    )
+
+
+def check_names(rollouts: Sequence[Rollout]) -> None:
+    """Raise DataError for a metric that some responses lack: OpenRLHF cannot batch those."""
+    logs = [rollout.record.get("extra_logs", {}) for rollout in rollouts]
+    counts = Counter(name for each in logs for name in each)
+    rare = [name for name, count in counts.items() if count < len(rollouts)]
+    if rare:
+        lacking = len(rollouts) - counts[rare[0]]
+        raise DataError(
+            f"the extra_logs of {lacking} of {len(rollouts)} responses lack {rare[0]!r}: return "
+            "the same names in every turn, with 0 where there is nothing to count"
+        )

@@ -1,0 +1,167 @@
+"""A training run in order: strategy, places, actors, engines, data, the loop, the export."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+import torch
+from openrlhf.trainer.ppo_trainer import prepare_datasets
+from openrlhf.trainer.ray import create_vllm_engines
+from openrlhf.trainer.ray.launcher import RayActorGroup
+from openrlhf.utils.utils import get_tokenizer
+from ray.util.placement_group import placement_group
+
+from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.integration.driver.ahead import Ahead
+from openrlhf_swap.integration.driver.loop import Loop
+from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.integration.driver.records import Records
+from openrlhf_swap.integration.driver.sampler import Sampler
+from openrlhf_swap.integration.engine import actor as engine_actor
+from openrlhf_swap.integration.patches import ENGINES_ARE_MADE, installed
+from openrlhf_swap.integration.policy import actors as policy_actors
+from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.objectives.registry import build, penalty_temperature
+from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.runs.guards import Guards
+
+SHARE = 0.2  # of a GPU that several processes share, as OpenRLHF counts them
+ROLLOUT_ACTOR = "openrlhf.trainer.ray.vllm_engine.RolloutRayActor"
+
+
+def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> None:
+    """Train, and export the policy; Ray has been started.
+
+    `engine_arguments` are vLLM's that OpenRLHF has no flag for. OpenRLHF's actors read our settings
+    as `args.swap` and `args.swap_run`.
+    """
+    args = configuration.args
+    args.swap = configuration.method
+    args.swap_run = configuration.run
+    # A step's arithmetic is small, and other threads would take the cores of the engines.
+    torch.set_num_threads(1)
+    strategy = make_strategy(args)
+    shared = _shared_places(args)
+    engines = start_engines(args, engine_arguments, shared)
+    actors = _start_group(args.actor, policy_actors.IntrinsicRewardActor, shared)
+    reference = None
+    if args.algo.kl.init_coef > 0:
+        reference = _start_group(args.ref, policy_actors.SwapReferenceActor, shared)
+
+    model = args.actor.model_name_or_path
+    fast = not args.data.disable_fast_tokenizer
+    tokenizer = get_tokenizer(model, None, "left", strategy, use_fast=fast)
+    prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
+    prepared = _prepare_engines(args, engines, tokenizer)
+    if args.vllm.enable_sleep:
+        # Only now: the policy's process starts while the engines do, and loads when they sleep.
+        ray.get([engine.sleep.remote() for engine in engines])
+    loading = actors.async_init_model_from_pretrained(strategy, model, max_steps, engines)
+    if reference:
+        loading += reference.async_init_model_from_pretrained(strategy, model)
+    ray.get(loading)
+    ray.get(prepared)
+
+    policy = Policy(strategy, tokenizer, actors, reference, engines)
+    run_loop(args, tokenizer, prompts, evaluation_prompts, engines, policy)
+    ray.get(actors.async_save_model())
+
+
+def run_loop(
+    args: SimpleNamespace,
+    tokenizer: Any,
+    prompts: Any,
+    evaluation_prompts: Any,
+    engines: Sequence[Any],
+    policy: Policy,
+) -> None:
+    """Make the loop of a run that was started, and let it train to the end."""
+    config = args.swap
+    objective = build(config)
+    sampling_objective = build(config) if args.train.async_enable else objective
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    plain = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)
+    sampler: Sampler | Ahead = plain
+    if args.train.async_enable:
+        partial = args.train.partial_rollout_enable
+        sampler = Ahead(plain, engines, args.train.async_queue_size, partial)
+    self_test_steps = args.swap_run.self_test_steps if objective.scores_steps else 0
+    guards = Guards(penalty_temperature(config), self_test_steps)
+    last_step = None
+    if not args.algo.dynamic_filtering_enable:
+        last_step = len(prompts) // args.rollout.batch_size * args.train.num_episodes
+    records = Records(args, guards, last_step)
+    try:
+        Loop(args, objective, reader, sampler, policy, records).fit(sampling_objective)
+    except BaseException:
+        sampler.stop()
+        raise
+
+
+def make_strategy(args: SimpleNamespace) -> SwapStrategy:
+    """Make the strategy as OpenRLHF's `get_strategy` does."""
+    return SwapStrategy(
+        seed=args.train.seed,
+        full_determinism=args.train.full_determinism_enable,
+        micro_train_batch_size=args.train.micro_batch_size,
+        train_batch_size=args.train.batch_size,
+        zero_stage=args.ds.zero_stage,
+        args=args,
+    )
+
+
+def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> list[Any]:
+    """Start vLLM's engines, with `more` arguments, on GPUs of their own or the policy's.
+
+    OpenRLHF would let engines that are to sleep do so at once, and wait for them.
+    """
+    more = {**more, "enable_sleep_mode": args.vllm.enable_sleep}
+    factory = engine_actor.EngineFactory(ray.remote(engine_actor.SwapRolloutActor), more)
+    shares = args.train.colocate_all and not args.train.async_enable
+    corrects = args.algo.advantage.is_correction_level != "off"
+    with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):
+        engines: list[Any] = create_vllm_engines(
+            args.vllm.num_engines,
+            args.vllm.tensor_parallel_size,
+            args.actor.model_name_or_path,
+            args.train.seed,
+            args.train.full_determinism_enable,
+            args.vllm.enable_prefix_caching,
+            args.vllm.enforce_eager,
+            args.data.max_len,
+            shared if shares else None,
+            args.vllm.gpu_memory_utilization,
+            vllm_enable_sleep=False,
+            logprobs_mode="processed_logprobs" if corrects else None,
+            agent_func_path=args.train.agent_func_path,
+            remote_rm_url=args.reward.remote_url,
+        )
+    return engines
+
+
+def _shared_places(args: SimpleNamespace) -> Any:
+    """Reserve the GPUs that the policy shares with the reference model or all; None for none."""
+    if not (args.train.colocate_actor_ref or args.train.colocate_all):
+        return None
+    places = placement_group([{"GPU": 1, "CPU": 1}] * policy_ranks(args), strategy="PACK")
+    ray.get(places.ready())
+    return places
+
+
+def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayActorGroup:
+    return RayActorGroup(
+        size.num_nodes,
+        size.num_gpus_per_node,
+        ray.remote(num_gpus=1)(actor_class),
+        pg=shared,
+        num_gpus_per_actor=SHARE if shared else 1,
+    )
+
+
+def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
+    """Give the engines what all requests share; the reward function gets its settings."""
+    stored = ray.put(tokenizer)
+    settings = {"end_of_thought": args.swap.end_of_thought, "grader": args.swap_run.grader}
+    return [engine.prepare.remote(stored, args.data.max_len, **settings) for engine in engines]

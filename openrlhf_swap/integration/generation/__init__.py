@@ -1,1 +1,0 @@
-"""vLLM's side: engines, rollouts and responses."""

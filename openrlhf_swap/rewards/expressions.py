@@ -1,0 +1,192 @@
+r"""Whether two pieces of mathematics are equal: math-verify, and what it loses on the way.
+
+math-verify makes all letters small, drops primes and dots, and takes values that differ by less
+than 1e-14 for equal. So its parser is called with capital letters kept, what it would drop is not
+given to it, and numbers are compared exactly where both are exact.
+"""
+
+import logging
+import re
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+from latex2sympy2_extended.latex2sympy2 import (
+    ConversionConfig,
+    NormalizationConfig,
+    latex2sympy,
+    normalize_latex,
+)
+from math_verify import verify
+from math_verify.grader import should_treat_as_complex
+from sympy import (
+    And,
+    Eq,
+    Expr,
+    Float,
+    I,
+    Integral,
+    Limit,
+    Product,
+    Rational,
+    Sum,
+    Symbol,
+    Union,
+    nan,
+    oo,
+    zoo,
+)
+from sympy.core.numbers import Exp1
+from sympy.core.relational import Relational
+
+DECIMALS = 6  # to which decimal numbers are compared
+SHARE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
+EXACT_DIGITS = 300  # to which numbers with roots are compared
+DEEPEST = 30  # brackets inside of brackets in an expression that is parsed
+_SPELLING = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
+)
+_LETTERS = ConversionConfig(lowercase_symbols=False)
+_PRIMES = re.compile(r"([A-Za-z])('+)")
+_NOT_PARSED = re.compile(r"\\ldots|\\text|'|\d \d|:.*:|\\to(?![a-z])|\\land")
+_UNFINISHED = (Integral, Sum, Product, Limit)
+# It warns at every call that its own time limits are off; ours end the process.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+
+@lru_cache(maxsize=64)
+def parse(text: str) -> Any:
+    """The value of an expression as sympy has it; None for what the parser does not know."""
+    if r"\lor" in text:
+        return _parse_union(text.split(r"\lor"))
+    plain = _PRIMES.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
+    if not plain or depth_of(plain) > DEEPEST or _NOT_PARSED.search(plain):
+        return None
+    try:
+        spelled = normalize_latex(plain, _SPELLING)
+        is_real = not should_treat_as_complex(spelled)
+        value = latex2sympy(
+            spelled,
+            is_real=is_real,
+            convert_degrees=False,
+            normalization_config=None,
+            conversion_config=_LETTERS,
+        )
+        return value if is_real else value.subs(Symbol("i", real=False), I)
+    except Exception:  # noqa: BLE001 (a parser that raises whatever it likes)
+        return None
+
+
+def depth_of(text: str) -> int:
+    """How many brackets at most are open at one place."""
+    steps = ((character in "([{") - (character in ")]}") for character in text)
+    return max(accumulate(steps), default=0)
+
+
+def _parse_union(parts: list[str]) -> Any:
+    """The set of the numbers that one of several conditions on one variable allows."""
+    conditions = [parse(part.strip()) for part in parts]
+    if not all(isinstance(condition, Relational | And) for condition in conditions):
+        return None
+    if len(set().union(*(condition.free_symbols for condition in conditions))) != 1:
+        return None
+    try:
+        return Union(*(condition.as_set() for condition in conditions))
+    except NotImplementedError:
+        return None
+
+
+def are_equal(gold: str, response: str) -> bool:
+    """Whether two expressions have one value; False if one of them is not understood."""
+    if r"\lor" in gold and r"\lor" in response and letters_of(gold) != letters_of(response):
+        return False
+    expected, given = parse(gold), parse(response)
+    if expected is None or given is None or is_false(given):
+        return False
+    if {type(expected), type(given)} == {Exp1, Symbol}:  # math-verify takes any e for Euler's
+        return False
+    if isinstance(expected, And) and isinstance(given, And):  # 1 < x < 3 and 3 > x > 1
+        return {one.canonical for one in expected.args} == {one.canonical for one in given.args}
+    if isinstance(expected, Expr) and isinstance(given, Expr):
+        if not (expected.free_symbols or given.free_symbols):
+            return same_number(expected, given)
+        if not _agree_at_a_place(expected, given):
+            return False
+    return _verify(expected, given)
+
+
+def letters_of(text: str) -> set[str]:
+    """The variables of an expression, as it is written."""
+    return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", text))
+
+
+def _verify(expected: Any, given: Any) -> bool:
+    options = {"float_rounding": DECIMALS, "allow_set_relation_comp": True}
+    return bool(verify(expected, given, timeout_seconds=None, **options))
+
+
+def same_number(left: Any, right: Any) -> bool:
+    """Whether two numbers are equal: exactly, or rounded if one of them is a decimal number."""
+    left, right = left.doit(), right.doit()
+    if left == right:
+        return left not in (nan, zoo)
+    if not (left.is_number and right.is_number):
+        return _verify(left, right)
+    if left.is_Rational and right.is_Rational:
+        return False
+    if left.has(oo, zoo, nan) or right.has(oo, zoo, nan):
+        return False
+    if left.has(*_UNFINISHED) or right.has(*_UNFINISHED):
+        return _verify(left, right)
+    is_rounded = left.has(Float) or right.has(Float)
+    digits = 30 if is_rounded else EXACT_DIGITS
+    left, right = left.evalf(digits), right.evalf(digits)
+    apart = abs(left - right).evalf()
+    size = max(abs(left), abs(right))
+    if not apart.is_number:
+        return False
+    if is_rounded:
+        return bool(apart < 10**-DECIMALS and apart <= SHARE * size)
+    return bool(apart <= Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * size)
+
+
+def _agree_at_a_place(left: Any, right: Any) -> bool:
+    """Whether two expressions have one value where their variables are fractions.
+
+    True where this cannot be said.
+    """
+    variables = sorted(left.free_symbols | right.free_symbols, key=str)
+    place = {variable: Rational(3 + number, 7) for number, variable in enumerate(variables)}
+    if left.has(*_UNFINISHED) or right.has(*_UNFINISHED):
+        return True
+    try:
+        here, there = left.subs(place), right.subs(place)
+        if not (here.evalf(20).is_number and there.evalf(20).is_number):
+            return True
+        return same_number(here, there)
+    except (TypeError, ValueError, AttributeError):
+        return True
+
+
+def is_number(text: str) -> bool:
+    """Whether an expression has a value without variables."""
+    value = parse(text)
+    return isinstance(value, Expr) and not value.free_symbols
+
+
+def is_false(given: Any) -> bool:
+    """Whether a statement compares numbers, and is wrong or an inequality: 1 = 2, or 1 < 2."""
+    if isinstance(given, And):
+        return any(map(is_false, given.args))
+    if not isinstance(given, Relational) or given.free_symbols:
+        return False
+    return not isinstance(given, Eq) or not are_near(given.lhs, given.rhs)
+
+
+def are_near(left: Any, right: Any) -> bool:
+    """Whether two numbers are equal, or nearly so if one is rounded: 1/3 = 0.33 is meant well."""
+    rounding = 0.01 if left.has(Float) or right.has(Float) else 1e-9
+    left, right = left.evalf(30), right.evalf(30)
+    if not (left.is_number and right.is_number):
+        return True
+    return bool(abs(left - right) <= rounding * abs(right))

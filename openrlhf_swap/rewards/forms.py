@@ -1,0 +1,145 @@
+r"""One spelling for mathematics: the tables of `forms.yaml`, and the functions that rows of it name.
+
+`canonical` applies the rows in order, to reference answers and responses alike. What no row names
+stays as it stands, and is compared as it stands. A new form is a new row and its test.
+"""
+
+import re
+import unicodedata
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+TABLES: dict[str, Any] = yaml.load(
+    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
+)
+_ANGLE = re.compile(
+    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
+)
+_A_WORD = re.compile(r"[^\W\d_]{2}|[^\x00-\x7f]")
+
+
+@cache
+def words(table: str) -> list[str]:
+    """The words of a table that is a list."""
+    return str(TABLES[table]).split()
+
+
+@cache
+def look_up(table: str) -> dict[str, str]:
+    """A table as what each of its words stands for; a name stands for itself."""
+    rows: dict[str, str] = TABLES[table]
+    return {word: name for name, others in rows.items() for word in (name, *others.split())}
+
+
+SIGNS = look_up("signs") | {"\u00a0": " ", "\u3000": " ", "\u2009": r"\,", "\u202f": r"\,"}
+
+
+def _unicode(match: re.Match[str]) -> str:
+    character = match[0]
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    plain = unicodedata.normalize("NFKC", character)
+    if character in SIGNS:
+        return SIGNS[character]
+    if kind == "<fraction>":
+        above, _, below = plain.partition("\u2044")
+        return rf"\frac{{{above}}}{{{below}}}"
+    if kind in ("<wide>", "<narrow>", "<font>", "<super>", "<sub>"):
+        return SIGNS.get(plain, plain)
+    return str(unicodedata.decimal(character, character))
+
+
+def _undressed(match: re.Match[str]) -> str:
+    r"""What a font command dresses, as `\text{...}` if it holds words."""
+    before, font, inside = match[1] or "", match[2], match[3]
+    name = inside.strip().lstrip("\\")
+    if name in words("functions"):
+        return f"{before}{look_up('commands').get(name, chr(92) + name)} "
+    is_spaced = font == "text" and inside != name and re.search("[A-Za-z]", inside)
+    if is_spaced or _A_WORD.search(re.sub(r"\\[A-Za-z]+", "", inside)):
+        return f"{before}\\text{{{inside}}}"
+    return f"{before}{{{inside}}}" if before else f" {inside} "
+
+
+def _digits(match: re.Match[str]) -> str:
+    return re.sub(r"\D", "", match[0])
+
+
+def _fraction(match: re.Match[str]) -> str:
+    r"""A repeating decimal: 0.a\overline{b} is a, and b over and over behind it."""
+    whole, fixed, period = match["whole"], match["fixed"], re.sub(r"\D", "", match["period"])
+    above = int(whole + fixed + period) - int(whole + fixed or "0")
+    return rf"\frac{{{above}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
+
+
+def _radians(match: re.Match[str]) -> str:
+    return _ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
+
+
+_FUNCTIONS = {
+    "unicode": _unicode,
+    "undressed": _undressed,
+    "digits": _digits,
+    "fraction": _fraction,
+    "radians": _radians,
+}
+
+
+def _replacement(form: dict[str, str]) -> Any:
+    """What a row's matches become: a text, or a function of the match."""
+    if "to" in form:
+        return form["to"]
+    if form["by"] in _FUNCTIONS:
+        return _FUNCTIONS[form["by"]]
+    table = look_up(form["by"])
+    return lambda match: table.get(match[1], match[0])
+
+
+def _compiled(form: dict[str, str]) -> re.Pattern[str]:
+    pattern = form["from"]
+    for name, part in TABLES["parts"].items():
+        pattern = pattern.replace(f"{{{{{name}}}}}", part)
+    for name in ("magnitudes", "numbers"):
+        names = "|".join(" ".join(TABLES[name].values()).split())
+        pattern = pattern.replace(f"{{{{{name}}}}}", names)
+    return re.compile(pattern.replace("{{fonts}}", "|".join(words("fonts"))))
+
+
+_FORMS = [(_compiled(form), _replacement(form)) for form in TABLES["forms"]]
+_UNTIL_UNICODE = 7  # rows
+
+
+def canonical(text: str) -> str:
+    """The text with every row of the table applied, less braces around all of it."""
+    text = unicodedata.normalize("NFC", text)
+    for pattern, becomes in _FORMS:
+        text = pattern.sub(becomes, text)
+    return without_braces(text)
+
+
+def write_latex(text: str) -> str:
+    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
+    for pattern, becomes in _FORMS[1:_UNTIL_UNICODE]:
+        text = pattern.sub(becomes, text)
+    return text
+
+
+def is_balanced(text: str) -> bool:
+    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions."""
+    depth = 0
+    for brace in re.findall("[{}]", text):
+        depth += 1 if brace == "{" else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
+def without_braces(text: str) -> str:
+    """The text less spaces and braces around all of it, which LaTeX does not show."""
+    text = text.strip()
+    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
+        text = text[1:-1].strip()
+    return text

@@ -1,0 +1,214 @@
+"""What the rest of a response needs of each step: hide the step, and read again what follows.
+
+n_k is the most that any of the next W steps loses without step k, or the answer where the window
+reaches past the last step; in nats per token. A step is hidden by a branch (`branches.py`) that
+repeats the tokens after step k, sees the response before step k, and keeps all positions. The keys
+and values before step k are those of the pass over the rows, so that a hidden step costs the tokens
+that follow it and no more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.signals import NEED
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.scoring.answer import ScoreRequest
+from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
+from openrlhf_swap.scoring.branches import Branch, Layout, Rows
+from openrlhf_swap.scoring.mixers import mixers_of
+
+MAX_TOKENS = 2**13  # of branches in a pass, unless one branch has more
+
+
+def check_can_hide_steps(model: Any, obstacle: str | None) -> None:
+    """Raise ConfigError for a model from which a step cannot be hidden.
+
+    `obstacle` says why its prefixes cannot be scored together, if so.
+    """
+    if obstacle is None and mixers_of(model):
+        obstacle = f"a {type(model).__name__} has recurrent layers, whose states keep all tokens"
+    if obstacle is not None:
+        raise ConfigError(
+            f"steps cannot be hidden to read {NEED.name}, because {obstacle}; "
+            "use --swap.step_reward gain, which needs no more than scores"
+        )
+
+
+@dataclass(frozen=True)
+class StepColumns:
+    """The columns of a response's steps: first, after the last, and after the last generated one."""
+
+    starts: list[int]
+    stops: list[int]
+    generated: list[int]
+
+    @classmethod
+    def of(cls, request: ScoreRequest, rows: Rows) -> "StepColumns":
+        """Find the columns; a step is followed by what it observed, which is not generated."""
+        bounds = [rows.column(request.row, end) + 1 for end in request.prefix_ends]
+        generated = [rows.column(request.row, end) + 1 for end in request.own_ends]
+        return cls(bounds[:-1], bounds[1:], generated)
+
+    @property
+    def all(self) -> range:
+        """The columns of all steps."""
+        return range(self.starts[0], self.stops[-1])
+
+
+@dataclass(frozen=True)
+class HiddenStep:
+    """A branch without a step, and the number of tokens in each group that it reads again."""
+
+    branch: Branch
+    counts: list[int]
+
+
+def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep]:
+    """A hidden step for each step of a response.
+
+    The groups are the steps of the window, and at last the answer where the window reaches it.
+    Their first token right behind the hidden step is predicted by that step itself, which sees
+    itself: it counts, and loses nothing.
+    """
+    answer = request.branch
+    assert answer is not None
+    columns = StepColumns.of(request, rows)
+    steps = len(columns.starts)
+    first, _ = rows.spans[request.row]
+    hidden = []
+    for step in range(steps):
+        last = steps if request.need_window == 0 else min(steps, step + request.need_window)
+        later = range(step + 1, min(steps, last + 1))
+        reaches_answer = last == steps
+        begin = columns.stops[step]
+        copied = range(begin, columns.stops[later[-1]] if later else begin)
+        groups = [range(columns.starts[j] - begin, columns.generated[j] - begin) for j in later]
+        places = [list(group) for group in groups]
+        if reaches_answer:
+            used = [place for place, scored in enumerate(answer.scored) if scored]
+            places.append([len(copied) + place for place in used])
+        branch = Branch(
+            first=first,
+            end=columns.starts[step],
+            copied=copied,
+            given=answer.ids if reaches_answer else (),
+            scored=[[place for place in group if place > 0] for group in places],
+        )
+        hidden.append(HiddenStep(branch, [len(group) for group in places]))
+    return hidden
+
+
+class HiddenPass:
+    """A forward over branches alone, on the keys and values of a pass over the rows.
+
+    `predicting` and `targets` are as in `BranchedRows`; `tokens`, those of rows, is 0.
+    """
+
+    tokens = 0
+
+    def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
+        """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
+        self._layout = layout = Layout(branches, 1, row_ids.device)
+        self._attention = BranchAttention(0, layout, earlier=keys)
+        self._ids = layout.ids(row_ids)
+        self.predicting = (torch.zeros_like(layout.predicting), layout.predicting)
+        self.targets = layout.targets(row_ids)
+
+    def inputs(self) -> dict[str, Any]:
+        """The model's arguments."""
+        return {
+            "input_ids": self._ids[None],
+            "position_ids": self._layout.position[None],
+            "attention_mask": None,
+            "use_cache": False,
+        }
+
+    @contextmanager
+    def branching(self) -> Iterator[None]:
+        """Let the model run on such inputs inside the block."""
+        with self._attention.replacing():
+            yield
+
+
+@dataclass(frozen=True)
+class PlainReading:
+    """How a response reads with all of its steps: log-probabilities of its tokens, on the CPU.
+
+    `steps` are those of the columns of all steps, `answer` those of the answer's scored tokens
+    after the last step.
+    """
+
+    steps: Tensor
+    answer: Tensor
+
+
+def read_needs(
+    requests: Sequence[ScoreRequest],
+    rows: Rows,
+    plain: Sequence[PlainReading],
+    keys: RowKeys,
+    row_ids: Tensor,
+    run: Callable[[HiddenPass], Tensor],
+    agree: Callable[[int], int] = int,
+) -> list[Tensor]:
+    """(K,) float64 n_1..n_K of each request.
+
+    `plain` are the readings of their responses, `keys` the keys and values of the rows and
+    `row_ids` their (columns,) ids. `run` runs a pass and returns the (m,) log-probabilities of its
+    targets at temperature 1. `agree` maps this rank's number of passes to the largest of all ranks
+    in lockstep.
+    """
+    hidden = [hidden_steps(request, rows) for request in requests]
+    running = [each.branch for own in hidden for each in own if each.branch.length > 0]
+    parts = batches(running)
+    log_probs = [run(HiddenPass(part, keys, row_ids)).cpu() for part in parts]
+    idle = [Branch(first=0, end=1, copied=range(0), given=(0, 0), scored=[[1]])]
+    for _ in range(agree(len(parts)) - len(parts)):
+        run(HiddenPass(idle, keys, row_ids))
+    found = torch.cat(log_probs).double() if log_probs else torch.zeros(0, dtype=torch.float64)
+    needs = []
+    for own, reading in zip(hidden, plain, strict=True):
+        size = sum(len(group) for each in own for group in each.branch.scored)
+        needs.append(_needs(own, reading, found[:size]))
+        found = found[size:]
+    return needs
+
+
+def batches(branches: Sequence[Branch]) -> list[list[Branch]]:
+    """Consecutive branches that run in one pass."""
+    parts: list[list[Branch]] = []
+    tokens = 0
+    for branch in branches:
+        if not parts or tokens + branch.length > MAX_TOKENS:
+            parts.append([])
+            tokens = 0
+        parts[-1].append(branch)
+        tokens += branch.length
+    return parts
+
+
+def _needs(hidden: Sequence[HiddenStep], plain: PlainReading, log_probs: Tensor) -> Tensor:
+    """n_k from the log-probabilities that are left of the tokens of each group without step k."""
+    every = torch.cat([plain.steps, plain.answer]).double()
+    begin = hidden[0].branch.end  # the first column of the first step
+    sizes = torch.tensor([len(group) for each in hidden for group in each.branch.scored])
+    counts = torch.tensor([count for each in hidden for count in each.counts])
+    places = [place for each in hidden for place in _places_in(each.branch, begin, plain)]
+    drops = every[torch.tensor(places, dtype=torch.int64)] - log_probs
+    losses = torch.segment_reduce(drops, "sum", lengths=sizes) / counts
+    by_step = torch.split(losses, [len(each.counts) for each in hidden])
+    return torch.stack([of_groups.max() for of_groups in by_step])
+
+
+def _places_in(branch: Branch, begin: int, plain: PlainReading) -> list[int]:
+    """Where the branch's scored tokens stand in the plain reading, steps first, then the answer."""
+    scored = [place for group in branch.scored for place in group]
+    copied = [place for place in scored if place < len(branch.copied)]
+    answered = len(scored) - len(copied)  # the last tokens of the answer
+    end = len(plain.steps) + len(plain.answer)
+    return [branch.copied[place] - begin for place in copied] + [*range(end - answered, end)]

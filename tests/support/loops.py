@@ -1,0 +1,112 @@
+"""The training loop without models and engines: what it asks of them is remembered."""
+
+from types import SimpleNamespace
+
+import torch
+
+from openrlhf_swap.integration.driver.loop import Loop
+from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.integration.driver.records import Records
+from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+from openrlhf_swap.integration.policy.scorer import ScoredForward
+from openrlhf_swap.runs.guards import Guards
+from support.actors import changed
+from support.objectives import CharacterReader
+
+WIDTH = 6  # numbers of a state
+
+
+def run_args(arguments, folder, **changes):
+    """The arguments of a run that writes into `folder`, some of them changed; `run` are ours."""
+    run = arguments.swap_run.replaced(output_dir=str(folder), **changes.pop("run", {}))
+    return changed(arguments, {"swap_run": run, **changes})
+
+
+class StepReader(CharacterReader):
+    """Cuts a response after every 64 characters of its thought."""
+
+    def step_ends(self, response_ids, turn_starts=()):
+        length = self.reasoning_length(response_ids)
+        return [*range(63, length - 1, 64), length - 1]
+
+    def step_texts(self, response_ids, step_ends):
+        return ["" for _ in step_ends]
+
+
+READER = StepReader()
+
+
+class Actors:
+    """The policy's actor group: log-probabilities are zeros, a checkpoint is kept in memory.
+
+    States are drawn anew from the same seed at each call. `status` is what the next updates report.
+    """
+
+    def __init__(self):
+        self.saved = []
+        self.checkpoint = None
+        self.updates = []  # the rewards and advantages of each
+        self.status = {"swap/skipped_updates": 0}
+
+    def async_run_method_batch(self, method_name, action_mask=None, experience=None, **asked):
+        if method_name == "append":
+            parts = [(each.info["reward"], each.advantages.flatten()) for each in experience]
+            self.updates.append([torch.cat(part) for part in parts])
+            return []
+        zeros = [torch.zeros(mask.shape) for mask in action_mask]
+        if "requests" not in asked:
+            return [zeros]
+        generator = torch.Generator().manual_seed(0)
+        answers = []
+        for logprobs, requests in zip(zeros, asked["requests"], strict=True):
+            signals = [
+                {"states": torch.randn(len(request.prefix_ends), WIDTH, generator=generator)}
+                for request in requests
+            ]
+            answers.append(ScoredForward(logprobs, signals, 0.0))
+        return [answers]
+
+    def async_run_method(self, method_name, **given):
+        if method_name == "fit":
+            return [dict(self.status)]
+        if method_name == "get_checkpoint_states":
+            return [self.checkpoint]
+        if method_name == "save_checkpoint":
+            self.saved.append(given)
+            self.checkpoint = given["client_states"]
+        return []
+
+
+class ListedBatches(Sampler):
+    """A sampler that gives the batches of a function of the step, until it returns None."""
+
+    def __init__(self, args, objective, groups_of, evaluations=()):
+        super().__init__(args, [], None, [], objective, READER)
+        self._groups_of = groups_of
+        self._evaluations = iter(evaluations)
+        self.evaluated = []
+
+    def batches(self, position):
+        while (groups := self._groups_of(self._objective)) is not None:
+            self._objective.step += 1
+            yield SampledBatch(
+                groups=groups,
+                position={**position, "total_consumed_prompts": self._objective.step},
+                objective_step=self._objective.step,
+                objective_state=self._objective.state_dict(),
+                updates=self.updates,
+                metrics={},
+            )
+
+    def evaluate(self, step):
+        self.evaluated.append((step, self.updates))
+        return next(self._evaluations)
+
+
+def make_loop(args, objective, sampler, actors):
+    """The loop of a run, whose actors answer at once: for a `ray.get` that returns what it gets."""
+    args = changed(args, {"swap": objective.config})
+    tokenizer = SimpleNamespace(pad_token_id=0)
+    policy = Policy(SimpleNamespace(args=args), tokenizer, actors, None, [])
+    records = Records(args, Guards(None, 0), None)
+    return Loop(args, objective, READER, sampler, policy, records)

@@ -1,0 +1,160 @@
+"""The kept results of the studies: the tables of the pages, recomputed by pandas and SciPy."""
+
+import math
+import re
+
+import pandas as pd
+import pytest
+from front_points import COST, Point, area, front, regret
+from fronts import Ideal
+from loop_results import MEASURES, by_run
+from paired import half_interval, holm, p_value
+from support.paths import ROOT, STUDIES
+from support.tables import corrected_by_hand, tables_in
+
+RESULTS = STUDIES / "results"
+COMPARISON = "method/comparison.md"
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"[-+]?\d*\.\d+", text)]
+
+
+def places(name):
+    return 0.51 * 10 ** -int(re.search(r"\.(\d+)f", MEASURES[name])[1])
+
+
+def test_the_tests_by_hand():
+    # One degree of freedom is Cauchy's: differences 1 and 3 have t = 2, and p = 1 - 2/pi atan(2).
+    assert p_value([1.0, 3.0]) == pytest.approx(1 - 2 / math.pi * math.atan(2))
+    assert half_interval([1.0, 3.0]) == pytest.approx(math.tan(0.475 * math.pi))
+    corrected = holm({"a": 0.01, "b": 0.04, "c": 0.03})
+    assert corrected == pytest.approx({"a": 0.03, "c": 0.06, "b": 0.06})
+
+
+def test_fronts_and_regrets_by_hand():
+    start = Point("base", "", 0, 0, 60.0, 80.0)
+    points = [start, Point("a", "1", 1, 5, 80.0, 50.0), Point("a", "1", 1, 10, 70.0, 60.0)]
+    assert [front(points, tokens) for tokens in (49, 50, 79, 80, 99)] == [0, 80, 80, 80, 80]
+    assert area(points, 40, 80) == pytest.approx(80 * math.log(80 / 50) / math.log(2))
+    # 8 points below the ideal, and half of the base's excess length.
+    found = regret(Point("a", "1", 1, 5, 90.0, 60.0), Ideal(98.0, 40.0, start))
+    assert found == pytest.approx(8 + COST / 2)
+
+
+@pytest.mark.parametrize(
+    ("number", "world", "seeds"),
+    [
+        (0, "columns", range(101, 113)),
+        (1, "addition", range(201, 213)),
+        (2, "addition", range(1, 4)),
+    ],
+)
+def test_the_paired_tests_of_the_loop(stats, number, world, seeds):
+    runs = by_run(pd.read_csv(RESULTS / "loop.csv.gz"))
+    runs = runs[(runs.world == world) & runs.seed.isin(seeds) & (runs.max_steps == 25)]
+    _, *rows = tables_in(COMPARISON, "arm | less | theta")[number]
+    for column, name in enumerate(MEASURES):
+        tests = {}
+        for first, second, theta, count, *_ in rows:
+            own = runs[runs.theta == float(theta)]
+            pair = own.pivot_table(name, index="seed", columns="arm")[[first, second]]
+            assert len(pair.dropna()) == int(count) == len(seeds)
+            tests[first, second] = stats.ttest_rel(pair[first], pair[second])
+        corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
+        for first, second, _, _, *cells in rows:
+            interval = tests[first, second].confidence_interval()
+            expected = ((interval.low + interval.high) / 2, interval.low, interval.high)
+            *shown, p = numbers_in(cells[column])
+            assert shown == pytest.approx(expected, abs=places(name))
+            exact = corrected[first, second]
+            assert exact < 0.001 if "<" in cells[column] else abs(p - exact) < 0.00051
+
+
+def test_the_runs_of_the_whole_stack_beside_the_loops(stats):
+    frames = [pd.read_csv(RESULTS / name) for name in ("loop.csv.gz", "stack.csv")]
+    loop, stack = map(by_run, frames)
+    loop = loop[(loop.world == "columns") & (loop.seed > 100)]
+    _, *rows, _ = tables_in(COMPARISON, "arm of the stack")[0]
+    assert {row[0] for row in rows} == set(stack.arm)
+    for column, name in enumerate(MEASURES, 1):
+        for arm, *cells in rows:
+            own, same = (runs[runs.arm == arm].set_index("seed")[name] for runs in (stack, loop))
+            half = stats.t.ppf(0.975, len(same) - 1) * same.std() * math.sqrt(1 + 1 / len(same))
+            low, high = same.mean() - half, same.mean() + half
+            expected = (own.mean(), same[own.index].mean(), low, high)
+            text, inside = cells[column - 1].rsplit("; ", 1)
+            assert numbers_in(text) == pytest.approx(expected, abs=places(name))
+            assert inside == f"{own.between(low, high).sum()} of {len(own)}"
+
+
+@pytest.mark.parametrize(
+    ("page", "against", "seeds"),
+    [
+        ("method/critic.md", "length_critic_by_length@4", range(6, 12)),
+        (COMPARISON, "swap@1", range(1, 6)),
+    ],
+)
+def test_the_last_points_of_the_fronts(stats, page, against, seeds):
+    frame = pd.read_csv(RESULTS / "fronts_words.csv.gz", dtype={"strength": str})
+    last = frame[(frame.step == 20) & frame.seed.isin(seeds)].copy()
+    last["name"] = last.method + "@" + last.strength
+    tables = tables_in(page, "configuration | seeds |")
+    assert tables
+    for header, *rows in tables:
+        assert header[7] == f"accuracy, from {against}"
+        of = {
+            column: last.pivot(index="seed", columns="name", values=column)
+            for column in ("accuracy", "tokens", "missing", "redundant")
+        }
+        changes = {
+            (column, row[0]): of[column][row[0]] - of[column][against]
+            for column in ("accuracy", "tokens")
+            for row in rows
+            if row[0] != against
+        }
+        tests = {key: stats.ttest_1samp(change, 0) for key, change in changes.items()}
+        corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
+        for name, _, *cells in rows:
+            for (column, values), digits, cell in zip(
+                of.items(), (1, 1, 2, 2), cells, strict=False
+            ):
+                one = values[name]
+                assert (column, cell) == (
+                    column,
+                    f"{one.mean():.{digits}f} ({one.std():.{digits}f})",
+                )
+            for column, p in (("accuracy", cells[6]), ("tokens", cells[8])) if cells[6] else ():
+                assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)
+
+
+def test_the_runs_of_agents():
+    runs = pd.read_csv(RESULTS / "agents.csv")
+    runs.accuracy *= 100
+    measures = ["accuracy", "tokens", "calls", "useless_calls"]
+    ends = runs[runs.step > 13].groupby(["objective", "seed"])[measures].mean()
+    shown = {"first step": runs[runs.step == 1]}
+    shown |= {name: ends.loc[name] for name in ("grpo", "uniform_penalty", "swap")}
+    _, *rows = tables_in("use/agents.md", "| accuracy, % | tokens")[0]
+    assert [row[0] for row in rows] == list(shown)
+    for name, *cells in rows:
+        of = shown[name]
+        assert cells == [f"{of[each].mean():.1f} ({of[each].std():.1f})" for each in measures]
+
+
+def test_the_means_of_smollm2():
+    folder = ROOT / "examples" / "smollm2"
+    means = (
+        pd.read_csv(folder / "results" / "responses.csv.gz")
+        .groupby("policy")
+        .mean(numeric_only=True)
+    )
+    report = (folder / "results" / "report.md").read_text(encoding="utf-8").split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in report.splitlines()]
+    found = {row[0]: row for row in rows if row[0] in means.index}
+    assert set(found) == set(means.index)
+    for policy, of in means.iterrows():
+        assert found[policy][1].startswith(f"{of.accuracy:.1f} (")
+        assert found[policy][2].startswith(f"{of.tokens:.1f} (")
+        counts = [f"{of[name]:.2f}" for name in ("essential", "useful", "redundant")]
+        assert found[policy][4:7] == counts

@@ -1,0 +1,286 @@
+"""The loop: steps, skipped steps, checkpoints, evaluations and what outlives a kill."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import ray
+import torch
+from support.actors import make_config
+from support.loops import Actors, ListedBatches, make_loop, run_args
+from support.metric_names import meaning
+from support.objectives import MARKS, RIGHT, batch, rollout
+from support.running import of_the_run
+
+from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
+from openrlhf_swap.files import read_rows
+from openrlhf_swap.integration.driver.best import BestCheckpoint
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.runs.guards import Guards
+from openrlhf_swap.runs.metrics import METRICS
+
+STEPS = 6
+KILLED_AFTER = 3  # steps
+SIZE = 3
+OBJECTIVES = {
+    "hapo": {},
+    "a_dlp": {"target": "0.5"},
+    "short_rl": {"tolerance": "5"},
+    "lapo": {"first_stage_steps": "2"},
+    "aalc": {"monitor_every": "2"},
+    "length_critic": {},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    monkeypatch.setattr(ray, "get", lambda value, timeout=None: value)
+    monkeypatch.setattr(ray, "put", lambda value: value)
+
+
+def row(*words, **more):
+    made = rollout(*words, **more)
+    record = {"label": "42", "scores": made.reward, "rollout_log_probs": None}
+    return replace(made, record=record)
+
+
+def groups_of(objective):
+    """Two problems, whose responses become ever shorter and less often right; None at the end."""
+    step = objective.step
+    if step == STEPS:
+        return None
+    if objective.monitor() is not None:
+        shown = [rollout(RIGHT, 50, number > step) for number in range(STEPS)]
+        objective.observe_monitor(batch(shown))
+    groups = []
+    for number, prompt in enumerate(("p", "q")):
+        (request,) = objective.sampling(prompt, SIZE, 900)
+        lengths = (500 - 60 * step, 700 - 80 * step + 7 * number, 90 + step)
+        rights = (True, True, step + number < 3)
+        pairs = zip(lengths, rights, strict=True)
+        groups.append([row(RIGHT, n, right, request.prompt) for n, right in pairs])
+    return groups
+
+
+@pytest.fixture
+def make(arguments, tmp_path):
+    """Makes the loop of a run with this objective, its sampler, and the run's arguments."""
+
+    def make(objective, actors, folder="run", evaluations=(), groups=groups_of, **changes):
+        changes = {
+            "ckpt.save_steps": 1,
+            "ckpt.load_enable": True,
+            "ckpt.path": str(tmp_path),
+            "rollout.n_samples_per_prompt": SIZE,
+            "rollout.batch_size": 2,
+            "data.max_len": 2000,
+            "train.full_determinism_enable": False,
+            **changes,
+        }
+        args = run_args(arguments, tmp_path / folder, **changes)
+        sampler = ListedBatches(args, objective, groups, evaluations)
+        return make_loop(args, objective, sampler, actors), sampler
+
+    (tmp_path / "_actor").mkdir()
+    return make
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
+    config = MARKS.replaced(objective=name, options=OBJECTIVES[name])
+
+    def run(actors, folder, limit=None, forgets=()):
+        objective = build(config)
+
+        def until_killed(objective):
+            if objective.step == limit:
+                raise Killed
+            return groups_of(objective)
+
+        if actors.checkpoint:
+            actors.checkpoint = {k: v for k, v in actors.checkpoint.items() if k not in forgets}
+        loop, _ = make(objective, actors, folder, groups=until_killed)
+        loop.fit(objective)
+        return objective
+
+    calm = Actors()
+    calm.checkpoint = {}
+    expected = run(calm, "calm")
+    killed = Actors()
+    killed.checkpoint = {}
+    with pytest.raises(Killed):
+        run(killed, "killed", KILLED_AFTER)
+    checkpoint = dict(killed.checkpoint)
+    assert checkpoint["global_step"] == KILLED_AFTER
+    done = len(killed.updates)
+    found = run(killed, "killed")
+    assert found.state_dict() == expected.state_dict()
+    assert len(killed.updates) == STEPS == 2 * done
+    for ours, theirs in zip(killed.updates, calm.updates, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    rows = {name: of_the_run(read_rows(tmp_path / name / METRICS)) for name in ("calm", "killed")}
+    assert rows["killed"] == rows["calm"] and len(rows["calm"]) == STEPS
+    assert [
+        name for row in rows["calm"] for name in row if not (meaning(name) or name == "step")
+    ] == []
+
+    # Without its state it would not: the test can fail.
+    forgetful = Actors()
+    forgetful.checkpoint = checkpoint
+    run(forgetful, "forgetful", forgets=("objective_state", "objective_learned"))
+    found = of_the_run(read_rows(tmp_path / "forgetful" / METRICS))
+    assert len(found) == KILLED_AFTER and found != rows["calm"][KILLED_AFTER:]
+
+
+def test_the_phases_of_a_step_add_up_to_the_clocks_time(make, tmp_path):
+    loop, _ = make(build(MARKS.replaced(objective="grpo")), Actors(), **{"ckpt.load_enable": False})
+    loop.fit(build(MARKS.replaced(objective="grpo")))
+    for line in read_rows(tmp_path / "run" / METRICS):
+        phases = ("generation", "make_experience", "ppo_train", "broadcast", "other")
+        total = sum(line[f"timing/{phase}"] for phase in phases)
+        assert total == pytest.approx(line["timing/step_total"])
+        assert line["timing/score"] <= line["timing/make_experience"]
+
+
+@pytest.fixture
+def skipping(make):
+    """A run whose updates are skipped in some of its steps, and its actors."""
+
+    def run(skipped, evaluations=(), **changes):
+        actors = Actors()
+        objective = build(MARKS.replaced(objective="grpo"))
+
+        def groups(objective):
+            actors.status["swap/skipped_updates"] = int(objective.step + 1 in skipped)
+            return groups_of(objective)
+
+        settings = {"ckpt.load_enable": False, "run": {"max_skipped_steps": 3}, **changes}
+        loop, _ = make(objective, actors, groups=groups, evaluations=evaluations, **settings)
+        return loop, objective, actors
+
+    return run
+
+
+def test_after_a_skipped_step_no_checkpoint_is_written(skipping, tmp_path, capsys):
+    scores = [{"eval_default_pass1": share} for share in (0.9, 0.5, 0.6)]
+    changes = {"ckpt.save_steps": 2, "eval.dataset": "x", "eval.steps": 2}
+    loop, objective, actors = skipping((2, 3, 4), scores, **changes, run={"max_skipped_steps": 4})
+    loop.fit(objective)
+    tags = [saved["tag"] for saved in actors.saved]
+    assert tags == ["global_step6", "best_global_step6"]  # not after 2 and 4, whatever they scored
+    rows = list(read_rows(tmp_path / "run" / METRICS))
+    assert [line["swap/skipped_steps"] for line in rows] == [0, 1, 2, 3, 3, 3]
+    assert capsys.readouterr().out.count("no checkpoint is saved after step") == 2
+
+
+@pytest.mark.parametrize(
+    ("skipped", "message"),
+    [((2, 3, 4), "3 steps in a row were skipped"), ((6,), "the run ended with 1 skipped")],
+)
+def test_a_run_that_makes_no_steps_any_more_ends(skipping, skipped, message):
+    loop, objective, _ = skipping(skipped)
+    with pytest.raises(NonFiniteError, match=message):
+        loop.fit(objective)
+
+
+def test_rewards_that_are_not_finite_skip_the_update(make, tmp_path, capsys):
+    class Broken(Objective):
+        def rewards(self, batch):
+            if self.step == 2:
+                raise NonFiniteError("answer_logprobs[0] is nan")
+            return super().rewards(batch)
+
+    actors = Actors()
+    objective = Broken(make_config(objective="test_loop:Broken"))
+    loop, sampler = make(objective, actors, **{"ckpt.load_enable": False})
+    loop.fit(objective)
+    assert len(actors.updates) == STEPS - 1 == sampler.updates
+    assert "step 2 was skipped, because answer_logprobs[0] is nan" in capsys.readouterr().out
+
+
+def test_a_run_that_the_guards_stop_leaves_the_rollouts_that_they_name(make, tmp_path):
+    """The self-test of the process term, which no response reaches here."""
+    objective = build(MARKS.replaced(objective="grpo"))
+    loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
+    loop._records.guards = Guards(None, 1)
+    with pytest.raises(RunError, match="no correct rollout got a non-zero process term in the"):
+        loop.fit(objective)
+    assert list(read_rows(tmp_path / "run" / "rollouts" / "step_000001.jsonl"))
+
+
+def test_an_adapted_kl_coefficient_outlives_a_kill_and_a_fixed_one_is_the_flags(make):
+    def resumed(target):
+        actors = Actors()
+        actors.checkpoint = {"global_step": 2, "kl_coefficient": 0.5}
+        objective = build(MARKS.replaced(objective="grpo"))
+        changes = {"algo.kl.init_coef": 0.01, "algo.kl.target": target}
+        loop, _ = make(objective, actors, **changes)
+        loop.resume(objective)
+        return loop._policy.kl_controller.value
+
+    assert (resumed(0.05), resumed(None)) == (0.5, 0.01)
+
+
+@pytest.mark.parametrize(("step", "evaluated"), [(4, True), (8, False), (6, False)])
+def test_an_evaluation_that_was_interrupted_is_made_up_for(make, tmp_path, step, evaluated):
+    """After the engines got the checkpoint's weights; at step 8 its line is there."""
+    actors = Actors()
+    actors.checkpoint = {"global_step": step}
+    objective = build(MARKS.replaced(objective="grpo"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "evaluations.jsonl").write_text('{"step": 8, "eval_a_pass1": 0.1}\n')
+    scores = [{"eval_a_pass1": 0.5}]
+    changes = {"eval.dataset": "x", "eval.steps": 4}
+    loop, sampler = make(objective, actors, evaluations=scores, **changes)
+    loop.resume(objective)
+    assert sampler.evaluated == ([(step, 1)] if evaluated else [])
+    assert [saved["tag"] for saved in actors.saved] == [f"best_global_step{step}"] * evaluated
+
+
+LOGS = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25, "eval_response_length_mean": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("asked", "metric", "value"),
+    [
+        ("eval_a/b_pass1", "eval_a/b_pass1", 0.5),
+        ("eval_response_length_mean", "eval_response_length_mean", 90.0),
+        ("", "eval_a/b_pass1", 0.5),
+    ],
+)
+def test_the_best_checkpoint_goes_by_the_metric_of_the_flag(asked, metric, value):
+    best = BestCheckpoint(asked)
+    assert best.observe(LOGS)
+    assert (best.key, best.value) == (metric, value)
+    assert not best.observe({**LOGS, metric: value - 0.1})
+    assert (best.value, best.latest) == (value, value - 0.1)
+
+
+def test_a_metric_that_no_evaluation_measures_is_an_error_and_none_is_never_best():
+    message = (
+        "--ckpt.best_metric_key is 'eval_default_pass1', which no evaluation measures; use one of "
+        "eval_a/b_pass1, eval_c_pass1, eval_response_length_mean"
+    )
+    with pytest.raises(ConfigError) as error:
+        BestCheckpoint("eval_default_pass1").observe(LOGS)
+    assert str(error.value) == message
+    assert not BestCheckpoint("none").observe(LOGS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "key", "before"),
+    [
+        ("", "eval_c_pass1", 0.2),
+        ("eval_c_pass1", "eval_c_pass1", 0.2),
+        ("eval_a/b_pass1", "eval_a/b_pass1", -math.inf),  # 0.2 was the other metric's
+    ],
+)
+def test_after_a_resume_the_flag_wins_over_the_checkpoint(asked, key, before):
+    best = BestCheckpoint(asked)
+    best.resume({"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2})
+    assert (best.key, best.value) == (key, before)

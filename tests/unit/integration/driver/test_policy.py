@@ -1,0 +1,188 @@
+"""What the driver makes of the policy's answers, and how it sends weights."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
+from support.actors import GROUP_SIZE, GROUPS, learn, make_config
+from support.conformance import NoPolicy
+from support.loops import run_args
+from support.objectives import READER, rollout
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from openrlhf_swap.errors import RunError, SwapError
+from openrlhf_swap.integration.driver import policy
+from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
+
+LONGEST = 8  # tokens of the longest response below
+
+
+# A penalty on every token: a sum that is rounded in another way would differ in its last bits.
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 3), actions=st.integers(1, 300))
+def test_returns_are_the_stock_ones_bit_by_bit(seed, rows, actions):
+    drawn = torch.Generator().manual_seed(seed)
+    rewards = torch.randn(rows, actions, generator=drawn)
+    mask = torch.randint(2, (rows, actions), generator=drawn)
+    stock = RemoteExperienceMaker.get_cumulative_returns(None, rewards, mask, 1.0)
+    ours = SwapExperienceMaker.get_cumulative_returns(None, rewards, mask, 1.0)
+    assert torch.equal(ours, stock)
+
+
+@pytest.fixture
+def experiences_of(arguments, tokenizer, monkeypatch):
+    """A function that gives the experiences of a batch on which an objective put advantages."""
+    monkeypatch.setattr(ray, "get", lambda value: value)
+    monkeypatch.setattr(ray, "put", lambda value: value)
+
+    def make(objective):
+        record = {"label": "4", "scores": 0.0, "rollout_log_probs": None}
+        rollouts = [
+            replace(rollout("", LONGEST - row % 3, row % 2, **{"part": 0.0}), record=record)
+            for row in range(GROUPS * GROUP_SIZE)
+        ]
+        args = run_args(arguments, ".", swap=objective.config)
+        group = NoPolicy()
+        driver = Policy(SimpleNamespace(args=args), tokenizer, group, None, [])
+        return learn(driver, objective, READER, rollouts).experiences
+
+    return make
+
+
+def objective_with(**methods):
+    return type("Mine", (Objective,), methods)(make_config(objective="my_module:Mine"))
+
+
+def nan_at(values, *place):
+    values = values.clone()
+    values[place] = torch.nan
+    return values
+
+
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+TOKENS = (GROUPS, GROUP_SIZE, LONGEST)
+WRONG = [
+    ("rewards", lambda batch: zeros(4, 5), "(4, 5); expected a tensor of shape (4, 4), (groups, "),
+    ("rewards", lambda batch: batch.rewards.flatten(), "(16,); expected a tensor of shape (4, 4)"),
+    ("rewards", lambda batch: batch.rewards[:, :3].T, "(3, 4); expected a tensor of shape (4, 4)"),
+    (
+        "rewards",
+        lambda batch: nan_at(batch.rewards, 1, 2),
+        "nan at (1, 2); expected finite numbers",
+    ),
+    ("rewards", lambda batch: 1e308 + 0 * batch.rewards, "1e+308 at (0, 0)"),
+    ("rewards", lambda batch: batch.rewards.tolist(), "list; expected a tensor of shape (4, 4)"),
+    ("rewards", lambda batch: None, "NoneType; expected a tensor"),
+    ("token_advantages", lambda batch: zeros(4, 4, 7), "(4, 4, 7); expected a tensor of shape (4,"),
+    ("token_advantages", lambda batch: zeros(4, 4), "(4, 4); expected a tensor of shape (4, 4, 8)"),
+    ("token_advantages", lambda batch: nan_at(zeros(*TOKENS), 1, 1, 5), "nan at (1, 1, 5)"),
+]
+
+
+@pytest.mark.parametrize(("method", "values", "message"), WRONG)
+def test_an_objective_of_ones_own_that_errs_is_named(experiences_of, method, values, message):
+    with pytest.raises(SwapError) as error:
+        experiences_of(objective_with(**{method: lambda self, batch: values(batch)}))
+    start = f"--swap.objective is my_module:Mine, whose `{method}` returned {message}"
+    assert str(error.value).startswith(start)
+    assert str(error.value).endswith(f"fix Mine.{method}")
+
+
+def test_what_stands_behind_a_response_reaches_no_update(experiences_of):
+    behind = lambda self, batch: nan_at(zeros(*TOKENS), 0, 1, 7)  # noqa: E731 - it has 7 tokens
+    plain = experiences_of(objective_with())
+    for ours, theirs in zip(
+        experiences_of(objective_with(token_advantages=behind)), plain, strict=True
+    ):
+        assert torch.equal(ours.advantages, theirs.advantages)
+
+
+# The others need what their own sampling puts into a rollout, or scores of its steps.
+SAMPLED_OTHERWISE = {"adaptthink", "l1_exact", "l1_max", "lc_r1", "s_grpo", "hbpo"}
+PLAIN = [
+    name
+    for name in OBJECTIVES
+    if name not in SAMPLED_OTHERWISE
+    and not build(make_config(objective=name)).scores_steps
+    and not build(make_config(objective=name)).reads_states
+]
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_every_objective_keeps_the_contract(experiences_of, name):
+    for experience in experiences_of(build(make_config(objective=name))):
+        assert experience.advantages.isfinite().all()
+
+
+def test_the_choice_of_a_part_counts_in_the_probability_of_the_first_token():
+    choices = [{"chance": 0.5, "forced": 1.0}, {"chance": 0.75, "forced": 0.0}, {}]
+    rollouts = [rollout("ab", **metadata) for metadata in choices]  # after five tokens
+    log_probs = torch.full((3, 7), -3.0)
+    policy._set_chances(SimpleNamespace(index=[0, 1, 2], action_log_probs=log_probs), rollouts)
+    expected = torch.full((3, 7), -3.0)
+    expected[0, 4] = math.log(0.5)
+    expected[1, 4] = math.log(0.75) - 3.0
+    torch.testing.assert_close(log_probs, expected)
+
+
+BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed", RuntimeError())
+
+
+@pytest.mark.parametrize(
+    ("raised", "has_ended", "expected"),
+    [
+        (BROKEN, True, EngineDeadError),
+        (BROKEN, False, ray.exceptions.RayTaskError),
+        (ray.exceptions.GetTimeoutError(), False, RunError),
+        (None, False, None),
+    ],
+)
+def test_an_engine_that_ended_or_is_stuck_is_the_error(
+    monkeypatch, arguments, raised, has_ended, expected
+):
+    asked = []
+
+    def get(refs, timeout=None):
+        asked.append((refs, timeout))
+        if refs == "weights" and raised:
+            raise raised
+        if refs == [True]:
+            raise EngineDeadError
+        return refs
+
+    monkeypatch.setattr(ray, "get", get)
+    monkeypatch.setattr(policy, "NOTICE_SECONDS", 0)
+    engine = SimpleNamespace(check_health=SimpleNamespace(remote=lambda: has_ended))
+    actors = SimpleNamespace(async_run_method=lambda method_name: "weights")
+    args = run_args(arguments, ".", run={"generation_timeout": 0.2})
+    driver = Policy(SimpleNamespace(args=args), None, actors, None, [engine])
+    if expected:
+        with pytest.raises(expected):
+            driver.publish()
+    else:
+        driver.publish()
+    assert asked[0] == ("weights", 0.2)
+
+
+def test_the_kl_controller_adapts_only_with_a_target(arguments):
+    def controller(target):
+        changes = {"algo.kl.init_coef": 0.01, "algo.kl.target": target}
+        args = run_args(arguments, ".", **changes)
+        return Policy(SimpleNamespace(args=args), None, None, None, []).kl_controller
+
+    assert isinstance(controller(None), FixedKLController)
+    adaptive = controller(0.05)
+    adaptive.update(0.1, 1000)  # twice the target: by a fifth for each 10,000 responses
+    assert adaptive.value == pytest.approx(0.01 * (1 + 0.2 * 1000 / 10000))

@@ -1,0 +1,59 @@
+"""What W&B gets of a run; the files and the console are seen in the loop's tests."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import wandb
+
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.driver.records import SwapWandb, is_due
+from openrlhf_swap.runs.checkpoints import CONFIGURATION
+
+
+@pytest.fixture
+def args(tmp_path):
+    """Arguments of a run whose configuration is written."""
+    record = {"flags": {"actor.adam.lr": 1e-6}, "run_id": "0123456789abcdef"}
+    (tmp_path / CONFIGURATION).write_text(json.dumps(record))
+    tracker = SimpleNamespace(key="secret", org=None, project="p", group=None, run_name="a_run")
+    return SimpleNamespace(
+        logger=SimpleNamespace(wandb=tracker), swap_run=RunConfig(output_dir=str(tmp_path))
+    )
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """W&B writes into a folder only; its variables are put back."""
+    for name, value in {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("WANDB_API_KEY", "WANDB_DIR", "WANDB_RESUME", "WANDB_RUN_ID"):
+        monkeypatch.setenv(name, "")  # so that it is removed at the end
+        monkeypatch.delenv(name)
+    # Imports W&B's launcher of jobs, which takes 20 s beside our modules.
+    monkeypatch.setattr("wandb.sdk.wandb_run.Run._detect_and_apply_job_inputs", lambda _: None)
+    yield
+    wandb.teardown()  # it reads them once a process
+
+
+def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline):
+    for step in (1, 2):  # a run, and its resumption
+        log = SwapWandb(args)
+        assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
+        assert log.handle.run.config["flags"]["actor.adam.lr"] == 1e-6
+        log.log_train(step, {"generated_samples": [f"response {step}", 1.0], "loss": 0.5})
+        log.log_train(step + 2, {"generated_samples": [f"response {step + 2}", 1.0]})
+        assert log.handle.run.summary["train/global_step"] == step + 2
+        log.close()
+    folders = list((tmp_path / "wandb").glob("offline-run-*"))
+    assert folders and all("-0123456789abcdef" in folder.name for folder in folders)
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert not any(b"secret" in file.read_bytes() for file in files)
+    # Each step has a table of its own.
+    tables = [json.loads(f.read_text())["data"] for f in files if f.name.endswith(".table.json")]
+    assert sorted(tables) == [[[step, f"response {step}", 1.0]] for step in (1, 2, 3, 4)]
+
+
+def test_what_is_switched_off_is_never_due():
+    assert [step for step in range(1, 9) if is_due(step, 4)] == [4, 8]
+    assert not any(is_due(step, every) for step in range(1, 9) for every in (-1, 0))

@@ -1,0 +1,129 @@
+"""Objectives from the entropies of steps: by hand, and beside their authors' rewards, written down
+a second time in plain Python.
+"""
+
+import itertools
+import math
+import random
+import statistics
+from dataclasses import replace
+
+import pytest
+import torch
+from support.objectives import RIGHT, assert_rows, batch, objective, rollout
+
+from openrlhf_swap.objectives.infodensity import trace_quality
+from openrlhf_swap.objectives.step_entropy import least_informative
+
+E = math.e
+LOG5 = math.log(5)
+
+
+def told(entropies, correct=True, length=None, ends=None):
+    """A response whose steps of ten tokens, or those that end there, have these entropies."""
+    ends = list(range(9, 10 * len(entropies), 10)) if ends is None else ends
+    steps = replace(rollout(RIGHT, length or 10 * len(entropies) + 20, correct), step_ends=ends)
+    return steps.with_signals(entropy=entropies)
+
+
+def test_infodensity_by_hand():
+    # Envelopes 2, 1 and 3, 3, 1: q = 1 - 1.5/4 = .625 and 1 - 7/3/4 = 5/12; one step alone: 1.
+    four = [told([2.0, 1.0], length=100), told([1.0, 3.0, 1.0], length=200), told([9.0])]
+    four.append(told([0.0, 0.0], correct=False))
+    values = torch.tensor([[2.0, 1.0, 7.0], [1.0, 3.0, 1.0], [9.0, 7.0, 7.0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]).bool()
+    assert_rows(trace_quality(values, mask, E**4).double(), [0.625, 5 / 12, 1], 1e-5)
+    # Lengths 100, 200 and 30: mean 110, deviation 69.7615; the wrong one does not count.
+    q = [1 - 1.5 / LOG5, max(0, 1 - 7 / 3 / LOG5), 1.0]
+    assert q[1] == 0  # it earns nothing, and is left out of the lengths
+    mean, deviation = 65, 35
+    z = [(100 - mean) / deviation, 0, (30 - mean) / deviation]
+    expected = [[q[0] * math.exp(-0.1 * z[0]), 0, math.exp(-0.1 * z[2]), 0]]
+    assert_rows(objective("infodensity").rewards(batch(four)), expected, 1e-5)
+    # One correct response, and lengths that do not differ: no length factor.
+    assert_rows(objective("infodensity").rewards(batch(four[:1] + four[3:])), [[q[0], 0]], 1e-5)
+
+
+def test_etr_by_hand():
+    # Changes -.5, .2, -.1 in units of log 5: f = .2, -.16, .04; m = .2, .04, .08 with gamma 1: .32.
+    entropies = [LOG5 * value for value in (1.0, 0.5, 0.7, 0.6)]
+    group = [told(entropies), told(entropies[:1]), told(entropies, correct=False)]
+    expected = [[1 + 0.01 * 0.32, 1, -1]]
+    assert_rows(objective("etr", gamma=1, weight=0.01).rewards(batch(group)), expected, 1e-7)
+
+
+def infodensity(entropies, correct, lengths, coefficient, candidates):
+    """The authors' reward of a group, from the mean entropies of each response's chunks."""
+    rewards = []
+    for trajectory, right in zip(entropies, correct, strict=True):
+        quality = 1.0
+        if len(trajectory) > 1:
+            envelope = [max(trajectory[k:]) for k in range(len(trajectory))]
+            quality = 1 - statistics.fmean(envelope) / (math.log(candidates) + 1e-6)
+        rewards.append(float(right) * min(1.0, max(0.0, quality)))
+    counted = [n for n, reward in enumerate(rewards) if reward > 0]
+    if len(counted) > 1:
+        mean = statistics.fmean(lengths[n] for n in counted)
+        deviation = statistics.pstdev([lengths[n] for n in counted])
+        for n in counted:
+            rewards[n] *= math.exp(-coefficient * (lengths[n] - mean) / (deviation + 1e-6))
+    return rewards
+
+
+def etr(entropies, correct):
+    """The authors' reward of a group, from the normalised entropies of its sentences."""
+    rewards = []
+    for trajectory, right in zip(entropies, correct, strict=True):
+        momentum = total = 0.0
+        for before, after in itertools.pairwise(trajectory):
+            change = after - before
+            momentum = 0.99 * momentum + 0.4 * max(-change, 0) - 0.8 * max(change, 0)
+            total += momentum
+        rewards.append(1 + 0.005 * total if right else -1.0)
+    return rewards
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_beside_the_authors_rewards(seed):
+    rng = random.Random(seed)
+    counts = [rng.randint(1, 8) for _ in range(5)]
+    entropies = [[rng.uniform(0, 1.5) for _ in range(count)] for count in counts]
+    correct = [rng.random() < 0.7 for _ in counts]
+    lengths = [10 * count + rng.choice((20, 60)) for count in counts]
+    group = batch([told(*row) for row in zip(entropies, correct, lengths, strict=True)])
+    found = objective("infodensity", length_coef=0.3, candidates=4).rewards(group)
+    assert_rows(found, [infodensity(entropies, correct, lengths, 0.3, 4)], 1e-9)
+    scaled = [[value / LOG5 for value in row] for row in entropies]
+    assert_rows(objective("etr").rewards(group), [etr(scaled, correct)], 1e-9)
+
+
+def test_step_entropy():
+    # Sums 20 x .1, 5 x .5, 5 x .1, 10 x .3: 2, 2.5, .5, 3. Half of four: the third and the first.
+    # One right of two: A = .7071 and -.7071; a wrong one keeps all steps.
+    ends = [19, 24, 29, 39]
+    pair = [told([0.1, 0.5, 0.1, 0.3], ends=ends), told([0.1] * 4, correct=False, ends=ends)]
+    method = objective("step_entropy", share=0.5)
+    (term,) = method.token_advantages(batch(pair))
+    scales = [0] * 20 + [1] * 5 + [0] * 5 + [1] * 30
+    assert_rows(term, [[0.70711 * scale for scale in scales], [-0.70711] * 60], 1e-5)
+    assert method.outcome_weight == 0
+
+
+@pytest.mark.parametrize(
+    ("information", "share", "silent"),
+    [
+        ([3, 1, 2, 5, 4], 0.8, [1, 1, 1, 0, 1]),
+        ([3, 1, 2, 5, 4], 0.5, [0, 1, 1, 0, 0]),  # int(2.5)
+        ([1, 1, 1], 0.4, [1, 0, 0]),  # a tie goes to the first
+        ([1], 0.8, [0]),
+    ],
+)
+def test_the_steps_that_say_least(information, share, silent):
+    values = torch.tensor([[*information, -1.0, -1.0]])
+    mask = torch.tensor([[True] * len(information) + [False] * 2])
+    assert least_informative(values, mask, share).int().tolist() == [[*silent, 0, 0]]
+
+
+def test_what_they_want_of_the_policy():
+    wanted = {name: objective(name).wanted_signals for name in ("infodensity", "swap", "grpo")}
+    assert wanted == {"infodensity": ("entropy",), "swap": ("answer_logprobs",), "grpo": ()}

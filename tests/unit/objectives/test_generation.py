@@ -1,0 +1,368 @@
+"""What objectives change in prompts, sampling and single tokens, by hand."""
+
+import json
+import random
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.objectives import (
+    MARKS,
+    READER,
+    RIGHT,
+    assert_rows,
+    batch,
+    objective,
+    rollout,
+)
+
+from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.objectives.base import Continuation, SamplingRequest
+from openrlhf_swap.objectives.formats import is_right
+from openrlhf_swap.objectives.vsrm import cut_places, step_rewards
+from openrlhf_swap.rewards.answers import SUFFIX
+from openrlhf_swap.rollouts.rollout import prompt_key
+
+OPENED = "p<think>\n"  # a prompt whose thought the chat template opens
+
+
+def test_thinkprune_lowers_its_limit_in_prompt_and_engine():
+    method = objective("thinkprune", limits="40,30", stage_steps=2)
+    prompt = f"<u>{method.rewrite_problem('1+1?', random.Random(0))}<a>"
+    assert prompt == "<u>1+1? The output of the assistant should be within 40 tokens.<a>"
+    limits = []
+    for step in range(5):
+        method.step = step
+        (sampling,) = method.sampling(prompt, 4, 64)
+        assert sampling.prompt == prompt.replace("40", str(sampling.max_new_tokens))
+        limits.append(sampling.max_new_tokens)
+    assert limits == [40, 40, 30, 30, 30]
+    # The reward is plain correctness.
+    assert_rows(
+        method.rewards(batch([rollout(length=5), rollout(length=9, correct=False)])), [[1, 0]]
+    )
+
+
+def test_l1_draws_a_budget_once_a_row():
+    method = objective("l1_exact", shortest=10, longest=20, instruction=" Box it.")
+    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(200)}
+    assert texts == {f"q Box it. Think for {n} tokens." for n in range(10, 21)}
+    # The instruction takes the place of the one of openrlhf_swap.prepare.
+    again = {method.rewrite_problem("q" + SUFFIX, random.Random(seed)) for seed in range(200)}
+    assert again == texts
+    both = objective("l1_max", shortest=10, longest=20, instruction="")
+    maximum = sum(
+        "maximum" in both.rewrite_problem("q", random.Random(seed)) for seed in range(400)
+    )
+    assert 150 < maximum < 250
+
+
+def test_saber_asks_for_budgets_and_closes_thoughts():
+    method = objective("saber")
+    closed = "p Answer without thinking.<a><think>\n\n</think>\n\n"
+    assert method.eval_prompt("p Answer without thinking.<a>") == closed
+    assert method.sampling("p Answer without thinking.<a><think>\n", 2, 9)[0].prompt == closed
+    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(60)}
+    budgets = {f"q Think for maximum {n} tokens." for n in (128, 4096)}
+    assert texts == {"q", "q Answer without thinking.", *budgets}
+
+
+def test_hbpo_promises_a_budget_in_every_response():
+    method = objective("hbpo")
+    parts = method.sampling("<u>1+1?<a><think>\n", 8, 4096)
+    promise = "I will answer the question with {} tokens"
+    found = [(part.count, part.forced) for part in parts]
+    assert found == [(2, promise.format(n)) for n in (512, 1024, 2048, 2560)]
+    forced = method.sampling("<u>1+1?<a>", 4, 4096)[0].forced
+    assert forced == f"<think> {promise.format(512)}"
+    with pytest.raises(ConfigError, match=r"--swap.hbpo.budgets is 'few'"):
+        objective("hbpo", budgets="few")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "right"),
+    [
+        (OPENED, "a</think>b", True),
+        (OPENED, "a", False),
+        (OPENED, "a</think>b</think>c", False),
+        (OPENED, "<think>a</think>b", False),
+        # Where the chat template does not open the thought, the model does: once.
+        ("p", "<think>\na</think>b", True),
+        ("p", "\n<think>a</think>b", True),
+        ("p", "a</think>b", True),
+        ("p", "<think><think>a</think>b", False),
+        ("p", "<think>a</think>b<think>", False),
+    ],
+)
+def test_adaptthink_counts_a_thought_in_its_place_only(prompt, text, right):
+    assert is_right(True, prompt, text, MARKS) == right
+    assert not is_right(False, prompt, text, MARKS)
+
+
+@pytest.fixture
+def reference_file(tmp_path):
+    path = tmp_path / "reference.jsonl"
+    path.write_text(json.dumps({"key": prompt_key("p"), "accuracy": 0.75}) + "\n")
+    return path
+
+
+def test_adaptthink_rewards(reference_file):
+    # Reference accuracy .75, bonus .05. No thinking: right .3, wrong -.7. Thinking: right .25,
+    # wrong -.75. A second `</think>`, or a `<think>`, makes a response wrong.
+    method = objective("adaptthink", reference=reference_file)
+    group = [
+        rollout("#\\boxed{42}", prompt=OPENED, part=0),
+        rollout("#\\boxed{1}", prompt=OPENED, correct=False, part=0),
+        rollout(RIGHT, prompt=OPENED, part=1),
+        rollout(RIGHT, prompt=OPENED, correct=False, part=1),
+        rollout("#" + RIGHT, prompt=OPENED, part=0),
+        rollout("<think>" + RIGHT, prompt=OPENED, part=1),
+    ]
+    assert_rows(method.rewards(batch(group)), [[0.3, -0.7, 0.25, -0.75, -0.7, -0.75]])
+    assert method.normaliser == "none"
+
+
+def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
+    method = objective("adaptthink", reference=reference_file, no_thinking_tokens=100)
+    # The template leaves the thought to the model: it is opened in the prompt, for an evaluation as
+    # well.
+    both = [
+        SamplingRequest(OPENED, 8, 100, "</think>", 0.5),
+        SamplingRequest(OPENED, 8, 400, "Alright", 0.5),
+    ]
+    assert method.sampling("p", 16, 400) == method.sampling(OPENED, 16, 400) == both
+    assert method.eval_prompt("p") == OPENED
+    free = {"thinking_start": "", "no_thinking_share": 0.25}
+    parts = objective("adaptthink", reference=reference_file, **free).sampling("p", 16, 400)
+    assert [(part.forced, part.chance) for part in parts] == [("</think>", 0.25), ("", 0.75)]
+    method.check_prompts(["p"])
+    with pytest.raises(DataError, match="lacks 1 of 2 prompts"):
+        method.check_prompts(["p", "q"])
+
+
+def test_thinkless_weighs_the_first_token():
+    method = objective("thinkless", short="s", think="t")
+    # Lengths 3 and 5: B = 2, T = 8. The first token weighs .001 8/2 = .004, the others 8/6.
+    (term,) = method.token_advantages(batch([rollout("sab"), rollout("tab#d")]))
+    weights = [0.004] + [4 / 3] * 4
+    assert_rows(term, [[0.25 * w for w in weights], [-0.25 * w for w in weights]])
+    # The mean over all tokens: .001 times the mean of first tokens, and the mean of the others.
+    used = torch.cat([term[0, :3], term[1]])
+    assert used.mean().item() == pytest.approx(0.001 * 0 + (2 * 0.25 - 4 * 0.25) / 6)
+    with pytest.raises(DataError, match=r"--swap\.thinkless\.think is '<think>', with which the"):
+        objective("thinkless").check_prompts(["<u>1<a><think>\n"])
+    objective("thinkless").check_prompts(["<u>1<a>"])
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rewards"),
+    [
+        # Changes 0, .4, 0: .7 of the next one, itself, none to come.
+        ([0.2, 0.2, 0.6, 0.6], [0.28, 0.4, 0]),
+        # The change is five cuts behind the first one, four behind the second: .4 x .7^4.
+        ([0.2] * 6 + [0.6, 0.6], [0, 0.09604, 0.1372, 0.196, 0.28, 0.4, 0]),
+        ([0.6, 0.2], [-0.4]),
+        ([0.5], []),
+    ],
+)
+def test_vsrm_step_rewards(accuracies, rewards):
+    assert step_rewards(accuracies, 1e-5) == pytest.approx(rewards, abs=1e-9)
+
+
+def test_vsrm_cuts_before_sentences_that_contain_its_words():
+    text = "Add 2. Is it so? Then wait, no.\nHmm so 4. Waiting is but 5"
+    words = ["wait", "hmm", "Hmm", "but", "so"]
+    # Behind "2.", "so?", the newline, and "4." (for "but": "Waiting" has a capital that is not in
+    # the list).
+    assert cut_places(text, words, 0, 1) == [6, 16, 32, 41]
+    assert cut_places(text, [*words, "Wait"], 0, 1) == [6, 16, 32, 41]  # in words, too
+    assert cut_places(text, words, 14, 1) == [16, 32, 41]  # the first "so" is at 13
+    # "wait" is 16 characters behind the first cut, "Hmm" 16 behind the second and 26 behind the
+    # first, "but" 21.
+    assert cut_places(text, words, 0, 16) == [6, 16, 32, 41]
+    assert cut_places(text, words, 0, 17) == [6, 32, 41]
+    assert cut_places(text, words, 0, 22) == [6, 32]
+    assert cut_places("2 but 3 but 4", ["but"], 0, 1) == [2, 8]  # no sentence ends: at the word
+    method = objective(
+        "vsrm", words="wait,Hmm,so,but", first_characters=0, apart_characters=1, answers=3
+    )
+    asked = method.continuations(rollout(text + "#\\boxed{42}"), READER)
+    # And at the end of the thought, of 58 characters.
+    assert asked == [Continuation(kept, "</think>", 768, 3) for kept in (6, 16, 32, 41, len(text))]
+    assert objective("vsrm").continuations(rollout(text + "#\\boxed{42}"), READER) == []
+
+
+def test_vsrm_adds_the_step_rewards_to_come():
+    # Cuts after 1, 2 and 4 tokens: rewards .28, .4, 0; the sums to come are .68, .4, 0.
+    probes = [(1, 0.2), (2, 0.2), (4, 0.6), (6, 0.6)], [(3, 0.2), (6, 0.0)], [(3, 0.0), (6, 0.0)]
+    four = [replace(rollout("abcdef#\\boxed{42}"), probes=one) for one in (*probes, [])]
+    method = objective("vsrm")
+    (term,) = method.token_advantages(batch(four))
+    assert_rows(term[:2], [[0.68, 0.4] + [0] * 15, [-0.2] * 3 + [0] * 14])
+    assert not term[2:].any()
+    assert (method.normaliser, method.outcome_weight, method.process_weight) == ("group", 1, 1)
+
+
+def test_vsrm_of_step_scores():
+    # Steps end at 1, 3, 5; probabilities .25, .5, .5 there: .25 at the first end, nothing changes
+    # at the second.
+    logprobs = [-9.0, *torch.tensor([0.25, 0.5, 0.5]).log().tolist()]
+    steps = replace(rollout("abcdef#\\boxed{42}"), step_ends=[1, 3, 5])
+    scored = steps.with_signals(answer_logprobs=logprobs)
+    method = objective("vsrm_scores")
+    (term,) = method.token_advantages(batch([scored, rollout("abcdef#\\boxed{41}", correct=False)]))
+    assert_rows(term[0], [0.25, 0.25] + [0] * 15, 1e-6)
+    assert not term[1].any() and method.scores_steps
+    # .5 to .509 is noise of the scores; in front of a change it takes a share of it.
+    scores = torch.tensor([0.5, 0.509, 0.609]).log()
+    noisy = scored.with_signals(answer_logprobs=[-9.0, *scores.tolist()])
+    (term,) = method.token_advantages(batch([noisy]))
+    assert_rows(term[0, :5], [0.17, 0.17, 0.1, 0.1, 0], 1e-6)
+
+
+def test_jet_continues_and_cuts_behind_the_box():
+    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{", answer_tokens=5)
+    (request,) = method.sampling("p", 4, 100)
+    assert (request.count, request.max_new_tokens) == (2, 100)
+    whole = rollout("thought#\\boxed{42}.", kept=19.0)
+    # 26 characters with the end of the thought written out, half of them: 7 of the thought, and 6
+    # in the end of it.
+    assert method.continuations(whole, READER) == [Continuation(8, "\nEnough</think>\\boxed{", 5)]
+
+
+def test_jet_ends_every_response_with_the_end_token():
+    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{")
+
+    def ended(text, **more):
+        return READER.text(method.edit(rollout(text, **more), READER).response_ids)
+
+    # The phrase opens the box: a "." behind it, in the answer's own words, cuts nothing.
+    begun, shown = "thou\nEnough#\\boxed{", "thou\nEnough</think>\\boxed{"
+    for text in ("42}. And more.", "42}. And more.$"):
+        assert ended(begun + text, kept=4.0) == shown + "42}. And more.$"
+    # A second box: its sentence is the last one; without a full stop nothing is cut.
+    second = "41}? No: \\boxed{42} it is. And more.$"
+    assert ended(begun + second, kept=4.0) == shown + "41}? No: \\boxed{42} it is.$"
+    assert ended(begun + "1} \\boxed{42} so\n", kept=4.0) == shown + "1} \\boxed{42} so\n$"
+    # A box in what was kept is none of the answer's.
+    before = "\\boxed{1}\nEnough#\\boxed{42}. So"
+    assert ended(before, kept=9.0) == "\\boxed{1}\nEnough</think>\\boxed{42}. So$"
+    # Whole responses: one that was cut off gives up its last token.
+    assert ended("thought#42$", kept=11.0) == "thought</think>42$"
+    assert ended("thought#42", kept=10.0, truncated=True) == "thought</think>4$"
+
+
+@pytest.mark.parametrize("shares", ["", "10,x", "0,50", "50,100"])
+def test_jet_refuses_shares_that_are_none(shares):
+    with pytest.raises(ConfigError, match=r"--swap\.jet\.shares is "):
+        objective("jet", shares=shares)
+
+
+def test_groups_of_jet_and_hbpo_and_answers_of_s_grpo_must_fit():
+    args = SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=10, max_new_tokens=512))
+    messages = {
+        "jet": r"n_samples_per_prompt is 10, but --swap\.jet\.shares makes 6 of a response",
+        "hbpo": r"n_samples_per_prompt is 10, but --swap\.hbpo\.budgets has 4",
+        "s_grpo": r"--swap\.s_grpo\.answer_tokens is 512, not less than",
+    }
+    for name, message in messages.items():
+        with pytest.raises(ConfigError, match=message):
+            objective(name).check(args)
+    objective("jet", shares="20,40,60,80").check(args)
+    objective("hbpo", budgets="512,1024").check(args)
+    objective("s_grpo", answer_tokens=511).check(args)
+
+
+def test_s_grpo_leaves_the_thought_at_places_of_its_own():
+    method = objective("s_grpo", answer_tokens=7, phrase="Stop\\n{end}")
+    (request,) = method.sampling("p", 6, 100)
+    assert request.count == 1
+    whole = rollout("a thought#\\boxed{42}")
+    asked = method.continuations(whole, READER)
+    assert asked == method.continuations(whole, READER)  # the same when a step is done again
+    places = [one.kept for one in asked]
+    assert (
+        len(places) == 5
+        and places == sorted(places)
+        and places[0] >= 0
+        and places[-1] < len("a thought")
+    )
+    assert {one.suffix for one in asked} == {"Stop\n</think>"}
+    assert method.continuations(rollout("b thought#\\boxed{42}"), READER) != asked
+
+
+FOUR_STEPS = "a¶b¶c¶d#42$"
+CONFIDENCE = [-0.9, -0.9, -0.1, -0.1, -0.5, -0.5, -0.3, 0, 0, 0, 0]
+
+
+def confident(correct):
+    return replace(rollout(FOUR_STEPS, correct=correct), logprobs=torch.tensor(CONFIDENCE))
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [(FOUR_STEPS, [(0, 2), (2, 4), (4, 6), (6, 7)]), ("ab¶#42", [(0, 3)]), ("#42", [])],
+)
+def test_sas_ends_steps_with_a_blank_line(text, steps):
+    assert objective("sas").steps(rollout(text).response_ids, READER) == steps
+
+
+def test_sas():
+    # One right, one wrong, one right in a thought that never closes: A = 1.1547, -.5774, -.5774.
+    # ceil(.3 x 4) = 2 of the least confident (-.9, -.5) are lost; of wrong ones ceil(.7 x 4) = 3
+    # are kept, -.1 is lost. The open thought has one step more, which nothing follows.
+    opened = rollout("a¶b¶c¶d\\boxed{42}$", correct=True)
+    confidence = torch.tensor(CONFIDENCE + [-0.9] * (len(opened.response_ids) - len(CONFIDENCE)))
+    group = [confident(True), confident(False), replace(opened, logprobs=confidence)]
+    method = objective("sas")
+    (term,) = method.token_advantages(batch(group))
+    right, wrong = [0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert_rows(term[0, :11], [1.1547 * scale for scale in right], 1e-4)
+    assert_rows(term[1:, :11], [[-0.57735 * scale for scale in wrong]] * 2, 1e-5)
+    assert method.outcome_weight == 0
+
+
+def scored(text, length, gains, correct=True):
+    """Steps of ten tokens with these gains."""
+    ends = [10 * k + 9 for k in range(len(gains))]
+    logprobs = [-9.0, *(torch.tensor(gains).cumsum(0) - 9.0).tolist()]
+    steps = replace(rollout(text, length, correct), step_ends=ends)
+    return steps.with_signals(answer_logprobs=logprobs)
+
+
+@pytest.mark.parametrize(("step", "waits"), [(501, False), (500, True)])
+def test_attnpo(step, waits):
+    # Lengths 40 and 80, p = 1/2, z = -1 and 1: R = 1 - .2 sigmoid(z) = .94621, .85379, 0, 0; A =
+    # 4/3 (R - .45).
+    short = scored("#" + "x" * 19, 40, [0.0, 4.0])
+    long = scored("#" + "x" * 19, 80, [1.0, 0.0, 99.0])
+    wrong = [scored("#x", 40, [1.0, 1.0], False)] * 2
+    method = objective("attnpo")
+    method.step = step
+    (term,) = method.token_advantages(batch([short, long, *wrong]))
+    first, second = 4 / 3 * (0.946212 - 0.45), 4 / 3 * (0.853788 - 0.45)
+    # b = .25 x 19/45 = .105556 for the first one: its first step has the share 0, so .25 x 0 + .75.
+    assert_rows(
+        term[0, [0, 9, 10, 19, 20, 39]], [first * (1 if waits else 0.75)] * 2 + [first] * 4, 1e-5
+    )
+    # b = .25 x 19/85 = .055882: shares .01, 0, .99: .75 + .25 x .01/.055882 and .75.
+    early = [1, 1] if waits else [0.75 + 0.0025 / 0.0558824, 0.75]
+    assert_rows(
+        term[1, [0, 10, 20, 79]], [second * early[0], second * early[1], second, second], 1e-5
+    )
+    assert_rows(term[2, :40], [-0.6] * 40, 1e-6)
+
+
+def test_attnpo_spares_the_useful_steps_of_a_long_answer():
+    # All right, p = 1, whatever was cut off: A < 0 for the longest; its step with a share over b =
+    # 1 x 19/85 pays nothing.
+    group = [scored("#" + "x" * 19, length, [1.0, 9.0]) for length in (40, 40, 80)]
+    (term,) = objective("attnpo").token_advantages(batch(group))
+    assert term[2, 0] < 0 and not term[2, 10:20].any() and term[2, 20] == term[2, 0]
+    group = [replace(response, truncated=True) for response in group]
+    assert torch.equal(objective("attnpo").token_advantages(batch(group))[0], term)
+    # A thought that never closes, or closes twice, is wrong: of four p = 1/2, and R = 4/3 (.9, .9).
+    group = [*group[:2], scored("x" * 20, 40, [1.0, 9.0]), scored("##" + "x" * 8, 40, [1.0, 9.0])]
+    (term,) = objective("attnpo").token_advantages(batch(group))
+    assert_rows(term[2:, :40], [[-0.6] * 40] * 2, 1e-6)

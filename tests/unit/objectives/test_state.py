@@ -1,0 +1,280 @@
+"""Objectives that remember batches, measure the policy or go through stages, by hand."""
+
+import math
+import statistics
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.objectives import (
+    RIGHT,
+    UNBOXED,
+    assert_rows,
+    batch,
+    group,
+    objective,
+    restored,
+    rollout,
+)
+
+from openrlhf_swap.errors import ConfigError
+
+
+def test_hapo_remembers_each_problem():
+    method = objective("hapo")
+    first = group((1000, 1700), (True, True), prompt="x")
+    assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
+    # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong
+    # one earns nothing.
+    second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
+    for either in (restored(method), method):
+        assert_rows(either.rewards(batch(second)), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
+        assert either.metrics() == {"swap/hapo_known_problems": 1}
+    # h = 500 now; another problem knows nothing, and a wrong answer teaches nothing.
+    third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
+    assert_rows(method.rewards(batch(*third)), [[1], [0]])
+    assert method.metrics() == {"swap/hapo_known_problems": 1}
+
+
+def test_a_dlp_moves_its_price_after_use():
+    method = objective("a_dlp")
+    assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
+    assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
+    for either in (restored(method), method):
+        assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
+        assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
+    free = objective("a_dlp", rate=1)
+    free.rewards(batch(group((100,), (False,))))
+    assert free.metrics()["swap/a_dlp_price"] == 0
+    # A thought that never closes is wrong.
+    pair = [rollout("\\boxed{42}", 100), rollout(RIGHT, 100)]
+    assert_rows(objective("a_dlp").rewards(batch(pair)), [[-0.1, 0.9]])
+
+
+def test_short_rl():
+    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and
+    # format: 3, wrong -.5.
+    method = objective("short_rl")
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
+    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
+    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
+    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
+    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
+    half = batch(group((500, 900), (True, False)))
+    for either in (restored(method), method):
+        assert_rows(either.rewards(half), [[3, -0.5]])
+        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
+    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
+
+
+def measured(accuracy, **options):
+    """AALC after its measurement."""
+    method = objective("aalc", **options)
+    assert method.monitor() == (500, 1)
+    answers = [rollout("x", correct=number < 50 * accuracy) for number in range(50)]
+    method.observe_monitor(batch(answers))
+    assert method.monitor() is None
+    return method
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "weight", "shortness"), [(0.6, 0.94, 1), (0.98, 0.902, 0.9247), (1, 0.9, 0.5)]
+)
+def test_aalc(accuracy, weight, shortness):
+    # L = 512 of 1024: 1 - min(a^128, .5); the answer weighs 1 - .1 a.
+    rewards = [weight + 1e-6 * shortness, 1e-6 * shortness]
+    mean, deviation = statistics.fmean(rewards), statistics.stdev(rewards)
+    advantages = [(reward - mean) / (deviation + 1e-6) for reward in rewards]
+    pair = batch([rollout("x", 512), rollout("x", 512, False)])
+    assert_rows(measured(accuracy).rewards(pair), [advantages], 1e-5)
+
+
+def test_aalc_counts_the_length_where_all_are_right():
+    # a = 1; L/1024 = .25, .75: 1e-6 times .75, .25: sd 3.536e-7, so A = 2.5e-7/(3.536e-7 + 1e-6) =
+    # .1847.
+    pair = batch([rollout("x", 256), rollout("x", 768)])
+    assert_rows(measured(1).rewards(pair), [[0.1847, -0.1847]], 1e-4)
+    assert not measured(0.6).rewards(pair).any()  # .6^128 is next to nothing
+    # Half of the target: as far as an accuracy of .5. State goes with a checkpoint.
+    again = restored(measured(0.5, target=0.5))
+    assert torch.equal(again.rewards(pair), measured(1).rewards(pair))
+    assert again.monitor() is None
+    again.step = 10
+    assert again.monitor() == (500, 1)
+
+
+def monitored(name="laser_d"):
+    """A LASER-D that has seen one easy, one medium and no hard problem, ten responses each."""
+    method = objective(name, shortest=20, longest=100, grid=10, monitor_every=3)
+    assert method.monitor() == (500, 8)
+    # Easy (9 of 10 right): two of ten responses within 30. int(0.2 * 5) = 1: 30 is the shortest
+    # that suffices (within 20: none).
+    easy = group([30] * 2 + [80] * 8, [True] * 9 + [False], "")
+    # Medium (5 of 10 right): int(share * 2) >= 1 needs half of all responses, right or wrong: five
+    # within 47, so 50.
+    medium = group([47] * 5 + [90] * 5, [False] * 5 + [True] * 5, "")
+    method.observe_monitor(batch(easy, medium))
+    return method
+
+
+def test_laser_d_chooses_targets_by_difficulty():
+    method = monitored()
+    targets = {"swap/laser_d_target_high": 30.0, "swap/laser_d_target_medium": 50.0}
+    assert method.metrics() == restored(method).metrics() == targets
+    # Three of three right: easy, target 30. One of three: medium, target 50. None: hard; no target
+    # is known, so the longest response of the batch (200) stands in, which changes nothing without
+    # a right answer.
+    medium = [rollout(RIGHT, 50), rollout(RIGHT, 20, correct=False), rollout(UNBOXED, 20)]
+    groups = group((30, 31, 200), (1, 1, 1)), medium, group((20, 20, 20), (0, 0, 0))
+    expected = [[1.5, 1, 1], [1.5, -0.5, -1], [-0.5, -0.5, -0.5]]
+    assert_rows(method.rewards(batch(*groups)), expected)
+    again = restored(method)
+    asked = [again.monitor() for again.step in range(4)]
+    assert asked == [None, None, None, (500, 8)]  # not twice before the same step
+
+
+@pytest.mark.parametrize(
+    ("within", "beyond", "expected_right", "target"),
+    [
+        # 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 does, 2 x .49 does not; 1 x .999 does not.
+        (200, 800, 5, 10),
+        (190, 810, 5, None),
+        (500, 500, 2, 10),
+        (490, 510, 2, None),
+        (999, 1, 1, None),
+        (0, 0, 5, None),
+    ],
+)
+def test_laser_ds_thresholds_of_coverage(within, beyond, expected_right, target):
+    method = objective("laser_d", shortest=10, longest=10, grid=1)
+    assert method._choose(torch.tensor([10] * within + [99] * beyond), expected_right) == target
+
+
+def test_laser_ds_grid_ends_at_the_longest():
+    method = objective("laser_d", shortest=10, longest=25, grid=10)
+    assert [method._choose(torch.tensor([n]), 5) for n in (24, 26)] == [25, None]
+    with pytest.raises(ConfigError, match=r"--swap.laser_d.shortest is 4096, .longest 2048; use"):
+        objective("laser_d", longest=2048)
+
+
+def test_laser_de_lets_wrong_answers_explore():
+    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
+    eight = group([30] * 6 + [31, 30], [True] * 6 + [False] * 2)
+    assert_rows(monitored("laser_de").rewards(batch(eight)), [[1.5] * 6 + [0.0, -0.5]])
+
+
+def promised(method, *problems):
+    """The prompts of a stage, and the numbers of tokens that they promise."""
+    prompts = [method.sampling(problem, 2, 9000)[0].prompt for problem in problems]
+    return prompts, [prompt.split()[-2] for prompt in prompts]
+
+
+def test_lapo_learns_lengths_and_then_promises_them():
+    method = objective("lapo", first_stage_steps=1)
+    assert method.sampling("x", 4, 9000)[0].prompt == "x"
+    # Right: 500, 1000, 2000; percentiles 800 and 1400. Only 1000 is inside, the others are over 100
+    # tokens outside.
+    assert_rows(method.rewards(batch(group(prompt="x"))), [[1, 1.7, 0, 1]])
+    # Both percentiles are 1000: no range, no length reward.
+    alike = group((700, 1000, 1000, 1000, 1050), (True,) * 5, prompt="y")
+    assert_rows(method.rewards(batch(alike)), [[1] * 5])
+    for either in (restored(method), method):
+        either.step = 1
+        prompts, lengths = promised(either, "x", "z")
+        assert prompts[0] == "x<think>\nI will answer the question with 1000 tokens."
+        assert lengths == ["1000", "4096"]
+        # exp(-120^2/(2 120^2)) = .6065. For z nothing is known: its own median, 500.
+        known = group((1000, 1120), (True, True), prompt=prompts[0])
+        unknown = group((500, 380), (True, False), prompt=prompts[1])
+        expected = [[1.8, 1 + 0.8 * math.exp(-0.5)], [1.8, 0]]
+        assert_rows(either.rewards(batch(known, unknown)), expected)
+        # x keeps 1000, for 1060 is longer; z has 500 now. A template may open the thought itself.
+        assert promised(either, "x<think>\n", "z")[1] == ["1000", "500"]
+    assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
+
+
+def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
+    method = objective("lapo", first_stage_steps=2)
+    method.rewards(batch(group(prompt="x")))
+    method.rewards(batch(group((9, 9), (False, False), prompt="x")))
+    method.step = 2
+    assert promised(method, "x")[1] == ["4096"]
+    # In the second stage a length stays.
+    method.rewards(batch(group((70,), (True,), prompt="x")))
+    method.rewards(batch(group((9,), (False,), prompt="x")))
+    assert promised(method, "x")[1] == ["70"]
+
+
+BOX, WRONG_BOX = "\\boxed{4}", "\\boxed{5}"
+WRONG = rollout(f"#{WRONG_BOX}", correct=False)
+MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
+MODES += [rollout(f"#{BOX}")]
+
+
+@pytest.mark.parametrize(
+    ("responses", "expected"),
+    [
+        # Three of four think: q = .75, d = .5. Thought right 1 - .5, wrong 0 - .5; without: q =
+        # .25, d = 0: 2.
+        (MODES, [0.5, 0.5, -0.5, 2]),
+        ([rollout(f"#{BOX}"), WRONG, WRONG, rollout(f"a#{BOX}")], [1.5, -1.5, -1.5, 1]),
+        # Half thinks: no share is over 1/2. Without a box, or with an open thought, 0 and wrong;
+        # repeating itself -2.
+        (
+            [
+                rollout("#4"),
+                rollout(f"a{BOX}"),
+                rollout(f"a#{BOX}"),
+                rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False),
+            ],
+            [0, 0, 1, -2],
+        ),
+        # Three of four without a thought, one of them without a box: 0 -> -2 d = -1.
+        ([rollout("#4"), WRONG, WRONG, rollout("a#4")], [-1, -1.5, -1.5, 0]),
+    ],
+)
+def test_autothinks_first_stage(responses, expected):
+    assert_rows(objective("autothink").rewards(batch(responses)), [expected])
+
+
+def test_autothinks_later_stages():
+    method = objective("autothink", second_stage=2, third_stage=4)
+    (request,) = method.sampling("<u>1?<a><think>\n", 4, 99)
+    assert (request.prompt, request.count) == ("<u>1?<a><think>\n...\n", 4)
+    assert method.eval_prompt("<u>1?<a>") == "<u>1?<a><think>\n...\n"
+    stages = []
+    for method.step in range(5):
+        method.sampling("p", 4, 99)
+        stages.append(method.metrics()["swap/autothink_stage"])
+        if method.step == 2:  # the second stage takes both as they are
+            assert_rows(method.rewards(batch(MODES)), [[1, 1, 0, 2]])
+    assert stages == [1, 1, 2, 2, 3]
+    # exp(-.05 z) of the right ones' lengths, z = -.8729, -.2182, 1.0911; the wrong one is alone. Of
+    # two wrong ones z = -.7071 and .7071: the shorter one loses.
+    expected = [[1.0446, 1.0110, 0, 0.9469]]
+    assert_rows(method.rewards(batch(group())), expected, 1e-4)
+    assert_rows(restored(method).rewards(batch(group())), expected, 1e-4)
+    lost = [1 - math.exp(0.05 * 0.5**0.5), 1 - math.exp(-0.05 * 0.5**0.5)]
+    assert_rows(method.rewards(batch(group((20, 30), (False, False)))), [lost], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "limits"),
+    [
+        ("lapo", {"first_stage_steps": 1}, [40, 80, 80]),
+        ("autothink", {"second_stage": 1, "third_stage": 2}, [40, 80, 120]),
+        ("autothink", {"second_stage": 1, "third_stage": 2}, [40, 80, 80]),  # the last one holds on
+        ("thinkprune", {"stage_steps": 1}, [40, 30, 20]),
+    ],
+)
+def test_each_stage_has_a_limit(name, options, limits):
+    given = ",".join(map(str, dict.fromkeys(limits)))
+    method = objective(name, limits=given, **options)
+    assert [method.sampling("p", 4, 200)[0].max_new_tokens for method.step in range(3)] == limits
+    longest = max(limits)
+    message = rf"--swap.{name}.limits has {longest}, but --rollout.max_new_tokens is {longest - 1}"
+    with pytest.raises(ConfigError, match=message):
+        method.check(SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=longest - 1)))
+    with pytest.raises(ConfigError, match=rf"--swap.{name}.limits is 'x'; use "):
+        objective(name, limits="40,x")

@@ -1,0 +1,190 @@
+"""The table of forms: a case for every row, and that it is read in linear time."""
+
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_swap.rewards.comparison import same_answer
+from openrlhf_swap.rewards.forms import TABLES, canonical, write_latex
+from openrlhf_swap.rewards.quantities import may_be_missing, read
+from openrlhf_swap.rewards.statements import answer_start, stated_answer
+
+CASES = {
+    "square metres": ("5m²", r"5\text{ m}^{2}"),
+    "invisible characters": ("\u200b10\ufe0f", "10"),
+    "raised digits": ("x⁻¹", "x^{-1}"),
+    "lowered digits": ("x₁", "x_{1}"),
+    "roots of numbers": ("2√13", r"2\sqrt{13}"),
+    "roots of brackets": ("√(√7)", r"\sqrt{\sqrt{7}}"),
+    "Unicode": ("½＋٤≤π", r"\frac{1}{2}+4\le \pi"),
+    "layout": (r"\begin{aligned}37\end{aligned}", "37"),
+    "Markdown": ("**37** `x`", "37 x"),
+    "colours": (r"\textcolor{blue}{\frac12}", r"\frac12"),
+    "empty delimiters": (r"\left. x \right.", "x"),
+    "commands": (r"\dfrac12\bigl(x\bigr)\tg 2", r"\frac12(x)\tan 2"),
+    "money": (r"US\$18", r"\text{dollar}18"),
+    "formulas": (r"\(x\) and $y$", "x and y"),
+    "upright units": (r"7\,\mathrm{m}", r"7\text{ m}"),
+    "names in braces": (r"\angle{ABC}", r"\angle ABC"),
+    "styles": (r"2^\bm{10}+\mathrm{cm}", r"2^{10}+\text{cm}"),
+    "styles in styles": (r"\bm{\mathbf{7}}", "7"),
+    "bare styles": (r"\boldsymbol\pi", r"\pi"),
+    "digits in groups": (r"1{,}234{,}567", "1234567"),
+    "spaces": (r"a\ ~\; b", "a b"),
+    "spaces between digits": ("12 345 678", "12345678"),
+    "powers of ten": ("3E-08", r"3\cdot 10^{-8}"),
+    "periods with a line or dots": (r"0.\dot{1}4285\dot{7}", r"\frac{142857}{999999}"),
+    "periods in brackets": ("0.8(3)", r"\frac{75}{90}"),
+    "periods that go on": ("0.666...", r"\frac{6}{9}"),
+    "dots": ("1, 2, ..., 9", r"1, 2, \ldots , 9"),
+    "mixed numbers": ("8 1/2", r"8\frac{1}{2}"),
+    "degrees in functions": (r"\sin 30^\circ", r"\sin (30\cdot\frac{\pi}{180})"),
+    "degrees Celsius": (r"20^\circ\text{C}", r"20\text{degree C}"),
+    "degrees": ("120^o", r"120\text{degree}"),
+    "percent": (r"5\%", r"5\text{percent}"),
+    "magnitudes": (r"2.5\text{ million}", r"2.5\cdot 10^{6}"),
+    "numbers in words": (r"101_{\text{two}}", "101_{2}"),
+    "bases": ("(1A)_{16}", "1A_{16}"),
+    "open intervals": ("]0,1]", "(0,1]"),
+    "half-open intervals": ("[0,1[", "[0,1)"),
+    "semicolons": ("[0;1)", "[0,1)"),
+    "less or equal": ("x<=1", r"x\le 1"),
+    "greater or equal": ("x>=1", r"x\ge 1"),
+    "unequal": ("x!=1", r"x\ne 1"),
+    "supersets": (r"B\supset A", r"A\subset B"),
+    "imaginary unit": ("6+9i", "6+9 i"),
+    "sets by a condition": (r"\{x\in\mathbb{R}: 0\le x\le 1\}", r"0\le x\le 1"),
+    "number sets": (r"\R", r"\mathbb{R}"),
+    "conditions in brackets": (r"k\pi\ (k\in\mathbb{Z})", r"k\pi, k\in\mathbb{Z}"),
+    "labels": ("Answer: 5", "5"),
+    "stops": ("5。", "5"),
+    "stops in words": (r"\text{Evelyn.}", r"\text{Evelyn}"),
+}
+
+
+def test_every_row_of_the_table_has_a_case():
+    assert [*CASES] == [form["what"] for form in TABLES["forms"]]
+
+
+@pytest.mark.parametrize(("text", "written"), CASES.values(), ids=CASES)
+def test_forms(text, written):
+    assert canonical(text) == written
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "3 4/5/2024",
+        "1.8 1/2",
+        "x^8 1/2",
+        "8 1/2x",
+        "1, 1/2, 3",
+        "3 4 5",
+        r"(1\,2)",
+        "5in",
+        "{1}{2}",
+    ],
+)
+def test_what_stays_as_it_stands(text):
+    assert canonical(text) == text.replace(r"\,", " ")
+
+
+@given(
+    st.integers(0, 999),
+    st.text("0123456789", max_size=4),
+    st.text("0123456789", min_size=1, max_size=4),
+)
+def test_repeating_decimals_are_exact(whole, fixed, period):
+    r"""Against the series: 0.a\overline{b} is a, and b over and over behind it."""
+    written = canonical(rf"{whole}.{fixed}\overline{{{period}}}")
+    above, below = written.removeprefix(r"\frac{").rstrip("}").split("}{")
+    digits = 10 ** len(fixed)
+    repeated = Fraction(int(period), 10 ** len(period) - 1)
+    expected = whole + Fraction(int(fixed or "0"), digits) + repeated / digits
+    assert Fraction(int(above), int(below)) == expected
+
+
+@given(st.text(alphabet="aπ√²½°\u2212(){}7 \uff17i.", max_size=12))
+def test_latex_is_written_once(text):
+    assert write_latex(write_latex(text)) == write_latex(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "quantities"),
+    [
+        ("5", [("5", "")]),
+        (r"2\text{ hours }15\text{ minutes}", [("2", "hour"), ("15", "minute")]),
+        (r"8\text{ girls and }5\text{ boys}", [("8", "girls"), (",  5", "boys")]),
+        (r"15\text{ square centimeters}", [("15", "cm^2")]),
+        (r"15\mbox{ cm}^2", [("15", "cm^2")]),
+        ("30 miles per hour", [("30", "mile/hour")]),
+        (r"\text{EUR }18, €5", [("18", "euro"), (", 5", "euro")]),
+        (r"\text{42 people}", [("42", "people")]),
+        (r"\frac{n}{2}\text{ if }n\text{ is even}", [(r"\frac{n}{2}", "if"), ("n", "even")]),
+        (r"x<2\text{ or }x>3", [(r"x<2 \lor  x>3", "")]),
+        ("São Paulo", [("", "são paulo")]),
+        ("12个", [("12", "个")]),
+    ],
+)
+def test_values_and_the_words_beside_them(text, quantities):
+    assert read(text) == quantities
+
+
+def test_what_one_side_may_lack():
+    assert all(map(may_be_missing, ["cm", "km/hour", "cm^2", "people", "apples", "个", "dollar"]))
+    others = ["", "more", "loss", "halves", "east", "impossible", "percent increase", "scores"]
+    assert not any(map(may_be_missing, others))
+
+
+PARTS = [
+    "1",
+    ".",
+    "√",
+    "√(",
+    "°",
+    "。",
+    "\n",
+    " ",
+    "$",
+    "²",
+    "½",
+    "{",
+    "}",
+    "€",
+    "\\bm{",
+    "1\\,000",
+]
+PARTS += ["\\boxed{", "\\boxed{1} ", "answer: ", "answer to ", "\n** ", "$$", "is not ", "**\n"]
+PARTS += [
+    "0.\\overline{",
+    "8 1/2, ",
+    "\\sin 1^\\circ",
+    "\\text{",
+    "a.",
+    "the answer is ",
+    "\\{",
+    "(",
+]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_long_responses_take_linear_time(part):
+    text = part * (100_000 // len(part))
+    started = time.process_time()
+    stated_answer(text)
+    stated_answer("The answer is: " + text)
+    answer_start(text + "1")
+    assert not same_answer("1", f"2{text}")
+    assert time.process_time() - started < 2
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_answers_that_are_taken_apart_are_read_quickly(part):
+    """Longer ones are compared as they stand."""
+    started = time.process_time()
+    for _ in range(3):
+        same_answer("12", f"{part * (990 // len(part))}3")
+    assert time.process_time() - started < 3

@@ -1,0 +1,133 @@
+"""What the rest needs of a step, beside the slow way: a pass with a dense mask for each step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from support.families import FAMILIES, RECURRENT, WORDS, build, config_of
+from support.hidden_steps import slow_needs
+from support.prefix_scores import masks_of
+from transformers import AutoModelForCausalLM
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.scoring import need
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.branches import Rows
+from openrlhf_swap.scoring.need import check_can_hide_steps, hidden_steps
+from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
+from openrlhf_swap.scoring.small_model import small_model
+
+BOTH = ("answer_logprobs", "need")
+ANSWER = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
+ATTENTIVE = [family for family in FAMILIES if family not in RECURRENT]
+
+
+def batch(left=False, width=44):
+    """Three responses of unequal lengths; the second is not asked, the third has observations.
+
+    Steps end at the places of `ends`, the prompt before the first of them.
+    """
+    generator = torch.Generator().manual_seed(4)
+    ids = torch.randint(0, WORDS, (3, width), generator=generator)
+    mask = torch.zeros_like(ids)
+    requests = []
+    for row, (length, ends) in enumerate(
+        ((42, (4, 9, 10, 21, 33, 38)), (20, ()), (30, (2, 12, 25)))
+    ):
+        offset = width - length if left else 0
+        mask[row, offset : offset + length] = 1
+        if ends:
+            places = tuple(offset + end for end in ends)
+            requests.append(ScoreRequest(row, places, ANSWER, BOTH))
+    observed = requests[1]
+    own_ends = (observed.prefix_ends[1] - 3, observed.prefix_ends[2])
+    requests[1] = replace(observed, generated_ends=own_ends)
+    return ids, mask, requests
+
+
+def largest_difference(model, left=False, packed=False, window=0, **changes):
+    ids, mask, requests = batch(left)
+    requests = [replace(each, need_window=window, **changes) for each in requests]
+    found = read_shared_prefix(model, model.config, ids, mask, requests, packed)["need"]
+    slow = []
+    for request in requests:
+        present = mask[request.row].bool()
+        offset = int(mask[request.row].argmax())
+        moved = replace(
+            request,
+            prefix_ends=tuple(end - offset for end in request.prefix_ends),
+            generated_ends=tuple(end - offset for end in request.generated_ends),
+        )
+        slow.append(slow_needs(model, ids[request.row][present], moved, window))
+    return max((a - b).abs().max().item() for a, b in zip(found, slow, strict=True))
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
+@pytest.mark.parametrize("family", ATTENTIVE)
+def test_needs_are_those_of_a_masked_pass_for_each_step(family, left):
+    model = build(family)
+    assert largest_difference(model, left) < 1e-5
+    with masks_of(100), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(need, "MAX_TOKENS", 30)  # in several passes
+        assert largest_difference(model, left, window=2) < 1e-5
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
+def test_of_packed_rows(family):
+    assert largest_difference(build(family), packed=True) < 1e-5
+
+
+@pytest.mark.parametrize("window", [1, 3, 9])
+@pytest.mark.parametrize("ids", [(7,), (7, 8)])
+def test_an_answer_without_a_template(window, ids):
+    """Its first token is predicted by the last step: hidden or not, that step sees itself."""
+    branch = AnswerBranch(ids, (True,) * len(ids))
+    model = build("llama", torch.float64)
+    assert largest_difference(model, window=window, branch=branch) < 1e-9
+
+
+def test_the_branches_by_hand():
+    """A prompt of 3 tokens and steps of 2, 3 and 1 tokens, behind 10 columns of another row.
+
+    The answer has two tokens behind a template of one.
+    """
+    branch = AnswerBranch((7, 8, 9), (False, True, True))
+    request = ScoreRequest(1, (2, 4, 7, 8), branch, BOTH, need_window=2)
+    rows = Rows(2, 10, [(0, 10), (10, 19)], [0, 0])
+    first, second, third = hidden_steps(request, rows)
+    # Step 1 is columns 13 and 14; steps 2 and 3 are read again, of step 2 all but the first token.
+    assert (first.branch.end, first.branch.copied, first.branch.given) == (13, range(15, 19), ())
+    assert (first.branch.scored, first.counts) == ([[1, 2], [3]], [3, 1])
+    assert first.branch.position == 5
+    assert (second.branch.end, second.branch.copied) == (15, range(18, 19))
+    # Step 3's one token is predicted by step 2; the answer stands behind it and the template's 7.
+    assert (second.branch.given, second.branch.scored) == ((7, 8, 9), [[], [2, 3]])
+    assert (third.branch.end, third.branch.scored, third.counts) == (18, [[1, 2]], [2])
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        # 40 tokens for each later step, and 3 of the answer's 4, behind each of 25 steps.
+        (0, 40 * 25 * 24 // 2 + 25 * 3),
+        # The last token of a window predicts nothing; behind the last step comes the answer alone.
+        (1, 24 * 39 + 3),
+        (2, 23 * 79 + (40 + 3) + 3),
+        (4, 21 * 159 + (120 + 3) + (80 + 3) + (40 + 3) + 3),
+    ],
+)
+def test_tokens_that_are_read_again(window, expected):
+    """Of 1,000 tokens in 25 equal steps: 12.1, .9, 1.9 and 3.6 times as many."""
+    ends = (9, *range(49, 1010, 40))
+    request = ScoreRequest(0, ends, ANSWER, BOTH, need_window=window)
+    rows = Rows(1, 1010, [(0, 1010)], [0])
+    assert sum(each.branch.length for each in hidden_steps(request, rows)) == expected
+
+
+def test_recurrent_layers_are_refused():
+    model = small_model(config_of("qwen3_5_text"), AutoModelForCausalLM.from_config)
+    with pytest.raises(ConfigError, match=r"recurrent layers.* use --swap.step_reward gain"):
+        check_can_hide_steps(model, None)
+    with pytest.raises(ConfigError, match="because it is off"):
+        check_can_hide_steps(build("llama"), "it is off")
+    check_can_hide_steps(build("llama"), None)
