@@ -60,8 +60,10 @@ _BLOCK = re.compile(  # a fence, what its line says, the code, and as many marks
 _OTHER_LANGUAGE = re.compile(r"(?!\{?\.?(?:py|\w*python))\{?\.?\w")
 # LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier
 # one's names (`pow` is the built-in, `datetime` the module), and let it call itself this deeply.
-_MODULES = [*"string re datetime collections heapq bisect copy math random statistics".split()]
-_MODULES += "itertools functools operator io sys json".split()
+_MODULES = (
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
+    *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+)
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
 _IMPORTS = f"import {', '.join(_MODULES)}\n"
 _PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\nsys.set_int_max_str_digits(50_000)\n"

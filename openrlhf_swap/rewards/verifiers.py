@@ -134,9 +134,8 @@ def find_verifier(name: str) -> Verifier:
     """
     if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
-        raise ConfigError(
-            f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function"
-        )
+        own = "or a function of your own: module:function"
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, {own}")
     function: Any
     if name.startswith(REGEX):
         function = _match_last(name.removeprefix(REGEX))
