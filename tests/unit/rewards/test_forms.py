@@ -22,7 +22,7 @@ CASES = {
     "lowered digits": ("x₁", "x_{1}"),
     "roots of numbers": ("2√13", r"2\sqrt{13}"),
     "roots of brackets": ("√(√7)", r"\sqrt{\sqrt{7}}"),
-    "Unicode": ("½＋٤≤π", r"\frac{1}{2}+4\le \pi"),
+    "Unicode": ("½\uff0b٤≤π", r"\frac{1}{2}+4\le \pi"),
     "layout": (r"\begin{aligned}37\end{aligned}", "37"),
     "Markdown": ("**37** `x`", "37 x"),
     "colours": (r"\textcolor{blue}{\frac12}", r"\frac12"),
@@ -140,6 +140,14 @@ def test_what_one_side_may_lack():
     assert all(map(may_be_missing, ["cm", "km/hour", "cm^2", "people", "apples", "个", "dollar"]))
     others = ["", "more", "loss", "halves", "east", "impossible", "percent increase", "scores"]
     assert not any(map(may_be_missing, others))
+
+
+def test_the_page_prints_the_tables():
+    made = subprocess.run(
+        [sys.executable, "docs/make_grading.py"], cwd=ROOT, capture_output=True, text=True
+    )
+    page = (ROOT / "docs/use/grading.md").read_text(encoding="utf-8")
+    assert made.stdout == page, "run: python docs/make_grading.py > docs/use/grading.md"
 
 
 PARTS = [
