@@ -56,7 +56,6 @@ class Policy:
             self.kl_controller = AdaptiveKLController(kl.init_coef, kl.target, kl.horizon)
         else:
             self.kl_controller = FixedKLController(kl.init_coef)
-        self._splits_observations = self._args.swap.observation_gain == "none"
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
         self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
