@@ -109,10 +109,10 @@ class StepBatch:
 
     @property
     def states(self) -> Tensor:
-        """(n, d+3) float64, the hidden state after each prefix of `state_mask`, and what has passed.
+        """(n, d+3) float64, the hidden state after each prefix, and what has passed.
 
-        The last three numbers are the tokens so far, their square root, and the number of steps.
-        Empty where no states were read.
+        Prefixes are those of `state_mask`. The last three numbers are the tokens so far, their
+        square root, and the number of steps. Empty where no states were read.
         """
         if STATES.name not in self.signals:
             return torch.empty(0, 0)

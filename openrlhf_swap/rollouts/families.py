@@ -180,8 +180,8 @@ def resolve_thought(
     ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
         raise ConfigError(
-            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}; "
-            "use a text that it preserves"
+            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as "
+            f"{decoded!r}; use a text that it preserves"
         )
     rendered = prompt_text(tokenizer, "?") if template else ""
     is_closed = rendered.rstrip().endswith(end)

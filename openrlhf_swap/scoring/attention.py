@@ -132,15 +132,12 @@ class BranchAttention:
             attend = partial(_attend_in_slices, partial(eager, module, **options))
         is_plain = window is None and not has_cap and not has_sinks
         _, queries = self._split(query)
-        row_keys, own_keys = self._split(key)
-        row_values, own_values = self._split(value)
-        if self._earlier is not None:
-            row_keys, row_values = self._earlier[module]
-        if self._kept is not None:
-            self._kept[module] = (row_keys, row_values)
-        # Under autocast, values can be narrower than queries and keys.
-        keys = (row_keys.to(queries.dtype), own_keys.to(queries.dtype))
-        values = (row_values.to(queries.dtype), own_values.to(queries.dtype))
+        keys, values = self._keys_and_values(
+            module,
+            key,
+            value,
+            queries.dtype,
+        )
         if self._varying is not None and is_plain and fits_kernel(queries):
             behind = self._varying.attend(
                 queries,
@@ -170,6 +167,24 @@ class BranchAttention:
         )
         behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
         return torch.cat([output, behind], dim=1), None
+
+    def _keys_and_values(
+        self,
+        module: nn.Module,
+        key: Tensor,
+        value: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The keys of rows and branches, (heads, tokens, D) each, and the values."""
+        row_keys, own_keys = self._split(key)
+        row_values, own_values = self._split(value)
+        if self._earlier is not None:
+            row_keys, row_values = self._earlier[module]
+        if self._kept is not None:
+            self._kept[module] = (row_keys, row_values)
+        # Under autocast, values can be narrower than queries and keys.
+        keys = (row_keys.to(dtype), own_keys.to(dtype))
+        return keys, (row_values.to(dtype), own_values.to(dtype))
 
     def _split(self, part: Tensor) -> tuple[Tensor, Tensor]:
         """Split (B, heads, T + n/B, D) into rows (heads, B*T, D) and branches (heads, n, D).

@@ -70,10 +70,8 @@ def rank_main(rank, world, families):
                     differences.append(ours - reference)
                     if "need" in names:
                         differences.append(signals["need"] - slow_needs(whole, row, request))
-                print(
-                    f"\ndiffer {rank} {family} {packed} {float(torch.cat(differences).abs().max()):.2e}",
-                    flush=True,
-                )
+                largest = float(torch.cat(differences).abs().max())
+                print(f"\ndiffer {rank} {family} {packed} {largest:.2e}", flush=True)
     torch.distributed.destroy_process_group()
 
 

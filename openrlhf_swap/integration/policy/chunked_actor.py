@@ -116,17 +116,10 @@ class ChunkedActor(_StockActor):
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
         wanted = acting.flatten()[rows.places].nonzero().flatten()
-        head_pass = HeadPass(
-            self.head.transform,
-            self.temperature,
-            self.head.chunk,
-            return_entropy,
-        )
-        head = _HeadOfRows(
-            self.head.layer,
-            rows.targets.flatten(),
+        head = self._head_of_rows(
+            rows,
             wanted,
-            head_pass,
+            return_entropy,
             branches,
         )
         with head.replacing(), nullcontext() if branches is None else branches.branching():
@@ -140,6 +133,30 @@ class ChunkedActor(_StockActor):
             output.answer_log_probs = head.of_branches
         log_probs = padded[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
+
+    def _head_of_rows(
+        self,
+        rows: RowInputs,
+        wanted: Tensor,
+        return_entropy: bool,
+        branches: BranchedRows | None,
+    ) -> "_HeadOfRows":
+        """The head for one forward, which gives values of the wanted tokens of the rows."""
+        head = self.head
+        assert head is not None
+        how = HeadPass(
+            head.transform,
+            self.temperature,
+            head.chunk,
+            return_entropy,
+        )
+        return _HeadOfRows(
+            head.layer,
+            rows.targets.flatten(),
+            wanted,
+            how,
+            branches,
+        )
 
     def log_probs_of(self, branches: HiddenPass) -> Tensor:
         """(m,) log-probabilities of a pass over branches alone, of its targets at temperature 1."""

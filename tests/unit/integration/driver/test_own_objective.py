@@ -64,7 +64,8 @@ def experiences_of(arguments, tokenizer):
             {"logprobs": torch.zeros(len(r.response_ids))} for r in maker._rollouts
         ]  # as the policy would
         if objective.reads_states:
-            known = [{"states": torch.randn(len(r.step_ends) + 1, 3)} for r in maker._rollouts]
+            states = [torch.randn(len(r.step_ends) + 1, 3) for r in maker._rollouts]
+            known = [{"signals": {"states": each}} for each in states]
         maker._rollouts = [
             replace(r, **values) for r, values in zip(maker._rollouts, known, strict=True)
         ]
