@@ -6,23 +6,18 @@ An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `p
 the like as --swap.tau, `mono0.25sd` with --swap.weights_from monotone, `uniform`; by the program's
 labels `oracle` (redundant lines pay all) and `anti` (essential ones do); `shuffled` (those of
 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0. `+floor` at the end adds
---swap.step_noise 0.02. `weights.need` has weights by gain and need, `reward.need` the rewards
-r_k = Delta_k + n_k in nats, without weights (`step_need.py`).
+--swap.step_noise 0.02. `reward.need` has --swap.step_reward need, which has no weights.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
-from step_need import need_weights
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import (
     StepSignals,
-    monotone_gains,
-    normalise_step_rewards,
     step_signals,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -38,8 +33,6 @@ PRICES = {
 BY_LABEL = ("oracle", "anti", "shuffled")
 PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
-REWARD_NEED = "reward.need"
-BY_NEED = ("weights.need", REWARD_NEED)
 
 
 def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
@@ -58,8 +51,8 @@ def arm_settings(arm: str) -> dict[str, Any]:
     """
     if arm.startswith("grpo") or arm == PASS_RATE:
         return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
-    if arm in BY_NEED:
-        return arm_settings("weights.0.25sd")
+    if arm == "reward.need":
+        return {"step_reward": "need"}
     if arm.endswith("+floor"):
         return {**arm_settings(arm.removesuffix("+floor")), "step_noise": 0.02}
     price, _, weights = arm.partition(".")
@@ -97,26 +90,14 @@ def arm_signals(
     config: SwapConfig,
     batch: StepBatch,
     redundant: Tensor,
-    needed: Tensor | None = None,
 ) -> StepSignals:
     """The step signals of an arm.
 
-    `redundant` is (G, N, K) bool, the steps of which every line is redundant. The arms of BY_NEED
-    take `needed`, the (G, N, K) needs in nats a token.
+    `redundant` is (G, N, K) bool, the steps of which every line is redundant.
     """
     numbers = coefficients(config)
     kind = arm.removesuffix("+floor").partition(".")[2]
     mask = batch.step_mask
-    if needed is not None and arm in BY_NEED:
-        gains = monotone_gains(batch.answer_logprobs, mask).double()
-        if arm == REWARD_NEED:
-            rewards = normalise_step_rewards(
-                gains + needed.clamp(min=0),
-                mask,
-                numbers.eps,
-            )
-            return replace(step_signals(batch, numbers), normalised=rewards)
-        return step_signals(batch, numbers, need_weights(gains, needed, mask))
     if kind == "shuffled":
         own = step_signals(batch, numbers).weights
         keys = torch.where(mask, torch.rand(mask.shape), 2.0)  # padding stays last

@@ -73,9 +73,10 @@ def train_run(run: Run) -> Row:
     settings = {
         "process_weight": run.theta,
         "max_steps": MAX_STEPS,
+        "step_discount": run.gamma,
         **arm_settings(run.arm),
     }
-    loop = Loop(run.world, run.gamma, **settings)
+    loop = Loop(run.world, **settings)
     *steps, held_out = train(
         loop,
         run.arm,

@@ -18,17 +18,15 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from arms import BY_NEED, arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
+from arms import arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
 from decoding import padded_left
 from sampling import sample
-from step_need import losses, needs
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from world import CLOSE, NAMES, Problem, load, rendered
@@ -37,16 +35,16 @@ from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.advantages import (
     StepSignals,
     outcome_advantages,
-    per_token,
     process_advantages,
     unified_advantages,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
 from openrlhf_swap.files import Row
 from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 
 PROMPTS = 8  # of a step
 RESPONSES = 8  # to each
@@ -58,10 +56,9 @@ POLICIES = Path(__file__).parents[1] / "worlds" / "policies"
 class Loop:
     """A world's policy, and what a training step does with it."""
 
-    def __init__(self, world: str, discount: float = 1.0, **settings: Any) -> None:
+    def __init__(self, world: str, **settings: Any) -> None:
         """Load a world's policy; `settings` are those of SwapConfig."""
         self.world = load(world)
-        self.discount = discount
         self.folder = POLICIES / world
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
         self.model = AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.bfloat16).eval()
@@ -136,56 +133,22 @@ class Loop:
         rows = [prompts[i] + responses[i] for i in chosen]
         ids, mask = padded_right(rows, self.tokenizer.pad_token_id)
         all_ends = [self.reader.step_ends(responses[i]) for i in chosen]
+        names = (ANSWER_LOGPROBS.name,)
+        if self.numbers.rewards_need:
+            names += (NEED.name,)
         requests = []
         for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
             first = len(prompts[i])
             prefixes = (first - 1, *(first + end for end in ends))
             branch = answer_branch(self.tokenizer, CLOSE, problems[i].answer)
-            requests.append(ScoreRequest(row, prefixes, branch))
-        scores = score_shared_prefix(
-            self.model,
-            self.model.config,
-            ids,
-            mask,
-            requests,
-        )
-        for i, ends, score in zip(chosen, all_ends, scores, strict=True):
-            traces[i] = StepTrace(
-                len(responses[i]),
-                True,
-                score.tolist(),
-                ends,
-            )
-
-    @cached_property
-    def reading_model(self) -> Any:
-        """A float32 copy that takes dense masks."""
-        options = {"dtype": torch.float32, "attn_implementation": "eager"}
-        return AutoModelForCausalLM.from_pretrained(self.folder, **options).eval()
-
-    def needed(
-        self,
-        problems: Sequence[Problem],
-        prompts: list[list[int]],
-        responses: list[list[int]],
-        batch: StepBatch,
-    ) -> Tensor:
-        """(G, N, K) float64 n_k in nats a token, by the present weights; 0 where no step is."""
-        with torch.no_grad():
-            for copied, own in zip(
-                self.reading_model.parameters(), self.model.parameters(), strict=True
-            ):
-                copied.copy_(own)
-        found = torch.zeros(batch.step_mask.shape, dtype=torch.float64)
-        rows = found.flatten(0, 1)
-        counts = batch.step_mask.flatten(0, 1).sum(-1).tolist()
-        all_ends = batch.step_ends.flatten(0, 1).tolist()
-        for i, (problem, count) in enumerate(zip(problems, counts, strict=True)):
-            if count:
-                ends = all_ends[i][:count]
-                texts = (prompts[i], responses[i], ends, problem.answer)
-                rows[i, :count] = needs(losses(self.reading_model, self.tokenizer, *texts))
-        return found
+            requests.append(ScoreRequest(row, prefixes, branch, signals=names))
+        found = read_shared_prefix(self.model, self.model.config, ids, mask, requests)
+        for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
+            scores = found[ANSWER_LOGPROBS.name][row].tolist()
+            needs = {}
+            if self.numbers.rewards_need:
+                needs = {NEED.name: found[NEED.name][row]}
+            traces[i] = StepTrace(len(responses[i]), True, scores, ends, needs)
 
     def labels(self, problem: Problem, response: Sequence[int]) -> list[str]:
         return self.world.label_lines(problem.question, self.text(response))
@@ -228,7 +191,13 @@ class Loop:
         )
         process = None
         if numbers.needs_scores:
-            process = self.process_advantages(signals.normalised, batch, tokens)
+            process = process_advantages(
+                signals.normalised,
+                batch.step_ends,
+                batch.step_mask,
+                tokens,
+                numbers.step_discount,
+            )
         unified = unified_advantages(
             outcome,
             process,
@@ -236,33 +205,6 @@ class Loop:
             numbers.process_weight,
         )
         return unified.flatten(0, 1)
-
-    def process_advantages(
-        self,
-        normalised: Tensor,
-        batch: StepBatch,
-        tokens: int,
-    ) -> Tensor:
-        """(G, N, tokens) A_proc by the loop's discount, of (G, N, K) r~."""
-        if self.discount == 1:
-            return process_advantages(
-                normalised,
-                batch.step_ends,
-                batch.step_mask,
-                tokens,
-            )
-        to_come = torch.zeros_like(normalised[..., 0])
-        sums = []
-        for rewards in reversed(normalised.unbind(-1)):
-            to_come = rewards + self.discount * to_come
-            sums.append(to_come)
-        values = F.pad(torch.stack(sums[::-1], dim=-1), (0, 1))  # nothing after the last step
-        return per_token(
-            values,
-            batch.step_ends,
-            batch.step_mask,
-            tokens,
-        )
 
     def add_gradient(
         self,
@@ -337,23 +279,7 @@ def train(
         prompts, responses = loop.respond(problems, arm_limit(arm))
         batch = loop.batch(problems, prompts, responses)
         redundant = loop.redundant_steps(problems, responses, batch)
-        needed = (
-            loop.needed(
-                problems,
-                prompts,
-                responses,
-                batch,
-            )
-            if arm in BY_NEED
-            else None
-        )
-        signals = arm_signals(
-            arm,
-            loop.config,
-            batch,
-            redundant,
-            needed,
-        )
+        signals = arm_signals(arm, loop.config, batch, redundant)
         advantages = loop.advantages(batch, signals, arm_rewards(arm, batch))
         loop.model.zero_grad()
         loop.add_gradient(prompts, responses, advantages)
@@ -426,13 +352,12 @@ def main() -> None:
             file = args.output / name
             if file.exists() and '"step": null' in file.read_text(encoding="utf-8"):
                 continue
-            settings = {"process_weight": args.theta, "max_steps": args.max_steps}
-            loop = Loop(
-                args.world,
-                args.discount,
-                **settings,
-                **arm_settings(arm),
-            )
+            settings = {
+                "process_weight": args.theta,
+                "max_steps": args.max_steps,
+                "step_discount": args.discount,
+            }
+            loop = Loop(args.world, **settings, **arm_settings(arm))
             with file.open("w", encoding="utf-8") as lines:
                 for row in train(
                     loop,

@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from copy import deepcopy
 from itertools import islice
 
 import loop_runs
@@ -12,7 +13,6 @@ import torch
 from arms import arm_limit, arm_rewards, arm_settings, arm_signals
 from plain_loop import RESPONSES, Loop
 from sampling import sample
-from step_need import need_weights, needs
 from world import CLOSE, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
@@ -26,7 +26,7 @@ def loop():
 
 
 def test_sampled_scores_are_the_models_own(loop):
-    model = loop.reading_model
+    model = deepcopy(loop.model).float()
     problems = islice(loop.world.problems(4), 6)
     prompts = [loop.reader.ids(rendered(problem.question)) for problem in problems]
     end, pad = loop.tokenizer.eos_token_id, loop.tokenizer.pad_token_id
@@ -85,40 +85,15 @@ def test_the_cheap_baselines_by_hand():
     assert [arm_limit(arm) for arm in ("grpo_limit80", "grpo", "weights.oracle")] == [80, 320, 320]
 
 
-def test_needs_by_hand():
-    # Rows: without step 1, 2, 3. Columns: what steps 1 to 3 and the answer lose.
-    lost = torch.tensor([[0, 0.5, 2.0, 1.0], [0, 0, 0.25, 3.0], [0, 0, 0, -1.0]])
-    assert needs(lost).tolist() == [2.0, 3.0, -1.0]
-    assert needs(lost, window=1).tolist() == [0.5, 0.25, -1.0]
-    needed = torch.tensor([[[2.0, 3.0, -1.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)
-    # r = Delta + n: 3, 3, 0 and 1, 0; mean 1.4, deviation 1.5166.
-    arm = arm_signals("reward.need", SwapConfig(), GROUP, REDUNDANT, needed).normalised[0]
-    expected = [[1.6, 1.6, -1.4], [-0.4, -1.4, 0]]
-    assert (arm * 1.516575).tolist() == [pytest.approx(row, abs=1e-5) for row in expected]
-    gains = torch.tensor([[[1.0, 0, 0], [1, 0, 0]]], dtype=torch.float64)
-    weights = need_weights(gains, needed, GROUP.step_mask)[0]
-    assert weights.sum(-1).tolist() == pytest.approx([1, 1])
-    assert weights[0].argmax() == 2 and weights[1].argmax() == 1  # what nobody needs pays most
-
-
-def test_a_hidden_step_is_needed_where_a_later_one_copies_it(loop):
+def test_a_step_is_needed_where_a_later_one_copies_it():
+    loop = Loop("columns", **arm_settings("reward.need"))
     problems = [problem for problem in islice(loop.world.problems(1), 1) for _ in range(RESPONSES)]
     torch.manual_seed(0)
     prompts, responses = loop.respond(problems)
     batch = loop.batch(problems, prompts, responses)
-    needed = loop.needed(problems, prompts, responses, batch)
-    assert needed.shape == batch.step_mask.shape and (needed[~batch.step_mask] == 0).all()
+    needed = batch.signals["need"]
+    assert needed.shape == batch.step_mask.shape
     assert needed[batch.step_mask].max() > 0.5
-
-
-def test_a_discount_of_the_rewards_to_come_by_hand(loop, monkeypatch):
-    rewards = torch.tensor([[[1.0, 2.0, 4.0], [8.0, -1.0, 0.0]]])
-    expected = {1: ([7, 6, 4], [7, -1]), 0: ([1, 2, 4], [8, -1]), 0.5: ([3, 4, 4], [7.5, -1])}
-    for gamma, (first, second) in expected.items():
-        monkeypatch.setattr(loop, "discount", gamma)
-        found = loop.process_advantages(rewards, GROUP, tokens=20)[0]
-        assert found[0, [4, 9, 19]].tolist() == first and found[0, 5] == first[1]
-        assert found[1, [3, 7, 8]].tolist() == [*second, 0]
 
 
 def test_a_run_writes_its_steps_and_is_not_repeated(tmp_path, monkeypatch, capsys):
