@@ -187,7 +187,8 @@ def _step(
     response: int,
 ) -> dict[str, Any]:
     """Responses, tokens and operations of a step."""
-    config, args = training.method, training.args
+    config = training.method
+    args = training.args
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
     epochs = args.train.max_epochs
@@ -221,7 +222,9 @@ def _run(
     run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
     if rows is None:
         return run
-    rollout, train, ckpt = args.rollout, args.train, args.ckpt
+    rollout = args.rollout
+    train = args.train
+    ckpt = args.ckpt
     rows = min(rows, args.data.max_samples)
     # An episode's incomplete last batch is dropped.
     steps = rows // rollout.batch_size * train.num_episodes
@@ -243,7 +246,9 @@ def _run(
 
 def _warnings(plan: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
     """What does not fit, each with the flags that help and what each of them saves by itself."""
-    gpu, vllm, run = plan["gpu_bytes"], plan["vllm"], plan["run"]
+    gpu = plan["gpu_bytes"]
+    vllm = plan["vllm"]
+    run = plan["run"]
     for place, flags in plan["savings"].items():
         if place == memory.CACHE:
             problem = (

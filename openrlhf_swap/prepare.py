@@ -143,7 +143,8 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
     """The rows with their chats, reference answers and the reasons to drop them."""
     source = f"--input is {args.input}"
     references = read_references(rows, "problem", "answer", args.grader, source)
-    candidates, faults = [], []
+    candidates = []
+    faults = []
     for row, reference in zip(rows, references, strict=True):
         chat, fault = read_chat(row["problem"])
         if chat:

@@ -149,7 +149,8 @@ def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTo
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name, trusted = args.model, args.trust_remote_code
+    name = args.model
+    trusted = args.trust_remote_code
     with reader_errors(f"--model is {name}, which cannot be read: {{reason}}", ConfigError):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trusted)
         dtype = getattr(torch, args.dtype)

@@ -8,7 +8,7 @@ Takes the flags of `openrlhf.cli.train_sft` unchanged, and `--swap.trust_remote_
 import runpy
 import sys
 
-from openrlhf_swap.command import run_command
+from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.rollouts.families import check_white_space
@@ -18,7 +18,7 @@ MODEL = "--model.model_name_or_path"
 
 
 def main(argv: list[str]) -> None:
-    parser = stock_parser("train_sft")
+    parser = stock_parser("train_sft", Parser("openrlhf_swap.sft"))
     parser.allow_abbrev = True  # any prefix of a flag, as OpenRLHF takes it
     args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
     model = vars(args)[MODEL.removeprefix("--")]

@@ -118,7 +118,8 @@ def _read_record(path: Path) -> dict[str, Any]:
 def _check_quickly(configuration: Configuration) -> None:
     """Refuse what can be refused before the slow imports."""
     check_flags(configuration)
-    args, run = configuration.args, configuration.run
+    args = configuration.args
+    run = configuration.run
     check_writable("--swap.output_dir", Path(run.output_dir))
     for name in FOLDERS:
         check_writable(f"--{name}", Path(configuration.values[name]))
@@ -183,7 +184,8 @@ def _whole_paths(method: SwapConfig) -> SwapConfig:
 def _opening(configuration: Configuration) -> str:
     """What a run trains, in one line."""
     args = configuration.args
-    engines, actors = args.vllm.num_engines, policy_ranks(args)
+    engines = args.vllm.num_engines
+    actors = policy_ranks(args)
     return (
         f"training {args.actor.model_name_or_path} with {configuration.method.objective}: "
         f"{args.rollout.batch_size} prompts x {args.rollout.n_samples_per_prompt} responses a "
@@ -209,7 +211,8 @@ def _write_records(given: Configuration, words: list[str], names: dict[str, str]
 
     swap_config.json says what the run is made of, and run.yaml starts it again.
     """
-    output, args = Path(given.run.output_dir), given.args
+    output = Path(given.run.output_dir)
+    args = given.args
     output.mkdir(parents=True, exist_ok=True)
     inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     content = {

@@ -155,15 +155,18 @@ def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
     first_rows: dict[str, int] = {}
     for place, entry in enumerate(read_entries(path, needs_all=True)):
         row = entry.row or {}
-        problem = _problem(f"{path}, row {entry.number}", row.get("id", place), row, grader)
+        where = f"{path}, row {entry.number}"
+        problem = _problem(where, row.get("id", place), row, grader)
         problems.append(problem)
         first_rows.setdefault(problem.grader, entry.number)
     if len(first_rows) > 1:
-        listing = " and ".join(f"{name} (row {number})" for name, number in first_rows.items())
+        graders = [f"{name} (row {number})" for name, number in first_rows.items()]
         raise DataError(
-            f"{path} has problems for the graders {listing}; put them into one file each"
+            f"{path} has problems for the graders {' and '.join(graders)}; "
+            "put them into one file each"
         )
-    repeated = len(problems) - len({problem.id for problem in problems})
+    ids = {problem.id for problem in problems}
+    repeated = len(problems) - len(ids)
     if repeated:
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
     return problems
@@ -178,7 +181,10 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
         "in (hf auth login, or HF_TOKEN)"
     ):
         rows = load_dataset(
-            benchmark.hub, benchmark.subset, split=benchmark.split, revision=benchmark.revision
+            benchmark.hub,
+            benchmark.subset,
+            split=benchmark.split,
+            revision=benchmark.revision,
         )
     problems = []
     for number, row in enumerate(rows):
@@ -207,7 +213,8 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
             raise DataError(f"{where}: answer is {_shown(answer)}; {REMEDY}")
         problem = Problem(str(own_id), text, bare, reference.metadata, grader)
     if problem.grader != MATH:
-        fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
+        verifier = find_verifier(problem.grader)
+        fault = verifier.find_fault(problem.answer, problem.metadata)
         if fault:
             raise DataError(f"{where} has {fault}: {_shown(problem.answer)}; correct the row")
     return problem

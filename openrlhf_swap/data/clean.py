@@ -145,8 +145,9 @@ def find_reasons(
     faults = find_faults(answers, grader, "prepare", keeps_placeholders)
     first: dict[str, int] = {}
     for number, fault in zip(left, faults, strict=True):
-        key = texts[problems[number]][0].key
-        stated = states_answer(problems[number], references[number].answer)
+        problem = problems[number]
+        key = texts[problem][0].key
+        stated = states_answer(problem, references[number].answer)
         if stated and not fault:
             fault = STATED_ANSWER
         if fault:
@@ -313,7 +314,10 @@ class RowSet:
             self._keys.append({_NUMBERS.sub("#", text.key) for text in row})
             triples.update(row[0].triples)
         fewest = max(FEWEST_ROWS, SHARE * len(rows))
-        self.common = {triple for triple, count in triples.items() if count >= fewest}
+        self.common = set()
+        for triple, count in triples.items():
+            if count >= fewest:
+                self.common.add(triple)
 
     def has_wrapper(self, before: str, after: str) -> bool:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
@@ -367,7 +371,8 @@ class BenchmarkIndex:
         for text in row:
             for name, own_id in self._contained(text, rows):
                 return Match(name, own_id, exact=True)
-        for text in {text.triples: text for text in row}.values():
+        distinct = {text.triples: text for text in row}
+        for text in distinct.values():
             for number, shared in self._likeliest(text):
                 name, own_id, problem = self._problems[number]
                 if nearly_same(text, problem) or (

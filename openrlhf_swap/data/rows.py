@@ -97,7 +97,8 @@ def read_entries(
     with reader_errors(f"{name} cannot be read: {{reason}}"):
         entries = list(islice(_entries(path), at_most))
         rows = readable_rows(entries)
-        if not rows or (needs_all and len(rows) < len(entries)):
+        faulty = len(rows) < len(entries)
+        if not rows or (needs_all and faulty):
             raise DataError(describe_faults(entries) or "it has no rows")
     return entries
 
@@ -164,7 +165,9 @@ def read_table(
             # With the columns of all rows, and with their values: a loader guesses types from
             # texts.
             columns = _columns(rows)
-            plain = [{**columns, **_fitting(row)} for row in rows]
+            plain = []
+            for row in rows:
+                plain.append({**columns, **_fitting(row)})
             return Dataset.from_list(plain, on_mixed_types="use_json")
         if (path / "dataset_dict.json").exists():
             return load_from_disk(source)[split]
@@ -194,7 +197,8 @@ def source_rows(
     field inside a column. Raises DataError if a key names no column.
     """
     columns = {}
-    for name, key in (("problem", problem_key), ("answer", answer_key)):
+    keys = {"problem": problem_key, "answer": answer_key}
+    for name, key in keys.items():
         part = table if key in table.column_names else table.flatten()
         check_columns(part.column_names, {f"--{name}-key": key}, source)
         columns[name] = list(part[key])
@@ -367,9 +371,10 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
             fault = "a chat whose messages are no texts with role and content"
             return [], f"{fault} (they have {found})"
         chat.append(turn)
-    if "from" in messages[0] and len(chat) > 1 and chat[-1]["role"] == "assistant":
-        chat.pop()
     last = chat[-1]["role"]
+    if "from" in messages[0] and len(chat) > 1 and last == "assistant":
+        chat.pop()
+        last = chat[-1]["role"]
     if last != "user":
         return [], f"a chat that ends with the {last}'s turn"
     return chat, None
@@ -458,7 +463,8 @@ def try_grader(grader: str, references: Sequence[Reference]) -> None:
     if grader == MATH:
         return
     pool = Grader(processes=1, verifier=grader)
-    grades = pool.grade_many([("", reference) for reference in references[:TRIED]])
+    tried = [("", reference) for reference in references[:TRIED]]
+    grades = pool.grade_many(tried)
     pool.close()
     for number, grade in enumerate(grades, 1):
         if grade.status in ("error", "timeout"):

@@ -172,7 +172,8 @@ def _refuse(rules: Iterable[Rule], facts: SimpleNamespace) -> None:
 
 def _check_values(configuration: Configuration) -> None:
     """Check each flag by itself."""
-    args, values = configuration.args, configuration.values
+    args = configuration.args
+    values = configuration.values
     for name, remedy in NEEDED.items():
         if not values[name]:
             raise ConfigError(f"--{name} {remedy}")
@@ -195,7 +196,8 @@ def _check_values(configuration: Configuration) -> None:
 
 def _check_template(configuration: Configuration) -> None:
     """Check that prompts can be filled into the template, if there is one."""
-    data, template = configuration.args.data, configuration.values["data.input_template"]
+    data = configuration.args.data
+    template = configuration.values["data.input_template"]
     if data.chat_template_kwargs and not data.apply_chat_template:
         raise ConfigError(
             f"--data.chat_template_kwargs is {data.chat_template_kwargs}, but no template is "
@@ -249,7 +251,8 @@ def _check_defines(flag: str, source: str, name: str, form: str) -> None:
 
 def _check_grader(configuration: Configuration) -> None:
     """Check that the grader exists, and that nothing else gives the rewards."""
-    args, grader = configuration.args, configuration.run.grader
+    args = configuration.args
+    grader = configuration.run.grader
     if grader == MATH:
         return
     find_verifier(grader)

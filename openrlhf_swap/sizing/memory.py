@@ -102,7 +102,9 @@ class Settings:
     @property
     def gpus(self) -> int:
         """GPUs of the whole run."""
-        return self.ranks + (not self.shared) * self.engines * self.tensor_parallel
+        if self.shared:
+            return self.ranks
+        return self.ranks + self.engines * self.tensor_parallel
 
     @property
     def longest(self) -> int:
@@ -117,12 +119,14 @@ class Settings:
     @property
     def update_tokens(self) -> int:
         """Tokens of a micro-batch of the update."""
-        return max(self.context, self.update_limit or self.update_rows * self.context)
+        whole = self.update_rows * self.context
+        return max(self.context, self.update_limit or whole)
 
     @property
     def score_tokens(self) -> int:
         """Tokens of a micro-batch of the log-probability pass."""
-        return max(self.context, self.score_limit or self.score_rows * self.context)
+        whole = self.score_rows * self.context
+        return max(self.context, self.score_limit or whole)
 
 
 def read_run(configuration: Configuration) -> tuple[Model, Settings]:
@@ -187,7 +191,8 @@ def weights(model: Model, settings: Settings, gathered: bool = False) -> Parts:
     With `gathered`, these include the most that ZeRO-3 gathers for a forward or backward pass.
     """
     sharded = settings.stage == 3
-    own = BIT16 * (partition(model, settings) if sharded else model.held)
+    parameters = partition(model, settings) if sharded else model.held
+    own = BIT16 * parameters
     parts = {"weights": own}
     if settings.reference:
         parts["reference model"] = own
@@ -221,7 +226,9 @@ def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
     if settings.stage == 2:
         # Every gradient that touches the rank's partition is kept whole, for this micro-batch and
         # for earlier ones.
-        kept = own + (settings.ranks > 1) * size * model.largest
+        kept = own
+        if settings.ranks > 1:
+            kept += size * model.largest
         # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
         buckets = backward * bucket * (2 + settings.overlap)
     else:
@@ -240,11 +247,11 @@ def layer_bytes(model: Model) -> int:
     Two norms (a float32 copy, the normed and the scaled values, a scale); queries, keys, values and
     output of the attention with its log-sum-exp; and four tensors of the MLP.
     """
-    norms = 2 * ((FP32 + 2 * BIT16) * model.hidden + FP32)
+    norm = (FP32 + 2 * BIT16) * model.hidden + FP32
     attention = 2 * BIT16 * (model.query + model.key_value)
     sums = FP32 * model.heads
     mlp = 4 * BIT16 * model.intermediate
-    return norms + attention + sums + mlp
+    return 2 * norm + attention + sums + mlp
 
 
 def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
@@ -293,14 +300,16 @@ def _head(model: Model, settings: Settings) -> Parts:
         return {"logits": logits, "gradients of logits": logits + copy}
     held = min(settings.logits_chunk, n) * model.vocabulary
     weight = 0 if model.adapters else model.hidden * model.vocabulary
+    # A chunk's logits in bf16 and float32; or its gradients in bf16, and their share of the
+    # weight's.
+    logits = (BIT16 + FP32) * held
+    slopes = BIT16 * (held + weight)
     # The weight's gradient is summed in float32 over more than one chunk.
     size = FP32 if n > settings.logits_chunk else BIT16
+    of_states = BIT16 * model.hidden * n
     return {
-        # A chunk's logits in bf16 and float32; or its gradients in bf16, and their share of the
-        # weight's.
-        "logits": max((BIT16 + FP32) * held, BIT16 * (held + weight)),
-        # The weight's gradient, and that of the hidden states.
-        "gradients of the head": size * weight + BIT16 * model.hidden * n,
+        "logits": max(logits, slopes),
+        "gradients of the head": size * weight + of_states,
     }
 
 
@@ -364,10 +373,11 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     parts["logits"] = max(logits, layer)
     if branches:
         # Each call takes a share of branches and keys.
-        calls = math.ceil(math.sqrt(branches * BRANCH * n / MASK_ELEMENTS))
+        seen = branches * BRANCH * n
+        calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
         recurrent = max(1, model.layers - len(model.windows))
         states = 2 * FP32 * branches * model.states // recurrent
-        parts["branches"] = BIT16 * branches * BRANCH * n // calls + states
+        parts["branches"] = BIT16 * seen // calls + states
     return parts
 
 
@@ -410,7 +420,8 @@ def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
         else:
             others |= vllm
             at_transfer |= vllm
-    update = max(update_moments(model, settings).values(), key=_total)
+    moments = update_moments(model, settings)
+    update = max(moments.values(), key=_total)
     return {
         "generate": generation,
         "score": {**scoring_pass(model, settings), **others},
@@ -450,14 +461,14 @@ def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Pa
     cache = max(0, _engine_cache(model, settings, gpu))
     tokens = cache // _cached_token(model, settings)
     # vLLM is not told: it starts as many as fit and queues the others.
-    fitting = max(1, min(settings.engine_responses, tokens // mean, MOST_SEQUENCES))
+    fitting = min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)
     return {
         "weights_bytes": _engine_weights(model, settings),
         "cache_bytes": cache,
         "cache_tokens": tokens,
         "full_sequences": tokens // settings.context,
         "mean_sequences": tokens // mean,
-        "most_sequences": settings.sequences or fitting,
+        "most_sequences": settings.sequences or max(1, fitting),
         "sequences_a_step": settings.engine_responses,
     }
 
@@ -491,7 +502,8 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
         # earlier micro-batches one by one; the two moments are not.
         earlier = pinned(BIT16 * weight for weight in model.weights) // settings.ranks
         moments = 2 * FP32 * own
-        copies = pinned([FP32 * own, FP32 * own, BIT16 * own])
+        master = FP32 * own
+        copies = pinned([master, FP32 * own, BIT16 * own])
         held["optimizer"] = gpus_of_node * (copies + moments + earlier)
     elif settings.actor_sleeps:
         groups = [own]
@@ -539,7 +551,9 @@ def forward_flops(model: Model, tokens: float) -> float:
 
     These are 2 for each token and multiplying weight, and 4 for each pair of attending tokens.
     """
-    return 2 * model.multiplying * tokens + 4 * model.query * model.pairs(tokens)
+    weights = 2 * model.multiplying * tokens
+    attention = 4 * model.query * model.pairs(tokens)
+    return weights + attention
 
 
 def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
@@ -599,7 +613,8 @@ def generation_seconds(
     tokens = settings.engine_responses * response
     decodings = max(tokens / at_a_time, settings.longest)
     running = tokens / decodings
-    read = BIT16 * model.parameters + running * kept_cache(model, prompt + response // 2)
+    cache = kept_cache(model, prompt + response // 2)
+    read = BIT16 * model.parameters + running * cache
     reading = read / (OF_BYTES * bandwidth)
     computing = 2 * running * model.multiplying / (OF_OPERATIONS * operations)
     return decodings / settings.tensor_parallel * max(reading, computing)
@@ -630,8 +645,9 @@ class Machine:
 
         The cache has to hold one response of full length.
         """
-        needed = phases(model, settings, self.gpu)
-        lacking = {phase: _total(parts) - self.gpu for phase, parts in needed.items()}
+        lacking = {}
+        for phase, parts in phases(model, settings, self.gpu).items():
+            lacking[phase] = _total(parts) - self.gpu
         longest = settings.context * _cached_token(model, settings)
         lacking[CACHE] = longest - _engine_cache(model, settings, self.gpu)
         if self.node:
@@ -651,20 +667,24 @@ def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings
     fits without the former, and vLLM still runs as many responses at a time, one of full length at
     least, with its share of the GPU, or as much less as it takes.
     """
+    may_leave = given.actor_sleeps and given.vllm_sleeps and not given.adam_offload
     several_nodes = given.ranks > machine.gpus_of_node
-    if not (given.actor_sleeps and given.vllm_sleeps) or given.adam_offload or several_nodes:
+    if not may_leave or several_nodes:
         return given
     staying = replace(given, actor_sleeps=False)
     free = _free_share(model, staying, machine.gpu)
     staying = replace(staying, utilization=min(given.utilization, free))
     if _at_a_time(model, staying, machine) < _at_a_time(model, given, machine):
         return given
-    return staying if replace(machine, node=None).holds(model, staying) else given
+    if not replace(machine, node=None).holds(model, staying):
+        return given
+    return staying
 
 
 def _at_a_time(model: Model, settings: Settings, machine: Machine) -> int:
     """Responses of mean length that an engine runs at a time."""
-    return engine_capacity(model, settings, machine.gpu, settings.mean)["most_sequences"]
+    engine = engine_capacity(model, settings, machine.gpu, settings.mean)
+    return engine["most_sequences"]
 
 
 def _free_share(model: Model, settings: Settings, gpu: int) -> float:
@@ -678,7 +698,10 @@ def _free_share(model: Model, settings: Settings, gpu: int) -> float:
 def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
-    saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
+    saved: dict[str, Parts] = {}
+    for place, size in missing.items():
+        if size > 0:
+            saved[place] = {}
     for flag, changes in _alternatives(model, given, machine.gpu).items():
         changed = place_optimizer(model, replace(given, **changes), machine)
         left = machine.missing(model, changed)
