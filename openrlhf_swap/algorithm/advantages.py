@@ -39,7 +39,8 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     Of an even count it is the mean of the middle two. (G,) float64, NaN for a group without a
     correct response, from (G, N) lengths in tokens, the end token included.
     """
-    return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
+    of_correct = torch.where(correct, lengths.double(), torch.nan)
+    return of_correct.nanquantile(0.5, dim=-1)
 
 
 def penalty_masses(
@@ -68,7 +69,8 @@ def penalty_weights(
     """
     if step_mask.shape[-1] == 0:
         return torch.zeros_like(gains)
-    least = torch.where(step_mask, gains, torch.inf).amin(dim=-1, keepdim=True)
+    of_steps = torch.where(step_mask, gains, torch.inf)
+    least = of_steps.amin(dim=-1, keepdim=True)
     # The least gain is subtracted before the division, so that no tau can overflow.
     scores = torch.where(step_mask, (least - gains) / tau, -torch.inf)
     return torch.where(step_mask, scores.softmax(dim=-1), 0.0)
@@ -186,7 +188,8 @@ def step_tau(
         return coefficients.tau
     pooled = moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
-    return (coefficients.tau * torch.where(pooled.spreads, deviation, torch.inf)).unsqueeze(-1)
+    deviation = torch.where(pooled.spreads, deviation, torch.inf)
+    return (coefficients.tau * deviation).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
@@ -202,7 +205,8 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
 
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
-    return standardise(rewards, torch.ones_like(rewards, dtype=torch.bool), eps)
+    everyone = torch.ones_like(rewards, dtype=torch.bool)
+    return standardise(rewards, everyone, eps)
 
 
 def standardise(
@@ -339,9 +343,11 @@ def moments(
 ) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
-    mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)
+    total = torch.where(mask, values, 0.0).sum(-1, keepdim=True)
+    mean = total / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)
     degrees = count - 1 if unbiased else count
-    deviation = (centred.square().sum(-1, keepdim=True) / degrees.clamp(min=1)).sqrt()
+    variance = centred.square().sum(-1, keepdim=True) / degrees.clamp(min=1)
+    deviation = variance.sqrt()
     noise = eps * mean.abs().clamp(min=1)
     return Moments(mean, deviation, (count > 1) & (deviation > noise))

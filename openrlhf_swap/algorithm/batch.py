@@ -87,17 +87,18 @@ class StepBatch:
         for name in (ANSWER_LOGPROBS.name, *names):
             padded = known.padded(SIGNALS[name])
             signals[name] = padded.view(*shape, *padded.shape[1:])
-        step_ends = pad_sequence(
-            [torch.tensor(ends, dtype=torch.int64) for ends in known.ends], batch_first=True
-        )
-        counts = torch.tensor([len(ends) for ends in known.ends]).unsqueeze(-1)
-        prefixes = torch.arange(step_ends.shape[-1] + 1) <= counts
-        scored = torch.tensor([len(scores) > 0 for scores in known.scores]).unsqueeze(-1)
+        ends_of_rows = [torch.tensor(ends, dtype=torch.int64) for ends in known.ends]
+        step_ends = pad_sequence(ends_of_rows, batch_first=True)
+        counts = torch.tensor([len(ends) for ends in known.ends])
+        prefixes = torch.arange(step_ends.shape[-1] + 1) <= counts.unsqueeze(-1)
+        scored = torch.tensor([len(scores) > 0 for scores in known.scores])
+        lengths = torch.tensor([trace.length for trace in traces])
+        correct = torch.tensor([bool(trace.correct) for trace in traces])
         return cls(
-            lengths=torch.tensor([trace.length for trace in traces]).view(shape),
-            correct=torch.tensor([bool(trace.correct) for trace in traces]).view(shape),
+            lengths=lengths.view(shape),
+            correct=correct.view(shape),
             step_ends=step_ends.view(*shape, -1),
-            step_mask=(prefixes & scored)[:, 1:].view(*shape, -1),
+            step_mask=(prefixes[:, 1:] & scored.unsqueeze(-1)).view(*shape, -1),
             state_mask=prefixes.view(*shape, -1),
             signals=signals,
         )

@@ -327,7 +327,8 @@ class VaryingLengths:
         """(keys, H_kv, D) of all branches, one after the other."""
         rows, own = parts
         columns = self._columns
-        index = torch.where(columns < 0, rows.shape[1] - 1 - columns, columns)
+        behind_rows = rows.shape[1] - 1 - columns
+        index = torch.where(columns < 0, behind_rows, columns)
         return torch.cat([rows, own], dim=1)[:, index].transpose(0, 1)
 
 

@@ -258,8 +258,9 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
 
 
 def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
-    seen = max(branch.end for branch in branches) - min(branch.first for branch in branches)
-    return tokens * (seen + tokens)
+    start = min(branch.first for branch in branches)
+    stop = max(branch.end for branch in branches)
+    return tokens * (stop - start + tokens)
 
 
 def _calls_of(

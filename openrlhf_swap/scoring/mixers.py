@@ -112,7 +112,8 @@ class BranchedMixers:
         states: dict[int, LinearAttentionLayer] = {}
         for piece in self._pieces:
             state = copy.deepcopy(states[piece.start] if piece.continued else fresh)
-            output[piece.start : piece.stop] = forward(rows[None, piece.start : piece.stop], state)
+            own = slice(piece.start, piece.stop)
+            output[own] = forward(rows[None, own], state)[0]
             states[piece.stop] = state
         return output, states
 
@@ -125,12 +126,17 @@ class BranchedMixers:
     ) -> Tensor:
         """The (n, hidden) output of the branches' tokens, each continued from its own state."""
         branches = self._branches
-        origins = [states[each.end] if each.end > each.first else fresh for each in branches]
+        origins = []
+        for branch in branches:
+            # Another response may end where this one begins.
+            begins = branch.end == branch.first
+            origins.append(fresh if begins else states[branch.end])
         place = torch.arange(len(behind), device=behind.device)
         side_by_side = self._starts[:, None] + place.new_tensor(range(self._width))
-        mixed = forward(behind[side_by_side.clamp(max=len(behind) - 1)], _stacked(origins))
-        branch = torch.searchsorted(self._starts, place, right=True) - 1
-        return mixed[branch, place - self._starts[branch]]
+        in_a_batch = behind[side_by_side.clamp(max=len(behind) - 1)]
+        mixed = forward(in_a_batch, _stacked(origins))
+        number = torch.searchsorted(self._starts, place, right=True) - 1
+        return mixed[number, place - self._starts[number]]
 
 
 def cut_into_pieces(spans: Sequence[tuple[int, int]], cuts: Collection[int]) -> list[Piece]:
@@ -141,7 +147,8 @@ def cut_into_pieces(spans: Sequence[tuple[int, int]], cuts: Collection[int]) -> 
     """
     pieces = []
     for start, stop in spans:
-        bounds = sorted({start, stop, *(column for column in cuts if start < column < stop)})
+        inside = {column for column in cuts if start < column < stop}
+        bounds = sorted({start, stop} | inside)
         for number in range(1, len(bounds)):
             begin = bounds[number - 1]
             if number > 1 and bounds[number] - begin == 1:

@@ -95,8 +95,10 @@ def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep]:
         reaches_answer = last == steps
         begin = columns.stops[step]
         copied = range(begin, columns.stops[later[-1]] if later else begin)
-        groups = [range(columns.starts[j] - begin, columns.generated[j] - begin) for j in later]
-        places = [list(group) for group in groups]
+        places: list[list[int]] = []
+        for other in later:
+            start = columns.starts[other] - begin
+            places.append([*range(start, columns.generated[other] - begin)])
         if reaches_answer:
             used = [place for place, scored in enumerate(answer.scored) if scored]
             places.append([len(copied) + place for place in used])
@@ -183,7 +185,7 @@ def read_needs(
     log_probs = [run(HiddenPass(part, keys, row_ids)).cpu() for part in parts]
     for _ in range(spare):
         run(HiddenPass([_IDLE_BRANCH], keys, row_ids))
-    found = torch.cat(log_probs).double() if log_probs else torch.zeros(0, dtype=torch.float64)
+    found = torch.cat([torch.zeros(0), *log_probs]).double()
     needs = []
     for own, reading in zip(hidden, plain, strict=True):
         size = sum(len(each.branch.predicted) for each in own)
@@ -229,6 +231,7 @@ def _places_in(
 ) -> list[int]:
     """Where the branch's scored tokens stand in the plain reading, steps first, then the answer."""
     copied = [place for place in branch.predicted if place < len(branch.copied)]
+    of_steps = [branch.copied[place] - begin for place in copied]
     answered = len(branch.predicted) - len(copied)  # the last tokens of the answer
     end = len(plain.steps) + len(plain.answer)
-    return [branch.copied[place] - begin for place in copied] + [*range(end - answered, end)]
+    return [*of_steps, *range(end - answered, end)]

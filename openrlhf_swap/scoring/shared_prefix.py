@@ -91,10 +91,11 @@ class BranchedRows:
         width = layout.tokens // rows.count
         steps = [column for each in self._needing for column in StepColumns.of(each, rows).all]
         self._steps = torch.tensor(steps, dtype=torch.int64, device=attention_mask.device)
-        self.predicting = (
-            torch.cat([layout.predicting // width, (self._steps - 1) // rows.tokens]),
-            torch.cat([rows.tokens + layout.predicting % width, (self._steps - 1) % rows.tokens]),
-        )
+        # A token of a step is predicted by the one before it.
+        before = self._steps - 1
+        at_rows = [layout.predicting // width, before // rows.tokens]
+        columns = [rows.tokens + layout.predicting % width, before % rows.tokens]
+        self.predicting = (torch.cat(at_rows), torch.cat(columns))
         self._mask = None
         if not packed:
             behind = attention_mask.new_ones(rows.count, width)
@@ -114,7 +115,8 @@ class BranchedRows:
         """The model's arguments, from (B, T) token and position ids of the rows."""
         layout = self._layout
         self._row_ids = ids.flatten()
-        self.targets = torch.cat([layout.targets(self._row_ids), self._row_ids[self._steps]])
+        of_answers = layout.targets(self._row_ids)
+        self.targets = torch.cat([of_answers, self._row_ids[self._steps]])
         behind = layout.ids(self._row_ids).view(len(ids), -1)
         positions = layout.position.view(len(ids), -1)
         return {
@@ -135,8 +137,8 @@ class BranchedRows:
 
         Takes the (m,) log-probabilities of the targets.
         """
-        means = self._layout.means(log_probs[: sum(self._layout.sizes)])
-        scores = torch.split(means, self._counts)
+        of_answers = log_probs[: sum(self._layout.sizes)]
+        scores = torch.split(self._layout.means(of_answers), self._counts)
         return [
             request.answer_logprobs(own)
             for request, own in zip(self._requests, scores, strict=True)
@@ -163,8 +165,9 @@ class BranchedRows:
 
     def _plain(self, log_probs: Tensor) -> list[PlainReading]:
         """How the responses that want `need` read with all of their steps."""
-        answers = torch.split(log_probs[: sum(self._layout.sizes)], self._layout.sizes)
-        steps = log_probs[sum(self._layout.sizes) :]
+        sizes = self._layout.sizes
+        answers = torch.split(log_probs[: sum(sizes)], sizes)
+        steps = log_probs[sum(sizes) :]
         plain = []
         last_branch = -1
         for request, count in zip(self._requests, self._counts, strict=True):
@@ -229,7 +232,8 @@ def _log_probs(
     with branched.branching():
         logits = model(**inputs, logits_to_keep=kept).logits
     values = []
-    for part in torch.split(torch.arange(len(columns), device=columns.device), LOGITS):
+    every = torch.arange(len(columns), device=columns.device)
+    for part in torch.split(every, LOGITS):
         own = widen(logits[at_rows[part], at_kept[part]])
         chosen = own.gather(-1, branched.targets[part, None]).squeeze(-1)
         values.append(chosen - own.logsumexp(-1))
