@@ -75,7 +75,10 @@ class Policy:
         micro_batches = maker.split_rollout_samples(rows)
         requests = self._requests(micro_batches, rollouts, objective)
         if objective.wanted_signals:
-            asking.requests = {"requests": requests, "signals": [objective.wanted_signals] * len(requests)}
+            asking.requests = {
+                "requests": requests,
+                "signals": [objective.wanted_signals] * len(requests),
+            }
         experiences = maker.make_experience(micro_batches)
         known = self._read_answers(experiences, rollouts, requests, asking.answers())
         if objective.reshapes_responses:
