@@ -27,9 +27,7 @@ NOT_ALONE = {
 def is_plain(objective: Objective) -> bool:
     """Whether an objective asks for log-probabilities alone, and samples nothing else."""
     return (
-        not (objective.scores_steps or objective.reads_states)
-        and objective.continues == "no"
-        and objective.monitor() is None
+        not objective.wanted_signals and objective.continues == "no" and objective.monitor() is None
     )
 
 

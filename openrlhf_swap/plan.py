@@ -157,7 +157,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         "vllm": vllm,
         "step": step,
         "seconds": seconds,
-        "run": _run(own, args, disk, seconds),
+        "run": _run(own, training, disk, seconds),
         "host_bytes": memory.host_bytes(model, settings, machine.gpus_of_node),
         "node_bytes": node,
         "savings": memory.savings(model, given, machine),
@@ -207,11 +207,12 @@ def _step(
 
 def _run(
     own: argparse.Namespace,
-    args: SimpleNamespace,
+    training: Configuration,
     disk: dict[str, int],
     seconds: dict[str, float] | None,
 ) -> dict[str, Any]:
     """Steps, hours and disk of the whole run, where the number of prompts is known."""
+    args = training.args
     rows = own.rows
     path = Path(args.data.prompt_dataset)
     if rows is None and path.suffix == ".jsonl" and path.is_file():
@@ -227,7 +228,7 @@ def _run(
     ckpt = args.ckpt
     rows = min(rows, args.data.max_samples)
     # An episode's incomplete last batch is dropped.
-    steps = rows // rollout.batch_size * train.num_episodes
+    steps = training.run.total_steps(rows // rollout.batch_size, train.num_episodes)
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
     kept = min(saves, ckpt.max_num + 1)  # one more while it is written
     if ckpt.disable_ds:

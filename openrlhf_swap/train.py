@@ -71,7 +71,8 @@ def main(argv: list[str]) -> int:
     settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
     if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
         print(
-            f"[swap] the run in {output} is finished; to train further, raise --train.num_episodes"
+            f"[swap] the run in {output} is finished; to train further, raise "
+            "--train.num_episodes, or --swap.training_steps if it is set"
         )
         return 0
     _train_alone(configuration, argv)

@@ -40,7 +40,7 @@ class AutoThink(Staged):
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = int(self.step >= self.second_stage) + int(self.step >= self.third_stage)
-        return [SamplingRequest(self.eval_prompt(prompt), count, self.limit(max_new_tokens))]
+        return [SamplingRequest(self.eval_prompt(prompt), count, self.limit or max_new_tokens)]
 
     def correct(self, batch: Batch) -> Tensor:
         return batch.correct & self._boxed(batch)

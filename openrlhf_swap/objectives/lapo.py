@@ -47,7 +47,7 @@ class LAPO(Staged):
             length = int(self.medians.get(self._key(prompt), UNKNOWN))
             opened = open_thought(prompt, self.config.start_of_thought)
             prompt = f"{opened}{PROMISE.format(n=length)}."
-        return [SamplingRequest(prompt, count, self.limit(max_new_tokens))]
+        return [SamplingRequest(prompt, count, self.limit or max_new_tokens)]
 
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""

@@ -30,8 +30,9 @@ class Staged(Objective):
                 f"{limit}; raise that, or lower the limit"
             )
 
-    def limit(self, max_new_tokens: int) -> int:
-        """Tokens that a response may have in this stage; without limits, as many as in the run."""
+    @property
+    def limit(self) -> int | None:
+        """Tokens that a response may have in this stage; None: the run's limit holds."""
         if not self.limits:
-            return max_new_tokens
+            return None
         return self.limits[min(self.stage, len(self.limits) - 1)]

@@ -25,7 +25,7 @@ class ThinkPrune(Staged):
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = min(self.step // self.stage_steps, len(self.limits) - 1)
-        limit = self.limit(max_new_tokens)
+        limit = self.limits[self.stage]
         head, found, tail = prompt.rpartition(ANNOUNCEMENT.format(limit=self.limits[0]))
         if found:
             prompt = head + ANNOUNCEMENT.format(limit=limit) + tail

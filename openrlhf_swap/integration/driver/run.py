@@ -55,6 +55,8 @@ def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> Non
     tokenizer = get_tokenizer(model, None, "left", strategy, use_fast=fast)
     torch.manual_seed(args.train.seed)  # the loader of the prompts takes its own seed from this
     prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
+    if args.swap_run.training_steps:
+        max_steps = args.swap_run.training_steps * _updates_a_step(args)
     prepared = _prepare_engines(args, engines, tokenizer)
     if args.vllm.enable_sleep:
         # Only now: the policy's process starts while the engines do, and loads when they sleep.
@@ -90,15 +92,22 @@ def run_loop(
         sampler = Ahead(plain, engines, args.train.async_queue_size, partial)
     self_test_steps = args.swap_run.self_test_steps if objective.scores_steps else 0
     guards = Guards(penalty_temperature(config), self_test_steps)
-    last_step = None
+    last_step = args.swap_run.training_steps or None
     if not args.algo.dynamic_filtering_enable:
-        last_step = len(prompts) // args.rollout.batch_size * args.train.num_episodes
+        steps_a_pass = len(prompts) // args.rollout.batch_size
+        last_step = args.swap_run.total_steps(steps_a_pass, args.train.num_episodes)
     records = Records(args, guards, last_step)
     try:
         Loop(args, objective, reader, sampler, policy, records).fit(sampling_objective)
     except BaseException:
         sampler.stop()
         raise
+
+
+def _updates_a_step(args: SimpleNamespace) -> int:
+    """How often a training step's responses are learned from, in batches of the optimizer."""
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    return int(responses * args.train.max_epochs // args.train.batch_size)
 
 
 def make_strategy(args: SimpleNamespace) -> SwapStrategy:

@@ -4,10 +4,11 @@ A prompt's group is asked for in parts, as the objective wants them. A part stay
 responses until these are finished rollouts, so that nothing has to be looked up by a text.
 """
 
+import itertools
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -96,13 +97,15 @@ class Sampler:
         self.updates = 0  # how often `replacing_weights` was left without an error
 
     def batches(self, position: Mapping[str, Any]) -> Iterator[SampledBatch]:
-        """Sample until the last episode ends, from a position in the data."""
+        """Sample until the last step or the last episode ends, from a position in the data."""
         consumed = position["total_consumed_prompts"]
         if position["data_loader_state_dict"]:
             self._prompts.load_state_dict(position["data_loader_state_dict"])
-        for episode in range(position["episode"], self._args.train.num_episodes):
+        last_step = self._args.swap_run.training_steps
+        for episode in self._episodes(position["episode"]):
+            step_before = self._objective.step
             prompts = _rows(self._prompts)
-            while True:
+            while not last_step or self._objective.step < last_step:
                 updates = self.updates
                 groups, taken, metrics = self._sample_batch(prompts)
                 if not groups:
@@ -129,6 +132,15 @@ class Sampler:
                     f"{high:g}: take problems that are neither too easy nor too hard, or leave the "
                     "filter out"
                 )
+
+            if last_step and self._objective.step in (step_before, last_step):
+                return  # the end, or data that give no step
+
+    def _episodes(self, first: int) -> Iterable[int]:
+        """The numbers of the passes over the data; without an end if the steps are counted."""
+        if self._args.swap_run.training_steps:
+            return itertools.count(first)
+        return range(first, self._args.train.num_episodes)
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Sample the evaluation's prompts after a step; the metrics have OpenRLHF's names."""

@@ -114,9 +114,7 @@ SAMPLED_OTHERWISE = {"adaptthink", "l1_exact", "l1_max", "lc_r1", "s_grpo", "hbp
 PLAIN = [
     name
     for name in OBJECTIVES
-    if name not in SAMPLED_OTHERWISE
-    and not build(make_config(objective=name)).scores_steps
-    and not build(make_config(objective=name)).reads_states
+    if name not in SAMPLED_OTHERWISE and not build(make_config(objective=name)).wanted_signals
 ]
 
 

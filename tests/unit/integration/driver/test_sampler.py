@@ -9,6 +9,7 @@ from openrlhf.utils.agent import SingleTurnAgentExecutor
 from support.actors import CLOSE, changed, make_config
 from support.loops import run_args
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, ObjectiveError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
@@ -348,6 +349,22 @@ def test_an_episode_without_a_batch_ends_in_an_error(filtered):
         filtered(0, 1, 0.5, 1, 1)
 
 
+@pytest.mark.parametrize(("rows", "steps"), [(5, 3), (9, 3), (4, 4), (1, 0)])
+def test_a_run_of_so_many_steps_passes_over_its_data_as_often_as_they_take(make, rows, steps):
+    prompts = {f"{number}?": "5" for number in range(rows)}
+    run = RunConfig(training_steps=steps or 3)  # one row gives no step
+    sampler, _ = make(build(make_config(objective="grpo")), prompts, swap_run=run)
+    batches = list(sampler.batches(START))
+    assert [batch.objective_step for batch in batches] == list(range(1, steps + 1))
+    a_pass = rows // 2
+    assert [batch.position["episode"] for batch in batches] == [n // a_pass for n in range(steps)]
+    if batches:  # a run that goes on from a checkpoint ends at the same step
+        objective = build(make_config(objective="grpo"))
+        objective.resume(1)
+        again, _ = make(objective, prompts, swap_run=run)
+        assert len(list(again.batches(batches[0].position))) == steps - 1
+
+
 def test_sampling_goes_on_where_a_checkpoint_was(make):
     prompts = {f"{number}?": "5" for number in range(5)}
     objective = build(make_config(objective="grpo"))
@@ -366,7 +383,7 @@ def test_sampling_goes_on_where_a_checkpoint_was(make):
 
 def test_objectives_that_learn_from_every_group_are_known():
     drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
-    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas"}
+    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas", "step_entropy"}
 
 
 @pytest.mark.parametrize(
