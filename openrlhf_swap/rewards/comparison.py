@@ -231,7 +231,7 @@ def _are_distinct(names: Sequence[str]) -> bool:
 def _split_name(text: str) -> tuple[str, str]:
     r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
     for sign in ("=", r"\in "):
-        name, found, value = text.replace(r"\in[", r"\in [").partition(sign)
+        name, found, value = re.sub(r"\\in(?![a-z]) ?", r"\\in ", text).partition(sign)
         name, value = name.strip(), value.strip()
         if not found or _DECLARED.match(text) or not value:
             continue
@@ -279,6 +279,8 @@ def _same_unnamed(gold: str, response: str) -> bool:
         is_missing = not (gold_base and response_base)
         return is_missing and gold.partition("_")[0] == response.partition("_")[0]
     if _LETTERS_IN_A_ROW.fullmatch(gold) or _LETTERS_IN_A_ROW.fullmatch(response):
+        return False
+    if re.fullmatch("[a-z]{3,}", gold) and re.fullmatch("[a-z]{3,}", response):
         return False
     expected = split_at(gold, ":")
     given = split_at(response, ":")
