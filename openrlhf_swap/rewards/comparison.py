@@ -179,7 +179,9 @@ def split_at(text: str, separators: str) -> list[str]:
     """
     if separators == ",;":
         by_semicolon = split_at(text, ";")
-        return by_semicolon if len(by_semicolon) > 1 else split_at(text, ",")
+        if len(by_semicolon) > 1:
+            return by_semicolon
+        separators = ","
     parts = [""]
     depth = 0
     for character in text:
@@ -223,7 +225,7 @@ def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
 
 
 def _are_distinct(names: Sequence[str]) -> bool:
-    r"""Whether all items have names, of several variables: x_1 and x_2 are one variable's values."""
+    """Whether all items have names, of several variables: x_1 and x_2 are values of one."""
     bases = {re.sub(r"_\{?\w+\}?", "", name) for name in names}
     return all(names) and len(names) > 1 and len(bases) == len(names)
 

@@ -24,7 +24,9 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 def _gold(answer: str) -> str:
     """The bare reference answer; of a whole solution what it states."""
     gold = strip_answer(normal_answer(answer))
-    return strip_answer(stated_answer(gold) or gold) if len(gold) > LONGEST else gold
+    if len(gold) > LONGEST:
+        gold = strip_answer(stated_answer(gold) or gold)
+    return gold
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
