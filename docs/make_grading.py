@@ -41,8 +41,8 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 
 ## How answers are compared
 
-* **Lists** have no order, unless their items have names (a=1, b=2) or stand in brackets. A sign ± is
-  two values.
+* **Lists** have no order, unless their items have names (a=1, b=2) or stand in brackets. A sign ±
+  is two values.
 * **Names** may be missing on one side: x=5 is 5, but not y=5.
 * **Units** may be missing on one side, and the names of what is counted: 7 cm and 7 apples are 7,
   and 7 cm is not 7 m. Units are not converted. Other words must agree.

@@ -86,7 +86,9 @@ def normal_answer(value: object) -> str:
 def _joined(items: list[str]) -> str:
     if len(items) == 1:
         return items[0]
-    return ", ".join(map(strip_answer, items)) if all(items) else ""
+    if not all(items):
+        return ""
+    return ", ".join(map(strip_answer, items))
 
 
 def _unescaped(text: str) -> str:
@@ -126,7 +128,9 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     if _is_placeholder(bare):
-        return None if keeps_placeholders else PLACEHOLDER_ANSWER
+        if keeps_placeholders:
+            return None
+        return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())
     is_sentence = len(found) > 1 and not {*found}.isdisjoint(_SENTENCES.split())

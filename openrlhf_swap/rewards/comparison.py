@@ -179,7 +179,9 @@ def split_at(text: str, separators: str) -> list[str]:
     """
     if separators == ",;":
         by_semicolon = split_at(text, ";")
-        return by_semicolon if len(by_semicolon) > 1 else split_at(text, ",")
+        if len(by_semicolon) > 1:
+            return by_semicolon
+        separators = ","
     parts = [""]
     depth = 0
     for character in text:
@@ -223,7 +225,7 @@ def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
 
 
 def _are_distinct(names: Sequence[str]) -> bool:
-    r"""Whether all items have names, of several variables: x_1 and x_2 are one variable's values."""
+    """Whether all items have names, of several variables: x_1 and x_2 are values of one."""
     bases = {re.sub(r"_\{?\w+\}?", "", name) for name in names}
     return all(names) and len(names) > 1 and len(bases) == len(names)
 
@@ -231,7 +233,7 @@ def _are_distinct(names: Sequence[str]) -> bool:
 def _split_name(text: str) -> tuple[str, str]:
     r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
     for sign in ("=", r"\in "):
-        name, found, value = text.replace(r"\in[", r"\in [").partition(sign)
+        name, found, value = re.sub(r"\\in(?![a-z]) ?", r"\\in ", text).partition(sign)
         name, value = name.strip(), value.strip()
         if not found or _DECLARED.match(text) or not value:
             continue
@@ -279,6 +281,8 @@ def _same_unnamed(gold: str, response: str) -> bool:
         is_missing = not (gold_base and response_base)
         return is_missing and gold.partition("_")[0] == response.partition("_")[0]
     if _LETTERS_IN_A_ROW.fullmatch(gold) or _LETTERS_IN_A_ROW.fullmatch(response):
+        return False
+    if re.fullmatch("[a-z]{3,}", gold) and re.fullmatch("[a-z]{3,}", response):
         return False
     expected = split_at(gold, ":")
     given = split_at(response, ":")

@@ -108,6 +108,9 @@ def are_equal(gold: str, response: str) -> bool:
         return False
     if isinstance(expected, And) and isinstance(given, And):  # 1 < x < 3 and 3 > x > 1
         return {one.canonical for one in expected.args} == {one.canonical for one in given.args}
+    is_relation = isinstance(expected, Relational) and isinstance(given, Relational)
+    if is_relation and expected.canonical == given.canonical:
+        return True
     if isinstance(expected, Expr) and isinstance(given, Expr):
         if not (expected.free_symbols or given.free_symbols):
             return same_number(expected, given)

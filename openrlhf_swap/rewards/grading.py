@@ -12,19 +12,22 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
     Nearly every text contains a number, so only a stated answer counts (`statements.py`).
     """
     gold = _gold(answer)
-    if not is_understood(gold):
-        raise ValueError("the reference answer cannot be parsed")
-    stated = stated_answer(response, bool(metadata[THOUGHT_CLOSED]))
-    if stated is None or not stated.strip():
-        return NO_ANSWER
+    stated = stated_answer(response, bool(metadata[THOUGHT_CLOSED])) or ""
     stated = strip_answer(stated)
-    return Verdict(float(same_answer(gold, stated)), stated=stated)
+    is_same = bool(gold and stated) and same_answer(gold, stated)
+    if not is_same and not is_understood(gold):
+        raise ValueError("the reference answer cannot be parsed")
+    if not stated:
+        return NO_ANSWER
+    return Verdict(float(is_same), stated=stated)
 
 
 def _gold(answer: str) -> str:
     """The bare reference answer; of a whole solution what it states."""
     gold = strip_answer(normal_answer(answer))
-    return strip_answer(stated_answer(gold) or gold) if len(gold) > LONGEST else gold
+    if len(gold) > LONGEST:
+        gold = strip_answer(stated_answer(gold) or gold)
+    return gold
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:

@@ -69,8 +69,10 @@ def name_words(text: str) -> str:
         return "inch"
     text = text.replace("平方", "square ").replace("立方", "cubic ")
     names = []
-    for word in text.casefold().replace(" per ", " / ").replace("/", " / ").split():
+    for word in text.replace(" per ", " / ").replace("/", " / ").split():
         name = word.strip(".")
+        if len(name) > 1:  # N is a newton, and n is none
+            name = name.casefold()
         if name not in words("aside"):
             names.append(UNITS.get(name) or UNITS.get(name.removesuffix("s")) or name)
     named = " ".join(names).replace(" / ", "/")

@@ -87,7 +87,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, reference: Any) -> Any:
         owner, number = reference
-        return self.link.kept[number] if owner == "yours" else Remote(self.link, number)
+        if owner == "yours":
+            return self.link.kept[number]
+        return Remote(self.link, number)
 
 
 class Link:
@@ -201,7 +203,9 @@ class _Names(dict[str, Any]):
         self.defined = defined - hidden if is_used else defined
 
     def __missing__(self, name: str) -> Any:
-        return self.program[name] if name in self.defined else self._modules[name]
+        if name in self.defined:
+            return self.program[name]
+        return self._modules[name]
 
 
 def run_checks(imports: str) -> None:

@@ -61,8 +61,10 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    before, closed, after = response.partition(end_of_thought)
-    visible = (after if closed else before).strip()
+    visible, closed, after = response.partition(end_of_thought)
+    if closed:
+        visible = after
+    visible = visible.strip()
     token = _TOKEN_AFTER.search(visible, max(0, len(visible) - _LONGEST_TOKEN))
     while token:
         visible = visible[: token.start()].rstrip()
@@ -73,7 +75,10 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 def last_boxed(text: str) -> str | None:
     r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
-    return text[slice(*boxes[-1][1:])] if boxes else None
+    if not boxes:
+        return None
+    _, start, end = boxes[-1]
+    return text[start:end]
 
 
 def _boxes(text: str) -> list[tuple[int, int, int]]:
@@ -105,7 +110,7 @@ def last_boxes(text: str) -> str | None:
                 break
         joined.insert(0, text[start:end])
         following = begin
-    return ", ".join(joined) if joined else None
+    return ", ".join(joined) or None
 
 
 def stated_answer(text: str, closed: bool = True) -> str | None:
@@ -116,10 +121,13 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
     plain = _EMPTY_BOX.sub("", _BARE_BOX.sub(r"\\boxed{\1}", text))
     if _BEGUN_BOX.search(plain):
         return _boxed_answer(plain)
-    start = 0 if closed else answer_start(plain)
-    announced = None if start is None else last_announcement(plain[start:])
-    if announced:
-        return announced[1] or None
+    start = answer_start(plain)
+    if closed:
+        start = 0
+    if start is not None:
+        announced = last_announcement(plain[start:])
+        if announced:
+            return announced[1] or None
     alone = _only_answer(text)
     if alone or not closed:
         return alone
@@ -135,7 +143,9 @@ def _boxed_answer(text: str) -> str | None:
     if _PROSE.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
     compared = _COMPARED.search(text[: begun.start()], max(0, begun.start() - 80))
-    return f"{compared[1]} {inside}" if compared else inside
+    if compared:
+        return f"{compared[1]} {inside}"
+    return inside
 
 
 def last_announcement(text: str) -> tuple[int, str] | None:
@@ -144,7 +154,9 @@ def last_announcement(text: str) -> tuple[int, str] | None:
     before = list(_ANNOUNCED_BEFORE.finditer(text))
     if before and (not found or before[-1].start() > found[-1].start()):
         return before[-1].start(), before[-1][1].strip(_MARKS + ",")
-    return (found[-1].start(), _statement(text, found[-1].end())) if found else None
+    if not found:
+        return None
+    return found[-1].start(), _statement(text, found[-1].end())
 
 
 def _statement(text: str, start: int) -> str:
@@ -153,11 +165,14 @@ def _statement(text: str, start: int) -> str:
     if displayed:
         return displayed[displayed.lastindex or 0]
     denied = _NOT_THIS.match(text, start)
-    start = denied.end() if denied else start
+    if denied:
+        start = denied.end()
     said = _END_OF_CLAUSE.split(text[start : start + 5 * _LONGEST], maxsplit=1)[0].strip(_MARKS)
     if _PROSE.search(said):
         said = _answer_of_line(said) or said
-    return said if is_balanced(said) else said.strip("}").strip(_MARKS)
+    if not is_balanced(said):
+        said = said.strip("}")
+    return said.strip(_MARKS)
 
 
 def _only_answer(text: str) -> str | None:
@@ -182,7 +197,9 @@ def _answer_of_line(line: str) -> str | None:
     verbs = list(_VERB.finditer(line))
     if len(formulas) == 1 and (not verbs or verbs[-1].start() < formulas[0].end()):
         return formulas[0][formulas[0].lastindex or 0]
-    return _statement(line, verbs[-1].end()) or None if verbs else None
+    if not verbs:
+        return None
+    return _statement(line, verbs[-1].end()) or None
 
 
 def answer_start(text: str) -> int | None:

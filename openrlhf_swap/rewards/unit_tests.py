@@ -142,7 +142,9 @@ def last_code(response: str) -> str | None:
     if blocks:
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines,
         # also within strings.
-        return textwrap.dedent(blocks[-1]) if blocks[-1][:1].isspace() else blocks[-1]
+        if blocks[-1][:1].isspace():
+            return textwrap.dedent(blocks[-1])
+        return blocks[-1]
     if "```" in response:
         return None
     with suppress(SyntaxError, ValueError, RecursionError):
@@ -186,7 +188,9 @@ def _read_statements(answer: str, metadata: Metadata) -> list[str]:
 
 def _arguments(given: Any) -> list[Any]:
     """The arguments of a call: a list, or a text with a line of JSON for each."""
-    return given if isinstance(given, list) else [json.loads(line) for line in given.splitlines()]
+    if isinstance(given, list):
+        return given
+    return [json.loads(line) for line in given.splitlines()]
 
 
 def _result(expected: Any) -> Any:
@@ -194,7 +198,9 @@ def _result(expected: Any) -> Any:
 
 
 def _lines(given: Any) -> str:
-    return "\n".join(map(str, given)) if isinstance(given, list) else str(given)
+    if isinstance(given, list):
+        return "\n".join(map(str, given))
+    return str(given)
 
 
 def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:

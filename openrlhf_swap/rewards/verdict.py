@@ -15,7 +15,9 @@ def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUG
         end_of_thought: what closes a thought.
     """
     is_closed = prompt.rstrip().endswith(end_of_thought.strip())
-    return end_of_thought + response if is_closed else response
+    if is_closed:
+        return end_of_thought + response
+    return response
 
 
 def grade_response(

@@ -124,13 +124,16 @@ class Verifier:
         if not isinstance(verdict, Verdict | bool | int | float):
             kind = type(verdict).__name__
             raise TypeError(f"{self.name} returned {kind}; return a Verdict, a bool or a number")
-        return verdict if isinstance(verdict, Verdict) else Verdict(float(verdict))
+        if isinstance(verdict, Verdict):
+            return verdict
+        return Verdict(float(verdict))
 
 
 def find_verifier(name: str) -> Verifier:
     """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`.
 
-    Raises a ConfigError for other names. A function may have attributes `answer_is_text` (default True) and `find_fault`.
+    Raises a ConfigError for other names. A function may have attributes `answer_is_text` (default
+    True) and `find_fault`.
     """
     if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
