@@ -13,7 +13,8 @@ import pytest
 from support.paths import ROOT, STUDIES
 from support.tables import corrected_by_hand, tables_in
 
-PAGE = "../examples/agents/README.md"
+PAGE = "use/agents.md"
+RESULTS = "../examples/agents/README.md"
 
 
 def load(path: Path):
@@ -106,14 +107,14 @@ def test_the_tables_on_the_page_are_what_pandas_and_scipy_make_of_the_runs(stats
     of = {name: ends.loc[name] for name in ("grpo", "uniform_penalty", "swap")}
     assert all(list(values.index) == [1, 2, 3, 4, 5] for values in of.values())
     shown = {"first step": runs[runs.step == 1], **of}
-    _, *rows = tables_in(PAGE, "| accuracy, % | tokens")[0]
+    _, *rows = tables_in(RESULTS, "| accuracy, % | tokens")[0]
     for name, *cells in rows:
         values = shown.pop(name)
         assert cells == [
             f"{values[each].mean():.1f} ({values[each].std():.1f})" for each in measures
         ]
     assert not shown
-    _, *rows = tables_in(PAGE, "| accuracy, points; p")[0]
+    _, *rows = tables_in(RESULTS, "| accuracy, points; p")[0]
     pairs = [name.split(" - ") for name, *_ in rows]
     assert len(pairs) == 3
     for column, each in enumerate(("accuracy", "tokens", "calls")):
