@@ -56,7 +56,11 @@ from openrlhf_swap.flags.stock import nested, stock_parser
             "DATA is d, which does not exist; use",
         ),
         ("../evaluation/eval_benchmarks.sh", {}, "MODEL is not set; use"),
-        ("../evaluation/eval_benchmarks.sh", {"MODEL": "m", "ENGINES": "many"}, "ENGINES is many; use"),
+        (
+            "../evaluation/eval_benchmarks.sh",
+            {"MODEL": "m", "ENGINES": "many"},
+            "ENGINES is many; use",
+        ),
     ],
 )
 def test_a_bad_variable_gives_one_line(script, variables, message):

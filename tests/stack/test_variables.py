@@ -84,7 +84,9 @@ def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("script", ["evaluation/eval_benchmarks.sh", "scripts/train_sft_deepspeed.sh"])
+@pytest.mark.parametrize(
+    "script", ["evaluation/eval_benchmarks.sh", "scripts/train_sft_deepspeed.sh"]
+)
 def test_paths_may_start_with_a_dash(script):
     result = bash(
         script,
