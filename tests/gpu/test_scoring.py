@@ -39,7 +39,12 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     batch = ids.cuda(), mask.cuda()
     with torch.no_grad():
         expected = ScoringBackend(PER_PREFIX).score(model, model.config, *batch, requests)
-    difference = torch.cat([signals["answer_logprobs"] for signals in found.signals]).sub(torch.cat(expected)).abs().max()
+    difference = (
+        torch.cat([signals["answer_logprobs"] for signals in found.signals])
+        .sub(torch.cat(expected))
+        .abs()
+        .max()
+    )
     assert difference < (1e-4 if dtype == torch.float32 else 0.1)
 
 
