@@ -132,7 +132,9 @@ class Scorer:
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
-        needs = {name: rollout.signals[name].tolist() for name in self._scores[1:]}
+        needs = {}
+        if NEED.name in self._scores:
+            needs[NEED.name] = rollout.signals[NEED.name].tolist() if rollout.step_ends else []
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,

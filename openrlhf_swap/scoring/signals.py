@@ -36,7 +36,7 @@ class WantedSignals:
         """
         names = names_of(rollout, self.names)
         if not rollout.step_ends:
-            names = tuple(name for name in names if not SIGNALS[name].only_correct)
+            names = tuple(name for name in names if SIGNALS[name].per == "prefix")
         if not names:
             return None
         scored = ANSWER_LOGPROBS.name in names

@@ -47,6 +47,8 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
     trace = scorer.trace(prompt, response, TRACE[1], correct=True)
     assert trace.signals["need"].tolist() == pytest.approx(found["need"], abs=1e-6)
     assert "need" not in scorer.trace(prompt, response, TRACE[1], correct=False).signals
+    alone = scorer.score(TRACE[0], TRACE[1], "</think>\n\n\\boxed{579}")
+    assert (alone["need"], alone["steps"], len(alone["answer_logprobs"])) == ([], [], 1)
     rows = swap_advantages([trace, StepTrace(9, False)], config)
     assert [len(row) for row in rows] == [len(response), 9]
 

@@ -38,7 +38,7 @@ def batch():
 
 
 def update(model, chunk, entropy=False, **options):
-    """Log-probabilities, entropies where there are actions, and every gradient of a loss of both."""
+    """Log-probabilities, entropies of actions, and every gradient of a loss of both."""
     ids, actions, mask, weights = batch()
     model.zero_grad()
     actor = actor_of(model, chunk, **options).train()

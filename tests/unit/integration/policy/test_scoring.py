@@ -164,7 +164,7 @@ def test_need_is_read_behind_the_pass(family, packing):
 def test_need_of_recurrent_layers_is_refused():
     model = small_model(CONFIG_MAPPING["qwen3_5_text"](), AutoModelForCausalLM.from_config)
     scorer = make_scorer(model)[1]
-    with pytest.raises(ConfigError, match="recurrent layers.*use --swap.step_reward gain"):
+    with pytest.raises(ConfigError, match=r"recurrent layers.*use --swap.step_reward gain"):
         scorer.forward(*micro_batch()[:3], [], ("answer_logprobs", "need"))
 
 
