@@ -123,10 +123,16 @@ class Policy:
         self.peaks: dict[str, float] = {}
         self._before_adam = 0.0
         engine, step = self.actor.actor.model, self.actor.actor.model.step
-        # DeepSpeed's engine takes a step after each micro-batch; the last one is Adam's.
-        engine.step = lambda *a, **k: (
-            self._adam(step, *a, **k) if engine.is_gradient_accumulation_boundary() else step()
-        )
+        # DeepSpeed takes a step after each micro-batch, and the last one is Adam's, unless OpenRLHF
+        # itself says where an update ends.
+        managed = engine.managed_gradient_accumulation()
+
+        def step_of_engine(*a: Any, **k: Any) -> Any:
+            if managed and not engine.is_gradient_accumulation_boundary():
+                return step()
+            return self._adam(step, *a, **k)
+
+        engine.step = step_of_engine
 
     def phase(self, name: str, function: Callable[[], Any]) -> Any:
         """Run one phase, and keep its seconds and its peak in bytes."""

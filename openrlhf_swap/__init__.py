@@ -1,6 +1,4 @@
-"""SWAP (Step-wise Adaptive Penalization, arXiv:2603.00296) for OpenRLHF: length penalties on
-reasoning steps.
-"""
+"""SWAP (Step-wise Adaptive Penalization, arXiv:2603.00296): length penalties on reasoning steps."""
 
 from importlib import import_module
 from typing import Any

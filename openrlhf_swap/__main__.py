@@ -1,5 +1,4 @@
-"""Train reasoning models with SWAP and other length objectives, and evaluate them: all commands
-under one name.
+"""Train reasoning models with SWAP and other length objectives, and evaluate them.
 
 `python -m openrlhf_swap COMMAND` is the same as `openrlhf-swap COMMAND`. A command is imported when
 it is named: what the others need does not have to be installed.
@@ -17,6 +16,8 @@ from openrlhf_swap import __version__
 from openrlhf_swap.command import PROGRAM, did_you_mean, run_command
 from openrlhf_swap.errors import ConfigError
 
+# Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first
+# word.
 COMMANDS = {
     "train": "openrlhf_swap.train",
     "plan": "openrlhf_swap.plan",
@@ -32,7 +33,6 @@ COMMANDS = {
     "eval forced": "openrlhf_swap.evaluation.forced",
     "eval hints": "openrlhf_swap.evaluation.hints",
 }
-"""Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first word."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,29 +42,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def dispatch(argv: list[str]) -> int | None:
-    """Run the command that the first one or two words name; raises ConfigError when they name none."""
+    """Run the command that the first one or two words name.
+
+    Raises ConfigError when they name none.
+    """
     for count in (1, 2):
-        if module := COMMANDS.get(" ".join(argv[:count])):
+        module = COMMANDS.get(" ".join(argv[:count]))
+        if module:
             return cast("int | None", import_module(module).main(argv[count:]))
-    group = {
-        name: module for name, module in COMMANDS.items() if argv and name.startswith(f"{argv[0]} ")
-    }
+    group = [name for name in COMMANDS if argv and name.startswith(f"{argv[0]} ")]
     name = " ".join(argv[: 2 if group else 1])
     if name == "--version":
         print(f"{PROGRAM} {__version__}")
     elif name.endswith(("-h", "--help")):
-        commands = group or COMMANDS
-        width = max(map(len, commands)) + 2
-        print(f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help\n")
-        print((__doc__ or "").partition("\n")[0], "\n\ncommands:", sep="")
-        print(
-            *(f"  {name:{width}}{_first_line(module)}" for name, module in commands.items()),
-            sep="\n",
-        )
+        _print_help(group or list(COMMANDS))
     else:
         problem = f"{name} is not a command" if name else "a command is missing"
         raise ConfigError(f"{problem}; {did_you_mean(name, COMMANDS)}; --help explains them")
     return 0
+
+
+def _print_help(commands: Sequence[str]) -> None:
+    print(f"usage: {PROGRAM} COMMAND [flags of the command]\n       {PROGRAM} COMMAND --help\n")
+    print((__doc__ or "").partition("\n")[0], "\n\ncommands:", sep="")
+    width = max(map(len, commands)) + 2
+    for name in commands:
+        print(f"  {name:{width}}{_first_line(COMMANDS[name])}")
 
 
 def _first_line(module: str) -> str:

@@ -1,6 +1,4 @@
-"""What all commands share: a parser that reports errors in one line, and the entry point that
-prints them.
-"""
+"""What all commands share: a parser with errors of one line, and the entry that prints them."""
 
 import argparse
 import difflib
@@ -32,9 +30,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            f"{message.replace('argument ', '', 1)}; see {self.prog} --help for what each flag takes"
-        )
+        reason = message.replace("argument ", "", 1)
+        raise ConfigError(f"{reason}; see {self.prog} --help for what each flag takes")
 
 
 def run_command(
@@ -61,11 +58,10 @@ def run_command(
         package = (error.name or "openrlhf_swap").partition(".")[0]
         if package == "openrlhf_swap":
             raise
-        part = f"pip install '.[{EXTRAS[package]}]' in a checkout, or " if package in EXTRAS else ""
-        print(
-            f"error: {package} is not installed; remedy: {part}bash scripts/setup.sh",
-            file=sys.stderr,
-        )
+        remedy = "bash scripts/setup.sh"
+        if package in EXTRAS:
+            remedy = f"pip install '.[{EXTRAS[package]}]' in a checkout, or {remedy}"
+        print(f"error: {package} is not installed; remedy: {remedy}", file=sys.stderr)
     return 2
 
 
@@ -95,7 +91,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def check_writable(flag: str, folder: Path) -> None:
-    """Raise ConfigError for an output folder that cannot be created or written to; creates nothing."""
+    """Raise ConfigError for a folder that cannot be created or written to; creates nothing."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
         TemporaryFile(dir=existing).close()

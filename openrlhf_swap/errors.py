@@ -21,8 +21,9 @@ class CompatibilityError(SwapError, RuntimeError):
 
 
 class ObjectiveError(SwapError, ValueError):
-    """An objective returned what cannot be trained on; the message names it, its method, and what
-    was expected.
+    """An objective returned what cannot be trained on.
+
+    The message names the objective, its method, and what was expected.
     """
 
 
@@ -31,7 +32,7 @@ class NonFiniteError(SwapError, ArithmeticError):
 
 
 class CheckpointError(SwapError, OSError):
-    """A checkpoint cannot be written or used; the message says why, and which one is still usable."""
+    """A checkpoint cannot be written or used; the message says why, and which one is usable."""
 
 
 class RunError(SwapError, RuntimeError):
@@ -52,7 +53,6 @@ def reader_errors(message: str, kind: type[SwapError] = DataError) -> Iterator[N
     """
     try:
         yield
-    except (
-        Exception
-    ) as error:  # no common base: hub, JSON, parquet, weights; tokenizers raises Exception itself
+    # No common base: hub, JSON, parquet, weights; tokenizers raises Exception itself.
+    except Exception as error:
         raise kind(message.replace("{reason}", first_line(error))) from error

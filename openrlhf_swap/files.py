@@ -1,5 +1,4 @@
-"""Files that survive a kill: JSONL in which only complete lines count, and files that are replaced
-as a whole.
+"""Files that survive a kill: JSONL whose complete lines count, and files replaced as a whole.
 
 Rows are numbered from 1, as editors number lines.
 """
@@ -29,17 +28,19 @@ def read_rows(path: Path) -> Iterator[Any]:
     An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the
     last rows. Raises DataError, with the row's number, for any other that cannot be read.
     """
-    if path.exists():
-        with open(path, "rb") as file:
-            for number, line in enumerate(
-                file, 1
-            ):  # not splitlines(), which also splits at separators in a text
-                if line.endswith(b"\n") and (text := line.strip(b"\0\r\n")):
-                    try:
-                        yield parse_value(text)
-                    except DataError as error:
-                        remedy = "remove that line, or restore the file"
-                        raise DataError(f"{path}, row {number}: {error}; {remedy}") from error
+    if not path.exists():
+        return
+    with open(path, "rb") as file:
+        # Not splitlines(), which also splits at separators in a text.
+        for number, line in enumerate(file, 1):
+            text = line.strip(b"\0\r\n")
+            if not line.endswith(b"\n") or not text:
+                continue
+            try:
+                yield parse_value(text)
+            except DataError as error:
+                remedy = "remove that line, or restore the file"
+                raise DataError(f"{path}, row {number}: {error}; {remedy}") from error
 
 
 def parse_value(line: bytes) -> Any:
@@ -56,9 +57,7 @@ def parse_value(line: bytes) -> Any:
 
 
 def parse_row(line: bytes) -> Row:
-    """A line of somebody else's JSONL as a row; DataError with what is wrong with it, such as a
-    lone surrogate.
-    """
+    """A line of somebody else's JSONL as a row; DataError with what is wrong with it."""
     if b"\0" in line:
         raise DataError("zero bytes, as a crash leaves them")
     return checked_row(parse_value(line))
@@ -98,8 +97,9 @@ def drop_unfinished_line(path: Path) -> None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Callable[[Row], None]]:
-    """Continue a JSONL file: yields a function that appends a row, visible to every reader when it
-    returns.
+    """Continue a JSONL file: yields a function that appends a row.
+
+    Every reader sees the row when the function returns.
     """
     drop_unfinished_line(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,8 +114,9 @@ def appending(path: Path) -> Iterator[Callable[[Row], None]]:
 
 @contextmanager
 def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """A file that replaces `path` when complete: readers find the old content or the new, even
-    after a power cut.
+    """A file that replaces `path` when complete.
+
+    Readers find the old content or the new, even after a power cut.
     """
     temporary = path.with_name(path.name + ".writing")
     try:

@@ -15,22 +15,21 @@ from openrlhf_swap.packages import is_cpu_build
 if TYPE_CHECKING:
     from vllm import LLM, CompletionOutput
 
-QUEUE = 1024  # responses that the engine works on at a time: enough to keep it busy, few enough to start quickly
+# Responses that the engine works on at a time: enough to keep it busy, few enough to start quickly.
+QUEUE = 1024
 
 
 def open_engine(
     model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any
 ) -> LLM:
-    """A vLLM engine in this process. Its KV cache outlives the object: `close_engine` before
-    another is opened.
+    """A vLLM engine in this process; `close_engine` before another is opened.
 
-    Its context is `max_model_len` or, without it, at most `longest`, the tokens of the longest
-    prompt and response together. `options` for `vllm.LLM` override ours.
+    Its KV cache outlives the object. Its context is `max_model_len` or, without it, at most
+    `longest`, the tokens of the longest prompt and response together. `options` for `vllm.LLM`
+    override ours.
     """
-    from openrlhf_swap.integration.patches import (
-        CPU_COMMAND,
-        install,
-    )  # imports torch, before vLLM is imported
+    # Imports torch, before vLLM is imported.
+    from openrlhf_swap.integration.patches import CPU_COMMAND, install
 
     _use_own_temporary_folder()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # otherwise fifty lines a start
@@ -52,17 +51,14 @@ def open_engine(
     if max_model_len is None and longest is not None:
         # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its
         # configuration says.
-        max_model_len = min(
-            longest, EngineArgs(model, **options).create_model_config().max_model_len
-        )
+        config = EngineArgs(model, **options).create_model_config()
+        max_model_len = min(longest, config.max_model_len)
     return LLM(model, max_model_len=max_model_len, **options)
 
 
 @cache
 def _use_own_temporary_folder() -> None:
-    """Give vLLM, which leaves sockets and files among the temporary ones, a folder that goes with
-    this process.
-    """
+    """Give vLLM a temporary folder that goes with this process: it leaves sockets and files."""
     folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="vllm_")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
@@ -75,8 +71,7 @@ def close_engine(engine: LLM) -> None:
 def generate(
     engine: LLM, requests: Iterable[tuple[Sequence[int], Mapping[str, Any]]]
 ) -> Iterator[tuple[int, list[CompletionOutput]]]:
-    """Generate responses, and yield the number of a request, from 0, with all of its responses when
-    they are finished.
+    """Generate responses, and yield each request's number, from 0, with its finished responses.
 
     A request has the token ids of a prompt, and the arguments of vLLM's SamplingParams. Responses
     to a prompt that is too long for the engine are empty and count as cut off.
@@ -89,15 +84,14 @@ def generate(
     fixed = {"skip_special_tokens": False, "output_kind": RequestOutputKind.FINAL_ONLY}
     waiting = enumerate(requests)
     while True:
-        while (
-            core.get_num_unfinished_requests() < QUEUE
-            and (entry := next(waiting, None)) is not None
-        ):
+        while core.get_num_unfinished_requests() < QUEUE:
+            entry = next(waiting, None)
+            if entry is None:
+                break
             number, (prompt, sampling) = entry
             if len(prompt) < core.model_config.max_model_len:
-                core.add_request(
-                    str(number), {"prompt_token_ids": prompt}, SamplingParams(**sampling, **fixed)
-                )
+                tokens = {"prompt_token_ids": prompt}
+                core.add_request(str(number), tokens, SamplingParams(**sampling, **fixed))
             else:
                 empty = CompletionOutput(0, "", [], None, None, finish_reason="length")
                 yield number, [empty] * sampling.get("n", 1)

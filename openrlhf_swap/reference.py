@@ -1,8 +1,9 @@
-r"""Measure how often the reference policy solves each training problem, which AdaptThink compares
-with.
+r"""Measure how often the reference policy solves each training problem.
 
-    openrlhf-swap reference --model MODEL --dataset prompts.jsonl --input-key problem --label-key
-        answer \ --output reference.jsonl
+AdaptThink compares the policy with it.
+
+    openrlhf-swap reference --model MODEL --dataset prompts.jsonl --input-key problem \
+        --label-key answer --output reference.jsonl
 
 Samples responses to every prompt from the policy before training, grades them, and appends one line
 per prompt: `key` (of the rendered prompt), `accuracy`, `tokens`. The same command resumes where it
@@ -68,17 +69,18 @@ def main(argv: list[str]) -> None:
         references = _references(args, tokenizer)
         try_grader(args.grader, list(references.values()))
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
-    settings = {f"--{name.replace('_', '-')}": value for name, value in sampling.items()}
-    settings |= {
+    settings = {
+        "--model": identity(args.model),
+        "--temperature": args.temperature,
+        "--top-p": args.top_p,
+        "--max-tokens": args.max_tokens,
         "--samples": args.samples,
         "--max-model-len": args.max_model_len,
-        "--model": identity(args.model),
-    }
-    settings |= {
         TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
         "--swap.end_of_thought": args.end_of_thought,
+        "--swap.grader": args.grader,
     }
-    record_or_compare(args.output, settings | {"--swap.grader": args.grader})
+    record_or_compare(args.output, settings)
     done = {row["key"] for row in read_rows(args.output)}
     prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
     if not prompts:
@@ -89,22 +91,19 @@ def main(argv: list[str]) -> None:
     # prompt.
     ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     longest = max(map(len, ids)) + args.max_tokens
-    engine = open_engine(
-        args.model, longest, args.max_model_len, trust_remote_code=args.trust_remote_code
-    )
+    trusted = args.trust_remote_code
+    engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=trusted)
     grader = Grader(verifier=args.grader)
+    requests = ((row, {**sampling, "n": args.samples}) for row in ids)
     with appending(args.output) as append, tqdm(total=len(prompts), unit="problem") as bar:
-        for number, responses in generate(
-            engine, ((row, {**sampling, "n": args.samples}) for row in ids)
-        ):
-            prompt, texts = prompts[number], [response.text for response in responses]
-            grades = grader.grade_many(
-                [(text, references[prompt]) for text in texts], config.end_of_thought
-            )
-            right = [
-                is_right(grade.correct, prompt, text, config)
-                for grade, text in zip(grades, texts, strict=True)
-            ]
+        for number, responses in generate(engine, requests):
+            prompt = prompts[number]
+            texts = [response.text for response in responses]
+            pairs = [(text, references[prompt]) for text in texts]
+            grades = grader.grade_many(pairs, config.end_of_thought)
+            right = []
+            for grade, text in zip(grades, texts, strict=True):
+                right.append(is_right(grade.correct, prompt, text, config))
             tokens = fmean(len(response.token_ids) for response in responses)
             append({"key": prompt_key(prompt), "accuracy": fmean(right), "tokens": tokens})
             bar.update()
@@ -125,9 +124,8 @@ def _parser() -> Parser:
     add("--temperature", type=float, default=0.6)
     add("--top-p", type=float, default=0.95)
     add("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
-    add(
-        "--max-model-len", type=int, help="limit for prompt and response (default: the longest one)"
-    )
+    text = "limit for prompt and response (default: the longest one)"
+    add("--max-model-len", type=int, help=text)
     return parser
 
 
@@ -137,26 +135,27 @@ def _references(
     """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
     from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
 
-    flags = {
-        "data.prompt_dataset": args.dataset,
-        "data.prompt_probs": None,
-        "data.prompt_split": args.split,
-    }
-    flags |= {
-        "data.input_key": args.input_key,
-        "data.label_key": args.label_key,
-        "data.input_template": None,
-    }
-    flags |= {"data.max_samples": sys.maxsize, "data.apply_chat_template": True}
-    training = nested(flags | {"train.seed": 0, "eval.dataset": None})
+    training = nested(
+        {
+            "data.prompt_dataset": args.dataset,
+            "data.prompt_probs": None,
+            "data.prompt_split": args.split,
+            "data.input_key": args.input_key,
+            "data.label_key": args.label_key,
+            "data.input_template": None,
+            "data.max_samples": sys.maxsize,
+            "data.apply_chat_template": True,
+            "train.seed": 0,
+            "eval.dataset": None,
+        }
+    )
     rows = load_prompts(training)
     prompts = render_prompts(rows, training, tokenizer)
-    references = read_references(
-        rows, args.input_key, args.label_key, args.grader, f"--dataset is {args.dataset}"
-    )
-    return {
-        prompt: reference for prompt, reference in zip(prompts, references, strict=True) if prompt
-    }
+    source = f"--dataset is {args.dataset}"
+    references = read_references(rows, args.input_key, args.label_key, args.grader, source)
+    by_prompt = dict(zip(prompts, references, strict=True))
+    by_prompt.pop("", None)
+    return by_prompt
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-r"""Score where reasoning makes progress: log p(answer | prefix) after every step of saved
-responses. Needs no Ray.
+r"""Score where reasoning makes progress: log p(answer | prefix) after every step of a response.
+
+Needs no Ray.
 
     openrlhf-swap score --model MODEL --input responses.jsonl --output scores.jsonl
 
@@ -28,6 +29,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -51,17 +53,17 @@ if TYPE_CHECKING:
 
 FIELDS = ("problem", "answer", "response")
 TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
+KEYS = (*FIELDS, TURNS, PROMPT)
 SETTINGS = (
-    *(
-        "step_tokens",
-        "max_steps",
-        "newline_patience",
-        "steps",
-        "end_of_thought",
-        "close_template",
-        "observation_gain",
-    ),
+    "step_tokens",
+    "max_steps",
+    "newline_patience",
+    "steps",
+    "end_of_thought",
+    "close_template",
+    "observation_gain",
 )
+FEW_STEPS = 1.5  # a response on average, of which the command warns
 
 
 def main(argv: list[str]) -> None:
@@ -79,27 +81,8 @@ def main(argv: list[str]) -> None:
         raise DataError(
             f"--input is {args.input}, of which no row can be scored: {describe_faults(rows)}"
         )
-    settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
-    settings |= {"--swap.scoring": run.scoring, FLAG: args.grader}
-    settings |= {
-        TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
-        "--system-prompt": args.system_prompt,
-    }
-    settings |= {
-        "--model": identity(args.model),
-        "--dtype": args.dtype,
-        "--tokens-left": args.tokens_left,
-    }
-    record_or_compare(args.output, settings)
-    by_line = {entry.number: entry.row for entry in rows}
-    for scored in read_rows(args.output):
-        line = scored["row"] + 1
-        row = by_line.get(line)
-        if row is None or any(
-            row.get(name) != scored.get(name) for name in (*FIELDS, TURNS, PROMPT)
-        ):
-            scores = f"--input is not the file that the rows in {args.output} are the scores of"
-            raise DataError(f"{scores}: row {line} differs; use another --output")
+    record_or_compare(args.output, _settings(args, config, run))
+    _check_scored(args.output, rows)
     model, tokenizer = _load_model(args)
     set_template_arguments(tokenizer, args.chat_template_kwargs, args.system_prompt)
 
@@ -113,11 +96,38 @@ def main(argv: list[str]) -> None:
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
     steps = [len(row["step_ends"]) for row in read_rows(args.output)]
-    if sum(steps) < 1.5 * len(steps):
-        mean = sum(steps) / len(steps)
+    if steps and fmean(steps) < FEW_STEPS:
         print(
-            f"warning: {mean:.1f} steps a response; a smaller --swap.step_tokens makes more of them"
+            f"warning: {fmean(steps):.1f} steps a response; "
+            "a smaller --swap.step_tokens makes more of them"
         )
+
+
+def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> dict[str, Any]:
+    """What the scores depend on, by flag."""
+    settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
+    return settings | {
+        "--swap.scoring": run.scoring,
+        FLAG: args.grader,
+        TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
+        "--system-prompt": args.system_prompt,
+        "--model": identity(args.model),
+        "--dtype": args.dtype,
+        "--tokens-left": args.tokens_left,
+    }
+
+
+def _check_scored(output: Path, rows: Sequence[Entry]) -> None:
+    """Raise DataError if the output has scores of other rows than the input's."""
+    by_line = {entry.number: entry.row for entry in rows}
+    for scored in read_rows(output):
+        line = scored["row"] + 1
+        row = by_line.get(line)
+        if row is None or any(row.get(key) != scored.get(key) for key in KEYS):
+            raise DataError(
+                f"--input is not the file that the rows in {output} are the scores of: "
+                f"row {line} differs; use another --output"
+            )
 
 
 def _parser() -> Parser:
@@ -127,12 +137,8 @@ def _parser() -> Parser:
     add("--input", type=Path, required=True, help="JSONL of problem, answer, and response or turns")
     add("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     dtypes = ("float32", "bfloat16", "float16", "float64")
-    add(
-        "--dtype",
-        choices=dtypes,
-        default="float32",
-        help="dtype of the model (default: %(default)s)",
-    )
+    text = "dtype of the model (default: %(default)s)"
+    add("--dtype", choices=dtypes, default="float32", help=text)
     add("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
     add_rendering(parser)
     add(FLAG, help="also grade each response, by a name as in training (default: do not)")
@@ -152,18 +158,21 @@ def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTo
 
 
 def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace) -> Counter[str]:
-    """Append the scores of every row that the output does not hold yet, and count the rows by
-    outcome.
+    """Append the scores of every row that the output does not hold yet.
+
+    Returns how many rows had which outcome.
     """
     done = max((row["row"] + 1 for row in read_rows(args.output)), default=0)
     left = [entry for entry in rows if entry.number > done]
-    outcomes = Counter({"already done": len(rows) - len(left)} if len(left) < len(rows) else {})
+    before = len(rows) - len(left)
+    outcomes: Counter[str] = Counter()
+    if before:
+        outcomes["already done"] = before
     skipped: list[Entry] = []
     grader = Grader(verifier=args.grader) if args.grader else None
+    bar = tqdm(left, desc="scoring", unit="response", initial=before, total=len(rows))
     with appending(args.output) as append:
-        for entry in tqdm(
-            left, desc="scoring", unit="response", initial=len(rows) - len(left), total=len(rows)
-        ):
+        for entry in bar:
             try:
                 append(_scored(scorer, entry, grader, args.tokens_left))
                 outcomes["scored"] += 1
@@ -176,38 +185,30 @@ def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace)
 
 
 def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bool) -> Row:
+    """A row with its scores; with its hidden states and its grade where these are asked for."""
     if entry.row is None:
         raise DataError(entry.fault)
-    rendered, answer = "problem" not in entry.row, str(entry.row["answer"])
-    problem = str(entry.row[PROMPT if rendered else "problem"])
+    is_rendered = "problem" not in entry.row
+    problem = str(entry.row[PROMPT if is_rendered else "problem"])
+    answer = str(entry.row["answer"])
     turns = turns_of(entry.row)
-    response = "".join(turn["action"] for turn in turns) if turns else str(entry.row["response"])
-    row = {
-        **entry.row,
-        "row": entry.number - 1,
-        **scorer.score(problem, answer, turns or response, rendered),
-    }
+    response = "".join(turn["action"] for turn in turns) or str(entry.row.get("response"))
+    row = {**entry.row, "row": entry.number - 1}
+    row |= scorer.score(problem, answer, turns or response, is_rendered)
     if with_states:
-        trace = scorer.states(problem, turns or response, rendered)
-        row |= {"states": trace.states.tolist(), "response_tokens": trace.length}
+        trace = scorer.states(problem, turns or response, is_rendered)
+        row["states"] = trace.states.tolist()
+        row["response_tokens"] = trace.length
     if grader:
-        metadata = {
-            name: value for name, value in entry.row.items() if name not in (*FIELDS, TURNS, PROMPT)
-        }
+        metadata = {name: value for name, value in entry.row.items() if name not in KEYS}
         grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
-        row |= {
-            "correct": grade.correct,
-            "score": grade.score,
-            "status": grade.status,
-            "why": grade.why,
-        }
+        for name in ("correct", "score", "status", "why"):
+            row[name] = getattr(grade, name)
     return row
 
 
 def _predict_tokens_left(target: Path) -> None:
-    """Replace `states` by `tokens_left` in a file of scored rows; the regression is that of
-    training.
-    """
+    """Replace `states` by `tokens_left` in a file of scored rows, by the training's regression."""
     rows = list(read_rows(target))
     new = [row for row in rows if "states" in row]
     if not new:
@@ -216,36 +217,46 @@ def _predict_tokens_left(target: Path) -> None:
     from openrlhf_swap.algorithm.critic import predict_tokens
 
     problems = [row.get("problem", row.get(PROMPT)) for row in new]
-    numbers = {problem: number for number, problem in enumerate(dict.fromkeys(problems))}
+    distinct = list(dict.fromkeys(problems))
     traces = [
         StepTrace(
             row.pop("response_tokens"), True, (), row["step_ends"], {"states": row.pop("states")}
         )
         for row in new
     ]
-    predicted, r2 = predict_tokens(traces, list(map(numbers.__getitem__, problems)))
+    predicted, r2 = predict_tokens(traces, [distinct.index(problem) for problem in problems])
     for row, values in zip(new, predicted, strict=True):
         row["tokens_left"] = values
     write_rows(target, rows)
     print(
-        f"tokens left: the states of {len(numbers)} problems' responses explain {r2:.0%} of their variance"
+        f"tokens left: the states of {len(distinct)} problems' responses explain {r2:.0%} "
+        "of their variance"
     )
 
 
 def _scorable(entry: Entry) -> Entry:
     """The entry, with a fault if one of the fields is missing or no text."""
-    if (row := entry.row) is None:
-        return entry
-    turns, fault = turns_of(row), ""
-    names = [PROMPT if PROMPT in row and "problem" not in row else "problem", "answer"]
-    names += [] if turns else ["response"]
-    if not all(map(_is_turn, turns)):
-        fault = "turns without the texts action and observation"
-    elif missing := [name for name in names if row.get(name) in (None, "")]:
-        fault = f"no {' and no '.join(missing)}"
-    elif wrong := [name for name in names if not answer_text(row[name])]:
-        fault = f"{wrong[0]} is neither text nor a number"
+    fault = _find_fault(entry.row) if entry.row else ""
     return Entry(entry.number, None, fault) if fault else entry
+
+
+def _find_fault(row: Row) -> str:
+    """What is wrong with a row; "" for nothing."""
+    turns = turns_of(row)
+    names = ["problem", "answer"]
+    if PROMPT in row and "problem" not in row:
+        names[0] = PROMPT
+    if not turns:
+        names.append("response")
+    if not all(map(_is_turn, turns)):
+        return "turns without the texts action and observation"
+    missing = [name for name in names if row.get(name) in (None, "")]
+    if missing:
+        return f"no {' and no '.join(missing)}"
+    for name in names:
+        if not answer_text(row[name]):
+            return f"{name} is neither text nor a number"
+    return ""
 
 
 def turns_of(row: Row) -> list[Any]:

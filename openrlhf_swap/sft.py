@@ -19,12 +19,10 @@ MODEL = "--model.model_name_or_path"
 
 def main(argv: list[str]) -> None:
     parser = stock_parser("train_sft")
-    parser.prog, parser.allow_abbrev = (
-        "openrlhf_swap.sft",
-        True,
-    )  # any prefix of a flag, as OpenRLHF takes it
+    parser.allow_abbrev = True  # any prefix of a flag, as OpenRLHF takes it
     args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
-    if model := vars(args)[MODEL.removeprefix("--")]:
+    model = vars(args)[MODEL.removeprefix("--")]
+    if model:
         trusted = FLAG in argv
         check_model_files(MODEL, model, trusted, takes_adapters=True)
         from transformers import AutoTokenizer

@@ -187,8 +187,8 @@ def _opening(configuration: Configuration) -> str:
     engines, actors = args.vllm.num_engines, policy_ranks(args)
     return (
         f"training {args.actor.model_name_or_path} with {configuration.method.objective}: "
-        f"{args.rollout.batch_size} prompts x {args.rollout.n_samples_per_prompt} responses a step, "
-        f"up to {args.rollout.max_new_tokens} tokens each; "
+        f"{args.rollout.batch_size} prompts x {args.rollout.n_samples_per_prompt} responses a "
+        f"step, up to {args.rollout.max_new_tokens} tokens each; "
         f"{actors} policy process{'es' * (actors > 1)} under ZeRO-{args.ds.zero_stage}, "
         f"{engines} vLLM engine{'s' * (engines > 1)} "
         f"with {args.vllm.gpu_memory_utilization:.0%} of the memory"

@@ -30,7 +30,11 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.pass_rate_penalty import PassRatePenalty
 from openrlhf_swap.objectives.registry import coefficients
 
-PRICES = {"steps": {}, "weights": {"step_price": "weights"}, "zero": {"step_baseline": "zero"}}
+PRICES = {
+    "steps": {},
+    "weights": {"step_price": "weights"},
+    "zero": {"step_baseline": "zero"},
+}
 BY_LABEL = ("oracle", "anti", "shuffled")
 PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
@@ -65,7 +69,11 @@ def arm_settings(arm: str) -> dict[str, Any]:
         return {**PRICES[price], "tau": "0.25sd"}
     tau = weights.removeprefix("mono").removeprefix("tau")
     source = "monotone" if weights.startswith("mono") else "local"
-    return {**PRICES[price], "tau": tau, "weights_from": source}
+    return {
+        **PRICES[price],
+        "tau": tau,
+        "weights_from": source,
+    }
 
 
 def arm_limit(arm: str) -> int:
@@ -102,7 +110,11 @@ def arm_signals(
     if needed is not None and arm in BY_NEED:
         gains = monotone_gains(batch.answer_logprobs, mask).double()
         if arm == REWARD_NEED:
-            rewards = normalise_step_rewards(gains + needed.clamp(min=0), mask, numbers.eps)
+            rewards = normalise_step_rewards(
+                gains + needed.clamp(min=0),
+                mask,
+                numbers.eps,
+            )
             return replace(step_signals(batch, numbers), normalised=rewards)
         return step_signals(batch, numbers, need_weights(gains, needed, mask))
     if kind == "shuffled":
@@ -113,5 +125,9 @@ def arm_signals(
         pays = mask & (redundant if kind == "oracle" else ~redundant)
         # Where no step is of the kind that pays, all do.
         pays = torch.where(pays.any(-1, keepdim=True), pays, mask).double()
-        return step_signals(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))
+        return step_signals(
+            batch,
+            numbers,
+            pays / pays.sum(-1, keepdim=True).clamp(min=1),
+        )
     return step_signals(batch, numbers)

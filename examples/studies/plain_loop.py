@@ -68,7 +68,11 @@ class Loop:
         step = {"step_tokens": self.world.STEP_TOKENS, "close_template": CLOSE}
         self.config = SwapConfig(**step, **settings)
         self.numbers = coefficients(self.config)
-        self.reader = StepReader(self.tokenizer, "</think>", *self.config.segmentation)
+        self.reader = StepReader(
+            self.tokenizer,
+            "</think>",
+            *self.config.segmentation,
+        )
         # The embedding has a few more entries than the tokenizer, which decode to nothing.
         self.words = self.tokenizer.batch_decode([[i] for i in range(self.model.config.vocab_size)])
 
@@ -76,46 +80,82 @@ class Loop:
         return "".join(self.words[i] for i in ids)
 
     def respond(
-        self, problems: Sequence[Problem], limit: int = 320
+        self,
+        problems: Sequence[Problem],
+        limit: int = 320,
     ) -> tuple[list[list[int]], list[list[int]]]:
-        """Of each problem the prompt and a response of at most `limit` tokens, as token ids."""
+        """The prompts of problems, and a response of at most `limit` tokens to each, as ids."""
         prompts = [self.reader.ids(rendered(problem.question)) for problem in problems]
-        return prompts, sample(
-            self.model, prompts, self.tokenizer.eos_token_id, self.tokenizer.pad_token_id, limit
-        )[0]
+        end = self.tokenizer.eos_token_id
+        responses, _ = sample(
+            self.model,
+            prompts,
+            end,
+            self.tokenizer.pad_token_id,
+            limit,
+        )
+        return prompts, responses
 
     def correct(self, problem: Problem, response: Sequence[int]) -> bool:
         return self.text(response).endswith(f"\\boxed{{{problem.answer}}}<|end|>")
 
     def batch(
-        self, problems: Sequence[Problem], prompts: list[list[int]], responses: list[list[int]]
+        self,
+        problems: Sequence[Problem],
+        prompts: list[list[int]],
+        responses: list[list[int]],
     ) -> StepBatch:
         """Steps and scores of groups; `problems` has one for each response."""
-        rows = [(*pair, self.correct(*pair)) for pair in zip(problems, responses, strict=True)]
-        traces = [StepTrace(len(response), False) for response in responses]
-        right = [i for i, row in enumerate(rows) if row[2] and self.numbers.needs_scores]
-        right.sort(key=lambda i: len(prompts[i]) + len(responses[i]))
-        for part in (right[start : start + PART] for start in range(0, len(right), PART)):
-            ids, mask = padded_right(
-                [prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id
+        right = list(map(self.correct, problems, responses))
+        needs_scores = self.numbers.needs_scores
+        traces = []
+        for response, correct in zip(responses, right, strict=True):
+            traces.append(StepTrace(len(response), correct and not needs_scores))
+        scored = [i for i, correct in enumerate(right) if correct and needs_scores]
+        scored.sort(key=lambda i: len(prompts[i]) + len(responses[i]))
+        for start in range(0, len(scored), PART):
+            self.score(
+                scored[start : start + PART],
+                traces,
+                problems,
+                prompts,
+                responses,
             )
-            ends = [self.reader.step_ends(responses[i]) for i in part]
-            requests = [
-                ScoreRequest(
-                    row,
-                    (len(prompts[i]) - 1, *(len(prompts[i]) + end for end in ends[row])),
-                    answer_branch(self.tokenizer, CLOSE, problems[i].answer),
-                )
-                for row, i in enumerate(part)
-            ]
-            scores = score_shared_prefix(self.model, self.model.config, ids, mask, requests)
-            for i, own, score in zip(part, ends, scores, strict=True):
-                traces[i] = StepTrace(len(responses[i]), True, score.tolist(), own)
-        if not self.numbers.needs_scores:
-            traces = [StepTrace(len(response), right) for _, response, right in rows]
-        return StepBatch.from_traces(
-            [traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)]
+        groups = [traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)]
+        return StepBatch.from_traces(groups)
+
+    def score(
+        self,
+        chosen: Sequence[int],
+        traces: list[StepTrace],
+        problems: Sequence[Problem],
+        prompts: list[list[int]],
+        responses: list[list[int]],
+    ) -> None:
+        """Replace the traces of the chosen responses by scored ones."""
+        rows = [prompts[i] + responses[i] for i in chosen]
+        ids, mask = padded_right(rows, self.tokenizer.pad_token_id)
+        all_ends = [self.reader.step_ends(responses[i]) for i in chosen]
+        requests = []
+        for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
+            first = len(prompts[i])
+            prefixes = (first - 1, *(first + end for end in ends))
+            branch = answer_branch(self.tokenizer, CLOSE, problems[i].answer)
+            requests.append(ScoreRequest(row, prefixes, branch))
+        scores = score_shared_prefix(
+            self.model,
+            self.model.config,
+            ids,
+            mask,
+            requests,
         )
+        for i, ends, score in zip(chosen, all_ends, scores, strict=True):
+            traces[i] = StepTrace(
+                len(responses[i]),
+                True,
+                score.tolist(),
+                ends,
+            )
 
     @cached_property
     def reading_model(self) -> Any:
@@ -151,61 +191,105 @@ class Loop:
         return self.world.label_lines(problem.question, self.text(response))
 
     def redundant_steps(
-        self, problems: Sequence[Problem], responses: list[list[int]], batch: StepBatch
+        self,
+        problems: Sequence[Problem],
+        responses: list[list[int]],
+        batch: StepBatch,
     ) -> Tensor:
         """(G, N, K) bool: the steps of which every line is redundant."""
         redundant = torch.zeros_like(batch.step_mask)
-        rows, ends = redundant.flatten(0, 1), batch.step_ends.flatten(0, 1).tolist()
+        rows = redundant.flatten(0, 1)
+        counts = batch.step_mask.flatten(0, 1).sum(-1).tolist()
+        all_ends = batch.step_ends.flatten(0, 1).tolist()
         for row, (problem, response) in enumerate(zip(problems, responses, strict=True)):
-            labels, start = iter(self.labels(problem, response)), 0
-            for step in range(int(batch.step_mask.flatten(0, 1)[row].sum())):
-                lines = (
-                    self.text(response[start : ends[row][step] + 1])
-                    .split("</think>")[0]
-                    .splitlines()
-                )
-                own = set(islice(labels, sum(bool(line.strip()) for line in lines)))
-                rows[row, step], start = own == {"redundant"}, ends[row][step] + 1
+            labels = iter(self.labels(problem, response))
+            start = 0
+            for step in range(counts[row]):
+                end = all_ends[row][step] + 1
+                thought = self.text(response[start:end]).split("</think>")[0]
+                lines = sum(bool(line.strip()) for line in thought.splitlines())
+                rows[row, step] = set(islice(labels, lines)) == {"redundant"}
+                start = end
         return redundant
 
-    def advantages(self, batch: StepBatch, signals: StepSignals, rewards: Tensor) -> Tensor:
+    def advantages(
+        self,
+        batch: StepBatch,
+        signals: StepSignals,
+        rewards: Tensor,
+    ) -> Tensor:
         """(responses, A) the unified advantage of each token."""
+        numbers = self.numbers
         tokens = int(batch.lengths.max())
-        outcome = outcome_advantages(rewards, self.numbers.eps)[..., None].expand(-1, -1, tokens)
-        process = self.process_advantages(signals.normalised, batch, tokens)
-        weights = self.numbers.outcome_weight, self.numbers.process_weight
-        return unified_advantages(
-            outcome, process if self.numbers.needs_scores else None, *weights
-        ).flatten(0, 1)
+        outcome = outcome_advantages(rewards, numbers.eps)[..., None].expand(
+            -1,
+            -1,
+            tokens,
+        )
+        process = None
+        if numbers.needs_scores:
+            process = self.process_advantages(signals.normalised, batch, tokens)
+        unified = unified_advantages(
+            outcome,
+            process,
+            numbers.outcome_weight,
+            numbers.process_weight,
+        )
+        return unified.flatten(0, 1)
 
-    def process_advantages(self, normalised: Tensor, batch: StepBatch, tokens: int) -> Tensor:
+    def process_advantages(
+        self,
+        normalised: Tensor,
+        batch: StepBatch,
+        tokens: int,
+    ) -> Tensor:
         """(G, N, tokens) A_proc by the loop's discount, of (G, N, K) r~."""
         if self.discount == 1:
-            return process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
+            return process_advantages(
+                normalised,
+                batch.step_ends,
+                batch.step_mask,
+                tokens,
+            )
         to_come = torch.zeros_like(normalised[..., 0])
         sums = []
         for rewards in reversed(normalised.unbind(-1)):
             to_come = rewards + self.discount * to_come
             sums.append(to_come)
         values = F.pad(torch.stack(sums[::-1], dim=-1), (0, 1))  # nothing after the last step
-        return per_token(values, batch.step_ends, batch.step_mask, tokens)
+        return per_token(
+            values,
+            batch.step_ends,
+            batch.step_mask,
+            tokens,
+        )
 
     def add_gradient(
-        self, prompts: list[list[int]], responses: list[list[int]], advantages: Tensor
+        self,
+        prompts: list[list[int]],
+        responses: list[list[int]],
+        advantages: Tensor,
     ) -> None:
-        """Of the policy loss, a mean over all tokens; `advantages` are (responses, A)."""
+        """Add the gradient of the policy loss, a mean over all tokens.
+
+        `advantages` are (responses, A).
+        """
         tokens = sum(map(len, responses))
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]) + len(responses[i]))
-        for part in (order[start : start + PART] for start in range(0, len(order), PART)):
-            ids, _ = padded_right(
-                [prompts[i] + responses[i] for i in part], self.tokenizer.pad_token_id
-            )
+        for start in range(0, len(order), PART):
+            part = order[start : start + PART]
+            rows = [prompts[i] + responses[i] for i in part]
+            ids, _ = padded_right(rows, self.tokenizer.pad_token_id)
             weights = torch.zeros(ids.shape)
             for row, i in enumerate(part):
-                place = slice(len(prompts[i]), len(prompts[i]) + len(responses[i]))
-                weights[row, place] = advantages[i, : len(responses[i])].float()
+                first, length = len(prompts[i]), len(responses[i])
+                weights[row, first : first + length] = advantages[i, :length].float()
             logits = self.model(ids[:, :-1], use_cache=False).logits.float()
-            losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+            losses = F.cross_entropy(
+                logits.flatten(0, 1),
+                ids[:, 1:].flatten(),
+                reduction="none",
+            )
             (losses @ weights[:, 1:].flatten() / tokens).backward()
 
     def measured(self, problems: Sequence[Problem], responses: list[list[int]]) -> dict[str, float]:
@@ -227,14 +311,25 @@ def padded_right(rows: Sequence[list[int]], pad: int) -> tuple[Tensor, Tensor]:
     return ids.flip(-1), mask.flip(-1)
 
 
-def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[Row]:
+def train(
+    loop: Loop,
+    arm: str,
+    seed: int,
+    steps: int,
+    rate: float,
+) -> Iterator[Row]:
     """Train, and yield a row a step; the last one, of the held-out problems, has no step."""
     torch.manual_seed(seed)
     test = list(islice(loop.world.problems(1), HELD_OUT))
     stream = loop.world.problems(1000 + seed, exclude=frozenset(test))
     weights = list(loop.model.parameters())
     masters = [weight.detach().float() for weight in weights]
-    optimizer = torch.optim.AdamW(masters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        masters,
+        lr=rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.0,
+    )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         start = time.monotonic()
@@ -242,8 +337,23 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[
         prompts, responses = loop.respond(problems, arm_limit(arm))
         batch = loop.batch(problems, prompts, responses)
         redundant = loop.redundant_steps(problems, responses, batch)
-        needed = loop.needed(problems, prompts, responses, batch) if arm in BY_NEED else None
-        signals = arm_signals(arm, loop.config, batch, redundant, needed)
+        needed = (
+            loop.needed(
+                problems,
+                prompts,
+                responses,
+                batch,
+            )
+            if arm in BY_NEED
+            else None
+        )
+        signals = arm_signals(
+            arm,
+            loop.config,
+            batch,
+            redundant,
+            needed,
+        )
         advantages = loop.advantages(batch, signals, arm_rewards(arm, batch))
         loop.model.zero_grad()
         loop.add_gradient(prompts, responses, advantages)
@@ -265,18 +375,47 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--world", choices=NAMES, required=True)
+    parser.add_argument(
+        "--world",
+        choices=NAMES,
+        required=True,
+    )
     parser.add_argument("--arms", nargs="+", required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=[1],
+    )
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--theta", type=float, default=0.3)
-    parser.add_argument("--max-steps", type=int, default=25, help="K")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--discount", type=float, default=1.0, help="gamma (default: 1)")
+    parser.add_argument(
+        "--max-steps",
+        type=int,
+        default=25,
+        help="K",
+    )
+    parser.add_argument(
+        "--learning-rate",
+        type=float,
+        default=3e-4,
+    )
+    parser.add_argument(
+        "--discount",
+        type=float,
+        default=1.0,
+        help="gamma (default: 1)",
+    )
     name = "WORLD-ARM-THETA-K-SEED.jsonl; after another discount, ARM is ARM+gammaDISCOUNT"
-    parser.add_argument("--output", type=Path, required=True, help=f"folder of {name}")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help=f"folder of {name}",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -288,9 +427,20 @@ def main() -> None:
             if file.exists() and '"step": null' in file.read_text(encoding="utf-8"):
                 continue
             settings = {"process_weight": args.theta, "max_steps": args.max_steps}
-            loop = Loop(args.world, args.discount, **settings, **arm_settings(arm))
+            loop = Loop(
+                args.world,
+                args.discount,
+                **settings,
+                **arm_settings(arm),
+            )
             with file.open("w", encoding="utf-8") as lines:
-                for row in train(loop, arm, seed, args.steps, args.learning_rate):
+                for row in train(
+                    loop,
+                    arm,
+                    seed,
+                    args.steps,
+                    args.learning_rate,
+                ):
                     lines.write(json.dumps(row) + "\n")
                     lines.flush()
             print(name, json.dumps(row), flush=True)

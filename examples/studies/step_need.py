@@ -74,10 +74,22 @@ def needs(lost: Tensor, window: int = 0) -> Tensor:
     return torch.stack([lost[k, k + 1 : k + 1 + last].max() for k in range(steps)])
 
 
-def need_weights(gains: Tensor, needed: Tensor, mask: Tensor) -> Tensor:
+def need_weights(
+    gains: Tensor,
+    needed: Tensor,
+    mask: Tensor,
+) -> Tensor:
     """(G, N, K) w = softmax(-v/tau), v = z(Delta) + z(log n), tau in deviations of a group's v."""
     logs = needed.clamp(min=FLOOR).log()
-    worth = normalise_step_rewards(gains, mask, EPS) + normalise_step_rewards(logs, mask, EPS)
+    worth = normalise_step_rewards(
+        gains,
+        mask,
+        EPS,
+    ) + normalise_step_rewards(
+        logs,
+        mask,
+        EPS,
+    )
     weights = torch.zeros_like(worth)
     for group, exists in enumerate(mask):
         chosen = worth[group][exists]

@@ -1,3 +1,4 @@
-"""SWAP's arithmetic, on tensors and plain numbers. Imports torch and this package's errors, nothing
-else.
+"""SWAP's arithmetic, on tensors and plain numbers.
+
+It imports torch and this package's errors, nothing else.
 """

@@ -34,27 +34,33 @@ def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
 
 def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
-    """L_target: the median length of each group's correct responses; of an even count, the mean of
-    the middle two.
+    """L_target: the median length of each group's correct responses.
 
-    (G,) float64, NaN for a group without a correct response, from (G, N) lengths in tokens, the end
-    token included.
+    Of an even count it is the mean of the middle two. (G,) float64, NaN for a group without a
+    correct response, from (G, N) lengths in tokens, the end token included.
     """
     return torch.where(correct, lengths.double(), torch.nan).nanquantile(0.5, dim=-1)
 
 
-def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
-    """P = lambda (L - L_target)/L_target for correct responses over the target, else 0 (Eq.
-    penalty_mass).
+def penalty_masses(
+    lengths: Tensor,
+    correct: Tensor,
+    length_coef: float,
+) -> Tensor:
+    """P = lambda (L - L_target)/L_target for correct responses over the target, else 0.
 
-    (G, N) float64, from arguments as in `target_lengths` and lambda.
+    This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
     """
     target = target_lengths(lengths, correct).unsqueeze(-1)
     pays = correct & (lengths > target) & (target > 0)
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
+def penalty_weights(
+    gains: Tensor,
+    step_mask: Tensor,
+    tau: float | Tensor,
+) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
@@ -70,13 +76,12 @@ def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Te
 
 @dataclass(frozen=True)
 class StepSignals:
-    """What SWAP computes from the markers; (G, N, K) float64, except `penalty_mass` (G, N) and the
-    last two (G,).
+    """What SWAP computes from the markers.
 
-    `weights` are w, `penalties` P w. `charges` is what the mean takes off each step's normalised
-    reward: mu/(sigma + eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats,
-    `price` mu/(sigma + eps); both are NaN for a group whose steps get no signal, whose charges are
-    0.
+    All are (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,). `weights` are w,
+    `penalties` P w. `charges` is what the mean takes off each step's normalised reward: mu/(sigma +
+    eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats, `price` mu/(sigma +
+    eps); both are NaN for a group whose steps get no signal, whose charges are 0.
     """
 
     gains: Tensor
@@ -96,12 +101,14 @@ def step_signals(
     coefficients: Coefficients,
     weights: Tensor | None = None,
 ) -> StepSignals:
-    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k (Eq. final_step_reward,
-    norm_step).
+    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k.
 
-    With `rewards_need`, r_k = Delta_k + n_k: what a step adds to the answer, and what the rest
-    would lose without it, both in nats per token; nobody pays a penalty, and w is uniform. With
-    `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
+    These are Eq. final_step_reward and norm_step: r~_k = (r_k - mu)/(sigma + eps), mu and sigma
+    pooled over all steps of a group's correct responses. r~_k is 0 where there is no step, and for
+    a group with fewer than two steps or no spread; a sigma below `step_noise`, in nats, is replaced
+    by that. With `rewards_need`, r_k = Delta_k + n_k: what a step adds to the answer, and what the
+    rest would lose without it, both in nats per token; nobody pays a penalty, and w is uniform.
+    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
     before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
     K), in place of those of the gains.
     """
@@ -164,13 +171,16 @@ def needs(batch: StepBatch) -> Tensor:
     return torch.zeros_like(batch.step_mask, dtype=torch.float64)
 
 
-def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
-    """Tau in nats: the number itself, or that many standard deviations of each group's (G, N, K)
-    gains, g or Delta.
+def step_tau(
+    gains: Tensor,
+    step_mask: Tensor,
+    coefficients: Coefficients,
+) -> float | Tensor:
+    """Tau in nats: the number itself, or that many standard deviations of each group's gains.
 
-    The deviation is pooled over the same steps as sigma, and `step_noise` is its lower bound, too.
-    It gives (G, 1, 1) float64, infinite (uniform weights) for a group with fewer than two steps or
-    no spread.
+    Gains are (G, N, K), g or Delta. The deviation is pooled over the same steps as sigma, and
+    `step_noise` is its lower bound, too. It gives (G, 1, 1) float64, infinite (uniform weights) for
+    a group with fewer than two steps or no spread.
     """
     if not coefficients.in_deviations:
         return coefficients.tau
@@ -195,7 +205,12 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
     return standardise(rewards, torch.ones_like(rewards, dtype=torch.bool), eps)
 
 
-def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
+def standardise(
+    values: Tensor,
+    mask: Tensor,
+    eps: float,
+    unbiased: bool = True,
+) -> Tensor:
     """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
 
     Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
@@ -204,7 +219,12 @@ def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True)
     Without `unbiased` the std divides by the number of values instead of one less.
     """
     values = values.double()
-    pooled = moments(values, mask, eps, unbiased)
+    pooled = moments(
+        values,
+        mask,
+        eps,
+        unbiased,
+    )
     scaled = (values - pooled.mean) / (pooled.deviation + eps)
     return torch.where(mask & pooled.spreads, scaled, 0.0)
 
@@ -223,7 +243,12 @@ def process_advantages(
     (..., K) r~ and 0 where there is no step: constant inside a step, 0 after the last step's end.
     """
     values = torch.nn.functional.pad(sum_to_come(normalised, discount), (0, 1))
-    return per_token(values, step_ends, step_mask, tokens)
+    return per_token(
+        values,
+        step_ends,
+        step_mask,
+        tokens,
+    )
 
 
 def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
@@ -236,9 +261,15 @@ def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
     return sums
 
 
-def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
-    """(..., A) the value of each token's step, from (..., K+1) values: tokens after the last step
-    get the next one.
+def per_token(
+    values: Tensor,
+    step_ends: Tensor,
+    step_mask: Tensor,
+    tokens: int,
+) -> Tensor:
+    """(..., A) the value of each token's step, from (..., K+1) values.
+
+    Tokens after the last step get the value behind the last step's.
     """
     *leading, count = values.shape
     rows = math.prod(leading)
@@ -250,14 +281,16 @@ def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int)
 
 
 def unified_advantages(
-    outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
+    outcome: Tensor,
+    process: Tensor | None,
+    outcome_weight: float,
+    process_weight: float,
 ) -> Tensor:
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv). The one place where both
-    terms meet.
+    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
-    Takes and returns a value of each token, in any shape, in the dtype of `outcome`. `process` is 0
-    for incorrect responses, and weighted in its own dtype before it is added; without it the result
-    is `outcome_weight * outcome`, bit for bit.
+    This is the one place where both terms meet. Takes and returns a value of each token, in any
+    shape, in the dtype of `outcome`. `process` is 0 for incorrect responses, and weighted in its
+    own dtype before it is added; without it the result is `outcome_weight * outcome`, bit for bit.
     """
     advantages = outcome_weight * outcome
     if process is None:
@@ -266,17 +299,23 @@ def unified_advantages(
 
 
 def group_advantages(
-    batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
+    batch: StepBatch,
+    rewards: Tensor,
+    process: Tensor | None,
+    coefficients: Coefficients,
 ) -> list[list[Tensor]]:
-    """The unified advantage of every token, for each group one float64 tensor of `length` values a
-    response.
+    """The unified advantage of every token: for each group a list with a tensor for each response.
 
-    `rewards` are (G, N), of the outcome; `process` is (G, N, A), or None.
+    A tensor has `length` float64 values. `rewards` are (G, N), of the outcome; `process` is (G, N,
+    A), or None.
     """
     outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1)
     outcome = outcome.expand(-1, -1, int(batch.lengths.max()))
     advantages = unified_advantages(
-        outcome, process, coefficients.outcome_weight, coefficients.process_weight
+        outcome,
+        process,
+        coefficients.outcome_weight,
+        coefficients.process_weight,
     )
     return [
         [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
@@ -292,7 +331,12 @@ class Moments(NamedTuple):
     spreads: Tensor  # bool, whether the row has two values, and a deviation above float noise
 
 
-def moments(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Moments:
+def moments(
+    values: Tensor,
+    mask: Tensor,
+    eps: float,
+    unbiased: bool = True,
+) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
     mean = torch.where(mask, values, 0.0).sum(-1, keepdim=True) / count.clamp(min=1)

@@ -83,7 +83,10 @@ class StepBatch:
         traces = [trace for group in groups for trace in group]
         names = {name for trace in traces for name in trace.signals}
         known = _Responses(traces, size=shape[1], names=names)
-        signals = {name: known.padded(SIGNALS[name]) for name in (ANSWER_LOGPROBS.name, *names)}
+        signals = {}
+        for name in (ANSWER_LOGPROBS.name, *names):
+            padded = known.padded(SIGNALS[name])
+            signals[name] = padded.view(*shape, *padded.shape[1:])
         step_ends = pad_sequence(
             [torch.tensor(ends, dtype=torch.int64) for ends in known.ends], batch_first=True
         )
@@ -96,7 +99,7 @@ class StepBatch:
             step_ends=step_ends.view(*shape, -1),
             step_mask=(prefixes & scored)[:, 1:].view(*shape, -1),
             state_mask=prefixes.view(*shape, -1),
-            signals={name: all_.view(*shape, *all_.shape[1:]) for name, all_ in signals.items()},
+            signals=signals,
         )
 
     @property
@@ -106,18 +109,18 @@ class StepBatch:
 
     @property
     def states(self) -> Tensor:
-        """(n, d+3) float64, the hidden state after each prefix of `state_mask`, and what has passed.
+        """(n, d+3) float64, the hidden state after each prefix, and what has passed.
 
-        The last three numbers are the tokens so far, their square root, and the number of steps.
-        Empty where no states were read.
+        Prefixes are those of `state_mask`. The last three numbers are the tokens so far, their
+        square root, and the number of steps. Empty where no states were read.
         """
         if STATES.name not in self.signals:
             return torch.empty(0, 0)
         tokens = self._tokens_before
         steps = torch.arange(tokens.shape[-1]).expand_as(tokens)
         progress = torch.stack([tokens, tokens.sqrt(), steps], dim=-1)
-        rows = [self.signals[STATES.name][self.state_mask], progress[self.state_mask].double()]
-        return torch.cat(rows, dim=-1)
+        states = self.signals[STATES.name][self.state_mask]
+        return torch.cat([states, progress[self.state_mask].double()], dim=-1)
 
     @property
     def tokens_left(self) -> Tensor:
@@ -133,7 +136,12 @@ class StepBatch:
 class _Responses:
     """The responses of a batch in a row, checked one after the other."""
 
-    def __init__(self, traces: Sequence[StepTrace], size: int, names: set[str]) -> None:
+    def __init__(
+        self,
+        traces: Sequence[StepTrace],
+        size: int,
+        names: set[str],
+    ) -> None:
         """Take the responses of all groups, the size of a group, and the names of their signals."""
         self._traces = traces
         self._size = size
@@ -151,7 +159,12 @@ class _Responses:
         values = [self._values(row, signal) for row in range(len(self._traces))]
         width = signal.count(max(len(ends) for ends in self.ends))
         tail = max(tuple(each.shape[1:]) for each in values)
-        rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
+        rows = torch.zeros(
+            len(values),
+            width,
+            *tail,
+            dtype=torch.float64,
+        )
         for row, each in enumerate(values):
             if len(each):
                 rows[row, : len(each)] = each
@@ -197,7 +210,11 @@ class _Responses:
         _check_finite(scores, ANSWER_LOGPROBS.name, where)
 
 
-def _check_finite(values: Sequence[float], name: str, where: str) -> None:
+def _check_finite(
+    values: Sequence[float],
+    name: str,
+    where: str,
+) -> None:
     for place, value in enumerate(values):
         if not math.isfinite(value):
             raise NonFiniteError(

@@ -1,5 +1,6 @@
-"""A critic of length: what is left is predicted from the policy's states; a step costs its tokens
-less those it saved.
+"""A critic of length: it predicts what is left from the policy's states.
+
+A step then costs its tokens, less those that it saved.
 
 Shapes: K steps (padded at the end), n rows (states of all responses of a batch), d numbers of a
 state, all float64.
@@ -16,9 +17,11 @@ from openrlhf_swap.errors import NonFiniteError
 
 
 class Prediction(NamedTuple):
+    """Predicted returns, and how good they are."""
+
     values: Tensor  # (n,) the predicted return of each row
-    r2: float  # share of the returns' variance that the predictions explain; 0 where the returns do not vary
-    solved: bool  # whether the regression could be solved; if not, each row got the mean return of its group
+    r2: float  # the share of the returns' variance that the predictions explain
+    solved: bool  # if the regression could not be solved, each row got the mean of its group
 
 
 class StateCritic:
@@ -29,63 +32,86 @@ class StateCritic:
     Earlier batches are kept as their sums of products, (d+2, d+2), and not as rows.
     """
 
-    def __init__(self, decay: float = 0.75, ridge: float = 30.0, folds: int = 4) -> None:
-        """Take the weight of the batch before the current one, the ridge in rows, and the number of
-        parts.
-        """
-        self._decay, self._ridge, self._folds = decay, ridge, folds
+    def __init__(
+        self,
+        decay: float = 0.75,
+        ridge: float = 30.0,
+        folds: int = 4,
+    ) -> None:
+        """Take the weight of the last batch, the ridge in rows, and the number of parts."""
+        self._decay = decay
+        self._ridge = ridge
+        self._folds = folds
         self._earlier: Tensor | None = None
 
-    def predict(self, states: Tensor, returns: Tensor, groups: Tensor) -> Prediction:
+    def predict(
+        self,
+        states: Tensor,
+        returns: Tensor,
+        groups: Tensor,
+    ) -> Prediction:
         """Predict the returns of a batch, then learn from it.
 
         Takes (n, d) states of any floating dtype, the (n,) returns, what was still to come at each,
         and the (n,) int64 number of each row's group, from 0. Raises NonFiniteError for a state or
         return that is NaN or infinite.
         """
-        states, returns = states.double(), returns.double()
-        for name, wrong in (
-            ("hidden state", ~states.isfinite().all(-1)),
-            ("return", ~returns.isfinite()),
-        ):
-            if wrong.any():
-                raise NonFiniteError(
-                    f"row {int(wrong.nonzero()[0])} of {len(states)}: its {name} is not finite"
-                )
+        states = states.double()
+        returns = returns.double()
+        _check_finite(states.isfinite().all(-1), "hidden state")
+        _check_finite(returns.isfinite(), "return")
         # One, the state and the return in a row: their products are all that a regression needs.
-        rows = torch.cat([torch.ones_like(returns)[:, None], states, returns[:, None]], dim=-1)
+        columns = [torch.ones_like(returns)[:, None], states, returns[:, None]]
+        rows = torch.cat(columns, dim=-1)
         fold_of_row = groups % self._folds
         parts = [rows[fold_of_row == fold] for fold in range(self._folds)]
         products = [part.T @ part for part in parts]
         earlier = self._earlier
         if earlier is None or earlier.shape != products[0].shape:  # of another model
             earlier = torch.zeros_like(products[0])
-        values, solved = torch.empty_like(returns), True
+        values = torch.empty_like(returns)
+        solved = True
         for fold, part in enumerate(parts):
             if not len(part):
                 continue
-            others = torch.stack([*products[:fold], *products[fold + 1 :], earlier]).sum(0)
+            of_others = [*products[:fold], *products[fold + 1 :], earlier]
+            others = torch.stack(of_others).sum(0)
             weights = _ridge_weights(others, self._ridge)
             if weights is None:
                 solved = False
                 break
             values[fold_of_row == fold] = part[:, :-1] @ weights
         if not solved:
-            sums = torch.zeros(int(groups.max()) + 1, dtype=returns.dtype).index_add(
-                0, groups, returns
-            )
-            values = (sums / groups.bincount().clamp(min=1))[groups]
+            sizes = groups.bincount()
+            sums = torch.zeros(len(sizes), dtype=returns.dtype)
+            means = sums.index_add(0, groups, returns) / sizes.clamp(min=1)
+            values = means[groups]
         self._earlier = self._decay * (torch.stack(products).sum(0) + earlier)
-        variance = (returns - returns.mean()).square().sum()
-        r2 = float(1 - (values - returns).square().sum() / variance) if variance > 0 else 0.0
-        return Prediction(values, r2, solved)
+        return Prediction(values, _explained(values, returns), solved)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The faded sums of products of all batches so far; empty before the first."""
-        return {} if self._earlier is None else {"products": self._earlier.clone()}
+        if self._earlier is None:
+            return {}
+        return {"products": self._earlier.clone()}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Go on from a `state_dict`."""
         self._earlier = state["products"].clone() if state else None
+
+
+def _check_finite(finite: Tensor, name: str) -> None:
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise NonFiniteError(f"row {row} of {len(finite)}: its {name} is not finite")
+
+
+def _explained(values: Tensor, returns: Tensor) -> float:
+    """The share of the variance that the values explain; 0 where the returns do not vary."""
+    variance = (returns - returns.mean()).square().sum()
+    if not variance > 0:
+        return 0.0
+    return float(1 - (values - returns).square().sum() / variance)
 
 
 def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
@@ -104,27 +130,33 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
     varies = variance > 1e-9 * (variance + mean[:-1].square())
     scale = torch.where(varies, variance, 1.0).sqrt()
     cross = torch.where(varies, covariance[:-1, -1] / scale, 0.0)
-    correlation = covariance[:-1, :-1] / scale.outer(scale) * varies.outer(varies)
+    correlation = covariance[:-1, :-1] / scale.outer(scale)
+    correlation = correlation * varies.outer(varies)
     correlation += torch.diag(ridge / count + (~varies).double())
     factor, failed = torch.linalg.cholesky_ex(correlation)
     if failed:
         return None
     weights = torch.cholesky_solve(cross[:, None], factor)[:, 0] / scale
-    return torch.cat([(mean[-1] - weights @ mean[:-1])[None], weights])
+    intercept = mean[-1] - weights @ mean[:-1]
+    return torch.cat([intercept[None], weights])
 
 
-def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
-    """The generalised advantage of length: delta_k = tokens of step k + V_k - V_{k-1}, a_k =
-    delta_k + lambda a_{k+1}.
+def step_costs(
+    left: Tensor,
+    predicted: Tensor,
+    gae_lambda: float,
+) -> Tensor:
+    """The generalised advantage of length.
+
+    delta_k = tokens of step k + V_k - V_{k-1}, and a_k = delta_k + lambda a_{k+1}.
 
     Takes the (..., K+1) tokens left at each state and V, those predicted, both 0 after a response's
     last state. With a lambda of 1 a_k are the tokens that followed, less those predicted; with 0
     the step's own TD error. Returns (..., K+1), of each step and, after a response's last step, of
     its rest: above 0 for what took more tokens than it saved.
     """
-    surprise = (
-        left - predicted
-    )  # delta_k is its fall, and its sum telescopes to the surprise at the step's start
+    # delta_k is the fall of this, and the sum of all delta from a step on is this at its start.
+    surprise = left - predicted
     delta = surprise - torch.nn.functional.pad(surprise, (0, 1))[..., 1:]
     costs = torch.empty_like(delta)
     following = torch.zeros_like(delta[..., 0])
@@ -137,8 +169,7 @@ def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
 def predict_tokens(
     traces: Sequence[StepTrace], problems: Sequence[int]
 ) -> tuple[list[list[float]], float]:
-    """Predict the tokens left at each state of saved responses, each by the responses to other
-    problems.
+    """Predict the tokens left at each state of saved responses, by responses to other problems.
 
     Returns K+1 numbers for each response, and the share of the variance that they explain.
     `problems` are the number of each response's problem, from 0. Raises as `StepBatch.from_traces`
@@ -147,6 +178,8 @@ def predict_tokens(
     batch = StepBatch.from_traces([[trace] for trace in traces])
     mask = batch.state_mask
     numbers = torch.tensor(problems)[mask.nonzero()[:, 0]]
-    prediction = StateCritic().predict(batch.states, batch.tokens_left[mask], numbers)
-    rows = torch.split(prediction.values.clamp(min=0), mask.sum(-1).flatten().tolist())
+    left = batch.tokens_left[mask]
+    prediction = StateCritic().predict(batch.states, left, numbers)
+    counts = mask.sum(-1).flatten().tolist()
+    rows = torch.split(prediction.values.clamp(min=0), counts)
     return [row.tolist() for row in rows], prediction.r2

@@ -19,9 +19,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """How a model transforms the output of its head: z = cap tanh(scale x / cap), or scale x
-    without a cap.
-    """
+    """How a model transforms its head's output: z = cap tanh(scale x / cap), or scale x."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -30,11 +28,15 @@ class LogitTransform:
         """Turn the head's output into the model's logits, in place."""
         if self.scale != 1.0:
             logits.mul_(self.scale)
-        return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
+        if self.cap is None:
+            return logits
+        return logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def slope(self, logits: Tensor) -> Tensor | float:
         """dz/dx, where z are the model's logits."""
-        return self.scale if self.cap is None else self.scale * (1 - (logits / self.cap) ** 2)
+        if self.cap is None:
+            return self.scale
+        return self.scale * (1 - (logits / self.cap) ** 2)
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,7 @@ def token_log_probs(
     wanted: Tensor,
     settings: HeadPass,
 ) -> Tensor:
-    """The log-probability of each wanted token and, where asked for, the entropy of its
-    distribution in nats.
+    """The log-probability of each wanted token and, if asked for, its distribution's entropy.
 
     Takes the head's (n, H) input, (V, H) weight and (V,) bias, if any; the (n,) int64 tokens that
     the positions predict, and the int64 positions that are wanted, each at most once: the others
@@ -65,13 +66,21 @@ def token_log_probs(
     its dtype, as in the model's own head.
     """
     function: Any = _TokenLogProbs  # its `apply` is untyped
-    values: Tensor = function.apply(hidden, weight, bias, targets, wanted, settings)
+    values: Tensor = function.apply(
+        hidden,
+        weight,
+        bias,
+        targets,
+        wanted,
+        settings,
+    )
     return values
 
 
 class _TokenLogProbs(torch.autograd.Function):
-    """Saves no logits. The weight is saved as it was passed: ZeRO-3 fills in its values for each
-    pass.
+    """Saves no logits.
+
+    The weight is saved as it was passed: ZeRO-3 fills in its values for each pass.
     """
 
     @staticmethod
@@ -88,9 +97,24 @@ class _TokenLogProbs(torch.autograd.Function):
         sums = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for part in torch.split(wanted, settings.chunk):
             values[part], sums[part] = _values(
-                _logits(hidden[part], weight, bias, settings), targets[part], settings.entropy
+                _logits(
+                    hidden[part],
+                    weight,
+                    bias,
+                    settings,
+                ),
+                targets[part],
+                settings.entropy,
             )
-        context.save_for_backward(hidden, weight, bias, targets, wanted, sums, values)
+        context.save_for_backward(
+            hidden,
+            weight,
+            bias,
+            targets,
+            wanted,
+            sums,
+            values,
+        )
         context.settings = settings
         return values
 
@@ -105,13 +129,26 @@ class _TokenLogProbs(torch.autograd.Function):
         hidden_grad, weight_grad, bias_grad = (
             torch.zeros_like(tensor, dtype=dtype) if needed else None
             for tensor, dtype, needed in zip(
-                (hidden, weight, bias), dtypes, context.needs_input_grad, strict=False
+                (hidden, weight, bias),
+                dtypes,
+                context.needs_input_grad,
+                strict=False,
             )
         )
         for part in parts:
-            logits = _logits(hidden[part], weight, bias, context.settings)
+            logits = _logits(
+                hidden[part],
+                weight,
+                bias,
+                context.settings,
+            )
             logit_grads = _logit_gradients(
-                logits, targets[part], sums[part], values[part], gradient[part], context.settings
+                logits,
+                targets[part],
+                sums[part],
+                values[part],
+                gradient[part],
+                context.settings,
             )
             del logits  # shares memory with the gradients, unless there is a cap
             if bias_grad is not None:
@@ -128,15 +165,25 @@ class _TokenLogProbs(torch.autograd.Function):
         return hidden_grad, weight_grad, bias_grad, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, settings: HeadPass) -> Tensor:
+def _logits(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    settings: HeadPass,
+) -> Tensor:
     """(m, V) float32 logits of the policy."""
     logits = settings.transform(functional.linear(hidden, weight, bias).float())
     return logits if settings.temperature == 1.0 else logits.div_(settings.temperature)
 
 
-def _values(logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
-    """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps; overwrites the
-    logits.
+def _values(
+    logits: Tensor,
+    targets: Tensor,
+    entropy: bool,
+) -> tuple[Tensor, Tensor]:
+    """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps.
+
+    Overwrites the logits. Entropies are in nats.
     """
     chosen = logits.gather(-1, targets.unsqueeze(-1))
     top = logits.amax(-1, keepdim=True)

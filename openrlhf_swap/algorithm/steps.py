@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 
 def segment_steps(
-    is_newline: Sequence[bool], step_tokens: int, max_steps: int, newline_patience: float = 2.0
+    is_newline: Sequence[bool],
+    step_tokens: int,
+    max_steps: int,
+    newline_patience: float = 2.0,
 ) -> list[int]:
     """Cut T reasoning tokens into at most K steps of about M tokens that end at newlines.
 
@@ -20,7 +23,13 @@ def segment_steps(
         The index of each step's last token, ascending; the last one is T-1. Empty for T = 0.
     """
     newlines = [i for i, flag in enumerate(is_newline) if flag]
-    return segment_at_newlines(newlines, len(is_newline), step_tokens, max_steps, newline_patience)
+    return segment_at_newlines(
+        newlines,
+        len(is_newline),
+        step_tokens,
+        max_steps,
+        newline_patience,
+    )
 
 
 def segment_at_newlines(
@@ -30,8 +39,9 @@ def segment_at_newlines(
     max_steps: int,
     newline_patience: float = 2.0,
 ) -> list[int]:
-    """`segment_steps` in O(K log T), for the ascending positions of the newline tokens among
-    `length` tokens.
+    """`segment_steps` in O(K log T).
+
+    Takes the ascending positions of the newline tokens among `length` tokens.
     """
     if step_tokens < 1 or max_steps < 1:
         raise ValueError(

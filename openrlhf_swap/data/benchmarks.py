@@ -42,7 +42,8 @@ class Benchmark:
 
 
 PAPER_BENCHMARKS = ("math500", "amc23", "aime24", "aime25", "olympiadbench")
-_TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+_FILE = Path(__file__).with_suffix(".yaml")
+_TABLE = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
 BENCHMARKS = {name: Benchmark(**about) for name, about in _TABLE.items()}
 
 
@@ -105,15 +106,17 @@ def load_benchmark(
 
 def _describe_faults(problems: Sequence[Problem]) -> str:
     """The answers that math-verify cannot grade against, as "has 2 answers ..."; "" for none."""
-    graded = [problem for problem in problems if problem.grader == MATH]
-    found = find_faults([problem.reference for problem in graded], MATH, "benchmarks")
-    faulty = [problem for problem, fault in zip(graded, found, strict=True) if fault]
+    if any(problem.grader != MATH for problem in problems):
+        return ""
+    references = [problem.reference for problem in problems]
+    faulty = []
+    for problem, fault in zip(problems, find_faults(references, MATH, "benchmarks"), strict=True):
+        if fault:
+            faulty.append(f"{_shown(problem.answer)} (id {problem.id})")
     if not faulty:
         return ""
-    shown = ", ".join(f"{_shown(each.answer)} (id {each.id})" for each in faulty[:SHOWN])
-    more = f", and {len(faulty) - SHOWN} more" if len(faulty) > SHOWN else ""
     answers = counted(len(faulty), "answer")
-    return f"has {answers} that no response can be graded against: {shown}{more}"
+    return f"has {answers} that no response can be graded against: {', '.join(faulty[:SHOWN])}"
 
 
 def _warn_of_leaks(name: str, problems: Sequence[Problem]) -> None:
@@ -126,8 +129,10 @@ def _warn_of_leaks(name: str, problems: Sequence[Problem]) -> None:
 
 def checksum(problems: Iterable[str]) -> str:
     """SHA-256 of the problem texts, independent of their order and white space."""
-    texts = sorted("".join(problem.split()) for problem in problems)
-    return hashlib.sha256("".join(f"{text}\n" for text in texts).encode()).hexdigest()
+    digest = hashlib.sha256()
+    for text in sorted("".join(problem.split()) for problem in problems):
+        digest.update(f"{text}\n".encode())
+    return digest.hexdigest()
 
 
 def title_of(name: str) -> str:
@@ -229,7 +234,8 @@ def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
     question, correct, *wrong = (_text(row, name) for name in _GPQA)
     options = [text.strip() for text in (correct, *wrong)]
     random.Random(question).shuffle(options)
-    return _choice(own_id, question, options, LETTERS[options.index(correct.strip())])
+    place = options.index(correct.strip())
+    return _choice(own_id, question, options, LETTERS[place])
 
 
 def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
@@ -240,7 +246,13 @@ def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
     return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
 
 
-_GPQA = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+_GPQA = (
+    "Question",
+    "Correct Answer",
+    "Incorrect Answer 1",
+    "Incorrect Answer 2",
+    "Incorrect Answer 3",
+)
 FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}
 """The columns that tell a format -> what reads its rows."""
 

@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
+from operator import itemgetter
 from typing import Any
 
 from tqdm import tqdm
@@ -106,8 +107,12 @@ def strip_template(problem: str) -> str:
 
     Other texts, and chats of several turns, stay as they are.
     """
-    turns = _USER_TURN.findall(problem) if SPECIAL.search(problem) else []
-    return turns[0] if len(turns) == 1 and turns[0] else problem
+    if not SPECIAL.search(problem):
+        return problem
+    turns = _USER_TURN.findall(problem)
+    if len(turns) > 1 or not turns:
+        return problem
+    return turns[0] or problem
 
 
 def find_reasons(
@@ -131,14 +136,18 @@ def find_reasons(
     for problem, fault in zip_longest(problems, known):
         if not fault and not problem.strip():
             fault = EMPTY_PROBLEM
-        reasons.append({"reason": fault} if fault else repeated.get(problem))
+        reason = repeated.get(problem)
+        if fault:
+            reason = {"reason": fault}
+        reasons.append(reason)
     left = [number for number, reason in enumerate(reasons) if reason is None]
     answers = [references[number] for number in left]
     faults = find_faults(answers, grader, "prepare", keeps_placeholders)
     first: dict[str, int] = {}
     for number, fault in zip(left, faults, strict=True):
         key = texts[problems[number]][0].key
-        if not fault and states_answer(problems[number], references[number].answer):
+        stated = states_answer(problems[number], references[number].answer)
+        if stated and not fault:
             fault = STATED_ANSWER
         if fault:
             reasons[number] = {"reason": fault}
@@ -153,7 +162,8 @@ def _find_repeated(texts: Mapping[str, Sequence[Text]], index: BenchmarkIndex) -
     """The problems that repeat one of a benchmark."""
     rows = RowSet(list(texts.values()))
     repeated: dict[str, Reason] = {}
-    for problem, row in tqdm(texts.items(), desc="[prepare] comparing", unit="problem"):
+    bar = tqdm(texts.items(), desc="[prepare] comparing", unit="problem")
+    for problem, row in bar:
         match = index.find(row, rows)
         if match:
             repeated[problem] = {
@@ -195,11 +205,12 @@ def read_text(problem: str, figures: bool = False) -> Text:
     tokens = prose
     if figures or numbers.total() < FEWEST_NUMBERS:
         tokens = _tokens(problem)
+    triples = zip(prose, prose[1:], prose[2:], strict=False)
     return Text(
         key=_join(tokens),
-        words=frozenset(token for token in prose if not _is_number(token)),
+        words=frozenset(prose) - numbers.keys(),
         numbers=numbers,
-        triples=frozenset(zip(prose, prose[1:], prose[2:], strict=False)),
+        triples=frozenset(triples),
     )
 
 
@@ -246,7 +257,9 @@ def _unescape(text: str) -> str:
             return chr(int(code[1:], 16))
         return " " if code in "nt" else code
 
-    return _ESCAPE.sub(character, text) if _ESCAPED.search(text) else text
+    if not _ESCAPED.search(text):
+        return text
+    return _ESCAPE.sub(character, text)
 
 
 def _tokens(text: str) -> list[str]:
@@ -272,8 +285,10 @@ def nearly_same(first: Text, second: Text) -> bool:
 
 
 def _contains(longer: Text, shorter: Text) -> bool:
+    if not shorter.numbers <= longer.numbers:
+        return False
     shared = len(longer.triples & shorter.triples)
-    if shared < SHARED * len(shorter.triples) or not shorter.numbers <= longer.numbers:
+    if shared < SHARED * len(shorter.triples):
         return False
     words = len(longer.words & shorter.words)
     if len(shorter.triples) >= LONG_TEXT:
@@ -291,10 +306,11 @@ class RowSet:
     """The distinct rows of a data set: what many of them begin and end with belongs to wrappers."""
 
     def __init__(self, rows: Sequence[Sequence[Text]]) -> None:
-        self._keys = [{_NUMBERS.sub("#", text.key) for text in row} for row in rows]
+        self._keys: list[set[str]] = []
         self._counts: dict[tuple[str, str], int] = {}
         triples: Counter[tuple[str, ...]] = Counter()
         for row in rows:
+            self._keys.append({_NUMBERS.sub("#", text.key) for text in row})
             triples.update(row[0].triples)
         fewest = max(FEWEST_ROWS, SHARE * len(rows))
         self.common = {triple for triple, count in triples.items() if count >= fewest}
@@ -303,24 +319,25 @@ class RowSet:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
         before = _NUMBERS.sub("#", before).rstrip()  # a space if a number follows
         after = _NUMBERS.sub("#", after)
-        letters = [sum(map(str.isalpha, side)) for side in (before, after)]
-        if not any(letters):
+        letters_before = sum(map(str.isalpha, before))
+        letters_after = sum(map(str.isalpha, after))
+        if not letters_before and not letters_after:
             return not after and not before.strip("()<>*-# ")
         if _FORMULA.match(after):
             return False
         is_label = not after and _LABEL.fullmatch(before)
-        is_short = min(letters) == 0 and max(letters) < FEWEST_LETTERS
-        if is_short and not is_label:
+        one_side = not letters_before or not letters_after
+        if one_side and letters_before + letters_after < FEWEST_LETTERS and not is_label:
             return False
         return self._count(before, after) >= FEWEST_ROWS
 
     def _count(self, before: str, after: str) -> int:
         """How many rows begin and end with these texts."""
         if (before, after) not in self._counts:
-            self._counts[before, after] = sum(
-                any(key.startswith(before) and key.endswith(after) for key in keys)
-                for keys in self._keys
-            )
+            found = 0
+            for keys in self._keys:
+                found += any(key.startswith(before) and key.endswith(after) for key in keys)
+            self._counts[before, after] = found
         return self._counts[before, after]
 
 
@@ -365,16 +382,21 @@ class BenchmarkIndex:
         shared: Counter[int] = Counter()
         for triple in text.triples:
             shared.update(self._by_triple.get(triple, ()))
-        return sorted(shared.items(), key=lambda item: (-item[1], item[0]))
+        by_number = sorted(shared.items())
+        return sorted(by_number, key=itemgetter(1), reverse=True)
 
     def _contained(self, row: Text, rows: RowSet) -> Iterator[tuple[str, str]]:
         """The problems that a row has in a wrapper, by benchmark and id."""
-        for start in range(max(1, len(row.key) - PART + 1)):
-            for number in self._by_part.get(row.key[start : start + PART], ()):
+        last = max(0, len(row.key) - PART)
+        for start in range(last + 1):
+            part = row.key[start : start + PART]
+            for number in self._by_part.get(part, ()):
                 name, own_id, problem = self._problems[number]
                 if not row.key.startswith(problem.key, start):
                     continue
-                before, after = row.key[:start], row.key[start + len(problem.key) :]
+                end = start + len(problem.key)
+                before = row.key[:start]
+                after = row.key[end:]
                 if _CUT_NUMBER.search(f"{before}\0{problem.key}\0{after}"):
                     continue
                 if after == problem.key:  # the problem stands there twice
@@ -385,4 +407,5 @@ class BenchmarkIndex:
 
 def _without_wrapper(text: Text, problem: Text, rows: RowSet) -> Text:
     """A text without the triples of wrappers, but with those that the problem has, too."""
-    return replace(text, triples=text.triples - (rows.common - problem.triples))
+    of_wrappers = rows.common - problem.triples
+    return replace(text, triples=text.triples - of_wrappers)

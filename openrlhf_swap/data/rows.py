@@ -148,8 +148,11 @@ def read_table(
 
     Raises DataError if any of it cannot be read.
     """
-    path, kind = Path(source), Path(source).suffix.lower()
-    rows = readable_rows(read_entries(path, "--input", needs_all=True)) if has_rows(path) else []
+    path = Path(source)
+    kind = path.suffix.lower()
+    rows: list[Row] = []
+    if has_rows(path):
+        rows = readable_rows(read_entries(path, "--input", needs_all=True))
     remedy = (
         "check the name, --config, --split and the connection, "
         f"or give a file that ends in {', '.join(DATA_FILES)}"
@@ -163,9 +166,10 @@ def read_table(
             columns = _columns(rows)
             plain = [{**columns, **_fitting(row)} for row in rows]
             return Dataset.from_list(plain, on_mixed_types="use_json")
-        if any((path / name).exists() for name in ("dataset_info.json", "dataset_dict.json")):
-            table = load_from_disk(source)
-            return table[split] if isinstance(table, dict) else table
+        if (path / "dataset_dict.json").exists():
+            return load_from_disk(source)[split]
+        if (path / "dataset_info.json").exists():
+            return load_from_disk(source)
         if kind in DATA_FILES:
             return load_dataset(kind[1:], data_files=source, split="train")
         return load_dataset(source, configuration, split=split, revision=revision)
@@ -197,17 +201,23 @@ def source_rows(
     kept = {"id"}
     if grader != MATH:
         kept = {*table.column_names} - {problem_key, answer_key, *columns}
-    columns |= {name: list(table[name]) for name in table.column_names if name in kept}
-    return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    for name in table.column_names:
+        if name in kept:
+            columns[name] = list(table[name])
+    rows = []
+    for values in zip(*columns.values(), strict=True):
+        rows.append(dict(zip(columns, values, strict=True)))
+    return rows
 
 
 def revision_of(table: "Dataset") -> str | None:
     """The commit of the hub data set that a table was read from; None for a file."""
     # <cache>/<id>/<configuration>/<version>/<commit>/<file>
-    folders = (Path(file["filename"]).parent.name for file in table.cache_files)
-    return next((folder for folder in folders if re.fullmatch(r"[0-9a-f]{40}", folder)), None)
+    for file in table.cache_files:
+        folder = Path(file["filename"]).parent.name
+        if re.fullmatch(r"[0-9a-f]{40}", folder):
+            return folder
+    return None
 
 
 @contextmanager
@@ -241,8 +251,8 @@ def _entries(path: Path) -> Iterator[Entry]:
 
 
 def _csv_entries(path: Path) -> Iterator[Entry]:
-    text = io.StringIO(path.read_bytes().decode("utf-8-sig", "surrogateescape"), newline="")
-    reader = csv.DictReader(text, strict=True)
+    text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     with suppress(StopIteration):
         names = reader.fieldnames or []
         for name in names:
@@ -303,7 +313,8 @@ def read_reference(
     """
     given = row[answer_key]
     if isinstance(given, Decimal):
-        given = str(int(given) if given == given.to_integral_value() else given)
+        is_whole = given.is_finite() and given == int(given)
+        given = str(int(given) if is_whole else given)
     label = Reference.parse(given)
     answer = label.answer
     if isinstance(given, list | dict):
@@ -314,14 +325,22 @@ def read_reference(
             answer = normal
     if grader == MATH:
         return Reference(answer)
-    others = {name: value for name, value in row.items() if name not in (problem_key, answer_key)}
-    problem = label.problem or problem_text(row[problem_key])
-    return Reference(answer, problem, {**others, **label.metadata})
+    others = dict(row)
+    problem = others.pop(problem_key)
+    others.pop(answer_key, None)
+    return Reference(
+        answer,
+        label.problem or problem_text(problem),
+        {**others, **label.metadata},
+    )
 
 
 def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) -> Row:
     """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
-    label = {problem_key: row[problem_key], answer_key: reference.label()}
+    label = {
+        problem_key: row[problem_key],
+        answer_key: reference.label(),
+    }
     if "datasource" in row:
         label["datasource"] = row["datasource"]
     return label
@@ -342,12 +361,11 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
     for message in messages:
         turn = _read_turn(message)
         if turn is None:
-            keys = ", ".join(map(str, message)) if isinstance(message, dict) else ""
-            found = keys or type(message).__name__
-            return (
-                [],
-                f"a chat whose messages are no texts with role and content (they have {found})",
-            )
+            found = type(message).__name__
+            if isinstance(message, dict):
+                found = ", ".join(map(str, message)) or found
+            fault = "a chat whose messages are no texts with role and content"
+            return [], f"{fault} (they have {found})"
         chat.append(turn)
     if "from" in messages[0] and len(chat) > 1 and chat[-1]["role"] == "assistant":
         chat.pop()
@@ -372,12 +390,22 @@ def _read_turn(message: object) -> Row | None:
         return None
     role = message.get("role", message.get("from"))
     content = message.get("content", message.get("value"))
-    if isinstance(content, list) and all(isinstance(part, dict) for part in content):
-        texts = [part.get("text") for part in content]
-        content = None if None in texts else "\n".join(map(str, texts))
+    if isinstance(content, list):
+        content = _join_parts(content)
     if not isinstance(role, str) or not isinstance(content, str) or not content:
         return None
     return {"role": _ROLES.get(role, role), "content": content}
+
+
+def _join_parts(parts: list[object]) -> str:
+    """The parts of a message's content as one text; "" if one has no text."""
+    texts = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else None
+        if text is None:
+            return ""
+        texts.append(str(text))
+    return "\n".join(texts)
 
 
 def problem_text(problem: object) -> str:
@@ -411,17 +439,18 @@ def find_faults(
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
+    answers = [reference.answer for reference in references]
     faults: dict[str, str | None] = {}
-    for reference in references:
-        answer = reference.answer
+    for answer in dict.fromkeys(answers):
         faults[answer] = visible_fault(answer, keeps_placeholders)
         if _NO_ANSWER.fullmatch(answer.strip()):
             faults[answer] = NO_ANSWER
-    good = find_gradable((answer for answer, fault in faults.items() if fault is None), command)
-    for answer, fault in faults.items():
-        if fault is None and answer not in good:
+    tried = [answer for answer, fault in faults.items() if fault is None]
+    good = find_gradable(tried, command)
+    for answer in tried:
+        if answer not in good:
             faults[answer] = UNPARSABLE_ANSWER
-    return [faults[reference.answer] for reference in references]
+    return [faults[answer] for answer in answers]
 
 
 def try_grader(grader: str, references: Sequence[Reference]) -> None:
@@ -450,7 +479,8 @@ def find_gradable(given: Iterable[str], label: str) -> set[str]:
     known = set(map(str, read_rows(memory)))
     simple = {answer for answer in distinct if NUMBER.fullmatch(answer)}
     new = sorted(distinct - known - simple)
-    grader = Grader(processes=min(len(os.sched_getaffinity(0)), 1 + len(new) // ANSWERS_A_PROCESS))
+    cores = len(os.sched_getaffinity(0))
+    grader = Grader(processes=min(cores, 1 + len(new) // ANSWERS_A_PROCESS))
     good: set[str] = set()
     starts = range(0, len(new), GRADED_AT_ONCE)
     unit = f"{GRADED_AT_ONCE} answers"
@@ -472,25 +502,28 @@ def remember(path: Path, rows: Iterable[object]) -> None:
 
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
-    files = sorted(Path(answers.__file__).parent.glob("*.py"))
-    code = b"".join(file.read_bytes() for file in files) + version("math-verify").encode()
-    grader = hashlib.sha256(code).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return folder / "openrlhf_swap" / f"answers_{grader}.jsonl"
+    code = hashlib.sha256(version("math-verify").encode())
+    for file in sorted(Path(answers.__file__).parent.glob("*.py")):
+        code.update(file.read_bytes())
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "openrlhf_swap" / f"answers_{code.hexdigest()[:16]}.jsonl"
 
 
 def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """Answers of a data set, one line each, as graded and as given: odd ones first."""
-    distinct = {}
+    """Answers of a data set, one line each, as graded and as given: changed ones first."""
+    changed: dict[str, None] = {}
+    same: dict[str, None] = {}
     for given, answer in pairs:
         text = str(given)
+        bare = strip_answer(answer)
         if len(text) > 40:
             text = "..." + text[-36:]
-        distinct[text, strip_answer(answer)] = text.strip("$") != strip_answer(answer)
-    odd = [pair for pair, is_odd in distinct.items() if is_odd][: EXAMPLES - 2]
-    others = [pair for pair in distinct if pair not in odd]
-    lines = []
-    for given, answer in [*odd, *others][:EXAMPLES]:
-        source = f" (from {given!r})" if given != answer else ""
-        lines.append(f"{answer!r}{source}")
-    return lines
+        if text == bare:
+            same[repr(bare)] = None
+        elif text.strip("$") == bare:
+            same[f"{bare!r} (from {text!r})"] = None
+        else:
+            changed[f"{bare!r} (from {text!r})"] = None
+    first = list(changed)[: EXAMPLES - 2]
+    rest = [line for line in [*same, *changed] if line not in first]
+    return (first + rest)[:EXAMPLES]

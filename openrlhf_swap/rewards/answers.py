@@ -73,13 +73,14 @@ def normal_answer(value: object) -> str:
     if items is not None:
         return _joined([normal_answer(item) for item in items])
     _, mark, after = write_latex(_unescaped(text)).rpartition("####")
+    text = last_boxes(after) or after
     if mark:
         text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", after)
-    else:
-        text = last_boxes(after) or after
     bare = strip_answer(text)
     number = NUMBER.fullmatch(bare)
-    return text.replace(bare, "".join(number.groups(""))).strip() if number else text.strip()
+    if number:
+        text = text.replace(bare, "".join(number.groups("")))
+    return text.strip()
 
 
 def _joined(items: list[str]) -> str:

@@ -78,7 +78,7 @@ def find_letter(text: str) -> str | None:
     rest = plain[letter.end() :]
     is_bracketed = bool(letter[1] or letter[3])
     is_word = letter[2].islower() and rest.strip(". ")
-    is_ended = is_bracketed or not is_word and _EXPLAINED.match(rest)
+    is_ended = is_bracketed or (not is_word and _EXPLAINED.match(rest))
     return letter[2] if is_ended and not _ANOTHER.match(rest) else None
 
 

@@ -20,6 +20,7 @@ _THOUSANDS = re.compile(  # not in brackets, where a comma separates
     r"[(\[][^()\[\]]{0,200}[)\]]|\\\{[^{}]{0,200}\\\}"
     r"|(?<![\d,.])(?P<number>[1-9]\d{0,2}(?:,\d{3})+)(?!\d|,\d)"
 )
+_SET = "{}"
 _SYMBOLS = re.compile(r"(?!\\(?:frac\{?\d|sqrt|pi))[A-Za-z(|\\][\w\\{}(),'|: ]*")
 _CALL = re.compile(r"([A-Za-z])\(([a-z])\)")
 _LETTERS_IN_A_ROW = re.compile(r"(?:\\[a-z]+ ?\{? ?)?(?:[A-Z]'*){2,}\}?")
@@ -32,55 +33,58 @@ def same_answer(gold: str, response: str) -> bool:
     """Whether a response's answer equals the reference answer."""
     if max(len(gold), len(response)) > LONGEST:
         return gold.strip() == response.strip()
-    gold, response = canonical(gold), canonical(response)
+    gold = canonical(gold)
+    response = canonical(response)
     if written(gold) == written(response):
         return True
     choice = _CHOICE.match(gold) or _LETTER.fullmatch(gold)
     if choice and (choice.end() == len(gold) or _LETTER.fullmatch(response)):
-        letter = find_letter(response)
-        return bool(letter) and _LETTER.match(gold)[1] == letter.upper()
-    readings = [read(_CHOICE.sub("", text, count=1)) for text in (gold, response)]
-    return _same_quantities(*readings)
+        return gold.strip("(")[0] == (find_letter(response) or "").upper()
+    return _same_quantities(*(read(_CHOICE.sub("", text, count=1)) for text in (gold, response)))
 
 
-def _same_quantities(gold: Sequence[Quantity], response: Sequence[Quantity]) -> bool:
-    gold_words = [quantity.words for quantity in gold if quantity.words]
-    response_words = [quantity.words for quantity in response if quantity.words]
-    if {*gold_words} == {*response_words}:
-        if len({*gold_words}) > 1 or not all(map(may_be_missing, gold_words)):
-            is_one_each = len({*gold_words}) == len(gold)
-            return _same_in_order(gold, response) or (
-                is_one_each
-                and _same_in_order(*(sorted(side, key=_words_of) for side in (gold, response)))
-            )
-    elif gold_words and response_words or not all(map(may_be_missing, gold_words + response_words)):
+def _same_quantities(gold: list[Quantity], response: list[Quantity]) -> bool:
+    """Whether values and words agree; units may be missing on one side."""
+    gold_words = {quantity.words for quantity in gold if quantity.words}
+    response_words = {quantity.words for quantity in response if quantity.words}
+    all_words = gold_words | response_words
+    are_units = all(map(may_be_missing, all_words))
+    if gold_words and response_words:
+        if gold_words != response_words:
+            return False
+        if len(all_words) > 1 or not are_units:
+            return _same_each_quantity(gold, response)
+    elif not are_units:
         return False
-    elif "percent" in gold_words + response_words:
-        return _same_percentage(gold, response, bool(gold_words))
-    is_ordered = len({*gold_words, *response_words}) > 1
-    return _same_math(_join(gold), _join(response), is_ordered)
+    elif "percent" in all_words:
+        sides = (gold, response) if gold_words else (response, gold)
+        return _same_percentage(*map(_join, sides))
+    return _same_math(_join(gold), _join(response), is_ordered=len(all_words) > 1)
 
 
 def _words_of(quantity: Quantity) -> str:
     return quantity.words
 
 
-def _same_in_order(gold: Sequence[Quantity], response: Sequence[Quantity]) -> bool:
+def _same_each_quantity(gold: list[Quantity], response: list[Quantity]) -> bool:
+    """Whether the quantities are equal one by one; in any order if all have words of their own."""
+    if len({*map(_words_of, gold)}) == len(gold):
+        gold = sorted(gold, key=_words_of)
+        response = sorted(response, key=_words_of)
     return [*map(_words_of, gold)] == [*map(_words_of, response)] and all(
         _same_math(expected.value, given.value)
         for expected, given in zip(gold, response, strict=True)
     )
 
 
-def _same_percentage(gold: Sequence[Quantity], response: Sequence[Quantity], of_gold: bool) -> bool:
+def _same_percentage(percentage: str, bare: str) -> bool:
     """Whether a percentage equals a number without a sign: 25% is 25, as a share it is 0.25."""
-    percentage, bare = (gold, response) if of_gold else (response, gold)
-    value = _split_name(_join(percentage))[1]
-    if len(percentage) > 1:
-        return _same_math(_join(bare), value)
+    value = _split_name(percentage)[1]
     if re.search(r"(?<=[\w}])\s*[-+]", value):
         return False  # 100 + 20%
-    return any(_same_math(_join(bare), number) for number in (value, rf"\frac{{{value}}}{{100}}"))
+    is_list = len(split_at(value, ",;")) > 1
+    share = rf"\frac{{{value}}}{{100}}"
+    return _same_math(bare, value) or (not is_list and _same_math(bare, share))
 
 
 def _join(quantities: Sequence[Quantity]) -> str:
@@ -93,15 +97,20 @@ def _join(quantities: Sequence[Quantity]) -> str:
 
 def _same_math(gold: str, response: str, is_ordered: bool = False) -> bool:
     """Whether two formulas are equal, with commas between thousands or commas that separate."""
-    expected, given = _DECLARED.findall(gold), _DECLARED.findall(response)
+    expected = _DECLARED.findall(gold)
+    given = _DECLARED.findall(response)
     if len(expected) == len(given) == 1:  # n\pi, n\in\mathbb{Z}
         response = _rename(response, given[0], expected[0])
-    readings = {(gold, response): None, (_join_thousands(gold), _join_thousands(response)): None}
-    return any(same_value(*reading, is_ordered) for reading in readings)
+    return same_value(gold, response, is_ordered) or same_value(
+        _join_thousands(gold), _join_thousands(response), is_ordered
+    )
 
 
 def _join_thousands(text: str) -> str:
-    return _THOUSANDS.sub(lambda match: match[0].replace(",", "" if match["number"] else ","), text)
+    for match in _THOUSANDS.finditer(text):
+        if match["number"]:
+            text = text.replace(match[0], match[0].replace(",", ""))
+    return text
 
 
 def _rename(text: str, letter: str, other: str) -> str:
@@ -119,20 +128,22 @@ def written(text: str) -> str:
 
 def same_value(gold: str, response: str, is_ordered: bool = False) -> bool:
     """Whether two formulas are equal; in lists without order unless `is_ordered`."""
-    gold, response = without_braces(gold.strip(" ,;")), without_braces(response.strip(" ,;"))
+    gold = without_braces(gold.strip(" ,;"))
+    response = without_braces(response.strip(" ,;"))
     if written(gold) == written(response):
         return True
     if not gold or not response:
         return False
     gold_brackets, expected = _take_apart(gold)
     response_brackets, given = _take_apart(response)
-    kinds = {gold_brackets, response_brackets}
-    is_point = bool(kinds - {"", "{}"})
-    if max(len(expected), len(given)) == 1 and not is_point:
-        return _same_item(expected[0], given[0])
-    if is_point and 1 in (len(expected), len(given)):
+    brackets = {gold_brackets, response_brackets} - {""}
+    is_point = bool(brackets - {_SET})
+    is_single = 1 in (len(expected), len(given))
+    if is_single and is_point:
         return _same_item(gold, response)  # [0,1) and 0 <= x < 1
-    if is_point and "{}" in kinds or len(expected) == len(kinds - {""}) == 2:
+    if is_single and len(expected) == len(given):
+        return _same_item(expected[0], given[0])
+    if (is_point and _SET in brackets) or len(expected) == len(brackets) == 2:
         return False  # a set is no point, and [0,1) is not (0,1]
     return _same_list(expected, given, is_ordered or is_point)
 
@@ -142,15 +153,14 @@ def _take_apart(text: str) -> tuple[str, list[str]]:
     value = _split_name(text)[1]
     is_set = value.startswith(r"\{") and value.endswith(r"\}") and r"\}" not in value[2:-2]
     if is_set and r"\mid" not in value:
-        return "{}", _with_both_signs(split_at(value[2:-2], ",;"))
-    is_closed = (
-        value[:1] in ("(", "[") and value[-1:] in (")", "]") and len(split_at(value, "")) == 1
-    )
+        return _SET, _with_both_signs(split_at(value[2:-2], ",;"))
     items = split_at(value[1:-1], ",;")
-    if is_closed and len(items) > 1 and _closes_last(value):
-        has_signs = r"\pm" in value
-        return ("", _with_both_signs([value])) if has_signs else (value[0] + value[-1], items)
-    return "", _with_both_signs(split_at(text, ",;"))
+    is_bracketed = value[:1] in ("(", "[") and value[-1:] in (")", "]") and _closes_last(value)
+    if not is_bracketed or len(items) == 1:
+        return "", _with_both_signs(split_at(text, ",;"))
+    if r"\pm" in value:
+        return "", _with_both_signs([value])
+    return value[0] + value[-1], items
 
 
 def _closes_last(text: str) -> bool:
@@ -182,10 +192,11 @@ def split_at(text: str, separators: str) -> list[str]:
 
 
 def _with_both_signs(items: Sequence[str]) -> list[str]:
-    signed: list[str] = []
+    signed = []
     for item in items:
-        signs = ("+-", "-+") if r"\pm" in item or r"\mp" in item else ("+-",)
-        signed += [item.replace(r"\pm", one).replace(r"\mp", other) for one, other in signs]
+        signed.append(item.replace(r"\pm", "+").replace(r"\mp", "-"))
+        if signed[-1] != item:
+            signed.append(item.replace(r"\pm", "-").replace(r"\mp", "+"))
     return signed
 
 
@@ -236,37 +247,45 @@ def _same_item(gold: str, response: str) -> bool:
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
     if gold_name and response_name:
-        calls = _CALL.fullmatch(gold_name), _CALL.fullmatch(response_name)
-        if all(calls) and calls[0][1] == calls[1][1]:  # f(x) = x and f(t) = t
-            return same_value(gold_value, _rename(response_value, calls[1][2], calls[0][2]))
-        if gold_name == response_name:
-            return same_value(gold_value, response_value)
-        is_assigned = len(gold_name) == len(response_name) == 1
-        is_assigned &= expressions.is_number(gold_value) and expressions.is_number(response_value)
-        return not is_assigned and expressions.are_equal(gold, response)
-    if gold_name and "=" not in response or response_name and "=" not in gold:
-        return same_value(gold_value, response_value)
+        return _same_named(gold, response)
+    if gold_name and "=" not in response:
+        return same_value(gold_value, response)
+    if response_name and "=" not in gold:
+        return same_value(gold, response_value)
     if response_name and gold.count("=") == 1:
         return expressions.are_equal(gold, response)
     return _same_unnamed(gold_value, response_value)
 
 
+def _same_named(gold: str, response: str) -> bool:
+    gold_name, gold_value = _split_name(gold)
+    response_name, response_value = _split_name(response)
+    gold_call = _CALL.fullmatch(gold_name)
+    response_call = _CALL.fullmatch(response_name)
+    if gold_call and response_call and gold_call[1] == response_call[1]:  # f(x) = x and f(t) = t
+        return same_value(gold_value, _rename(response_value, response_call[2], gold_call[2]))
+    if gold_name == response_name:
+        return same_value(gold_value, response_value)
+    are_variables = len(gold_name) == len(response_name) == 1
+    if are_variables and all(map(expressions.is_number, (gold_value, response_value))):
+        return False  # x = 5 and y = 5
+    return expressions.are_equal(gold, response)
+
+
 def _same_unnamed(gold: str, response: str) -> bool:
-    bases = [_WITH_BASE.fullmatch(side) for side in (gold, response)]
-    if any(bases):
-        digits = {side.partition("_")[0] for side in (gold, response)}
-        return not all(bases) and len(digits) == 1
+    gold_base = _WITH_BASE.fullmatch(gold)
+    response_base = _WITH_BASE.fullmatch(response)
+    if gold_base or response_base:
+        is_missing = not (gold_base and response_base)
+        return is_missing and gold.partition("_")[0] == response.partition("_")[0]
     if _LETTERS_IN_A_ROW.fullmatch(gold) or _LETTERS_IN_A_ROW.fullmatch(response):
         return False
-    ratios = split_at(gold, ":"), split_at(response, ":")
-    if max(map(len, ratios)) > 2:
-        return len(ratios[0]) == len(ratios[1]) and all(
-            expressions.are_equal(
-                rf"({one}) \cdot ({ratios[1][0]})", rf"({other}) \cdot ({ratios[0][0]})"
-            )
-            for one, other in zip(*ratios, strict=True)
-        )
-    expected, given = split_at(gold, "="), split_at(response, "=")
+    expected = split_at(gold, ":")
+    given = split_at(response, ":")
+    if max(len(expected), len(given)) > 2:
+        return _same_ratio(expected, given)
+    expected = split_at(gold, "=")
+    given = split_at(response, "=")
     if len(expected) == 1 and len(given) > 1:
         return _same_as_chain(gold, given)
     if len(expected) > 1 and len(given) == 1:
@@ -275,14 +294,23 @@ def _same_unnamed(gold: str, response: str) -> bool:
     return expressions.are_equal(gold, response)
 
 
+def _same_ratio(gold: Sequence[str], response: Sequence[str]) -> bool:
+    """Whether two ratios of several numbers are proportional."""
+    return len(gold) == len(response) and all(
+        expressions.are_equal(rf"({one}) \cdot ({response[0]})", rf"({other}) \cdot ({gold[0]})")
+        for one, other in zip(gold, response, strict=True)
+    )
+
+
 def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     """Whether a value equals a chain of equations, m + n = 100 + 16 = 116, that is not false."""
     numbers = [side for side in sides if expressions.is_number(side)]
     values = [expressions.parse(number) for number in numbers]
     if not all(map(expressions.are_near, values, values[1:])):
         return False
-    candidates = sides if len(numbers) == len(sides) else sides[-1:]
-    return any(same_value(gold, side) for side in candidates)
+    if len(numbers) == len(sides):
+        return any(same_value(gold, side) for side in sides)
+    return same_value(gold, sides[-1])
 
 
 def is_understood(gold: str) -> bool:

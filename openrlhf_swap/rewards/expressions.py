@@ -100,7 +100,8 @@ def are_equal(gold: str, response: str) -> bool:
     """Whether two expressions have one value; False if one of them is not understood."""
     if r"\lor" in gold and r"\lor" in response and letters_of(gold) != letters_of(response):
         return False
-    expected, given = parse(gold), parse(response)
+    expected = parse(gold)
+    given = parse(response)
     if expected is None or given is None or is_false(given):
         return False
     if {type(expected), type(given)} == {Exp1, Symbol}:  # math-verify takes any e for Euler's
@@ -127,7 +128,8 @@ def _verify(expected: Any, given: Any) -> bool:
 
 def same_number(left: Any, right: Any) -> bool:
     """Whether two numbers are equal: exactly, or rounded if one of them is a decimal number."""
-    left, right = left.doit(), right.doit()
+    left = left.doit()
+    right = right.doit()
     if left == right:
         return left not in (nan, zoo)
     if not (left.is_number and right.is_number):
@@ -140,7 +142,8 @@ def same_number(left: Any, right: Any) -> bool:
         return _verify(left, right)
     is_rounded = left.has(Float) or right.has(Float)
     digits = 30 if is_rounded else EXACT_DIGITS
-    left, right = left.evalf(digits), right.evalf(digits)
+    left = left.evalf(digits)
+    right = right.evalf(digits)
     apart = abs(left - right).evalf()
     size = max(abs(left), abs(right))
     if not apart.is_number:
@@ -160,7 +163,8 @@ def _agree_at_a_place(left: Any, right: Any) -> bool:
     if left.has(*_UNFINISHED) or right.has(*_UNFINISHED):
         return True
     try:
-        here, there = left.subs(place), right.subs(place)
+        here = left.subs(place)
+        there = right.subs(place)
         if not (here.evalf(20).is_number and there.evalf(20).is_number):
             return True
         return same_number(here, there)
@@ -186,7 +190,8 @@ def is_false(given: Any) -> bool:
 def are_near(left: Any, right: Any) -> bool:
     """Whether two numbers are equal, or nearly so if one is rounded: 1/3 = 0.33 is meant well."""
     rounding = 0.01 if left.has(Float) or right.has(Float) else 1e-9
-    left, right = left.evalf(30), right.evalf(30)
+    left = left.evalf(30)
+    right = right.evalf(30)
     if not (left.is_number and right.is_number):
         return True
     return bool(abs(left - right) <= rounding * abs(right))

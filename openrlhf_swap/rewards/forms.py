@@ -1,4 +1,4 @@
-r"""One spelling for mathematics: the tables of `forms.yaml`, and the functions that rows of it name.
+r"""One spelling for mathematics: the tables of `forms.yaml`, and the functions its rows name.
 
 `canonical` applies the rows in order, to reference answers and responses alike. What no row names
 stays as it stands, and is compared as it stands. A new form is a new row and its test.
@@ -54,11 +54,12 @@ def _unicode(match: re.Match[str]) -> str:
 
 def _undressed(match: re.Match[str]) -> str:
     r"""What a font command dresses, as `\text{...}` if it holds words."""
-    before, font, inside = match[1] or "", match[2], match[3]
+    before = match[1] or ""
+    inside = match[3]
     name = inside.strip().lstrip("\\")
     if name in words("functions"):
         return f"{before}{look_up('commands').get(name, chr(92) + name)} "
-    is_spaced = font == "text" and inside != name and re.search("[A-Za-z]", inside)
+    is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
     if is_spaced or _A_WORD.search(re.sub(r"\\[A-Za-z]+", "", inside)):
         return f"{before}\\text{{{inside}}}"
     return f"{before}{{{inside}}}" if before else f" {inside} "
@@ -70,8 +71,10 @@ def _digits(match: re.Match[str]) -> str:
 
 def _fraction(match: re.Match[str]) -> str:
     r"""A repeating decimal: 0.a\overline{b} is a, and b over and over behind it."""
-    whole, fixed, period = match["whole"], match["fixed"], re.sub(r"\D", "", match["period"])
-    above = int(whole + fixed + period) - int(whole + fixed or "0")
+    fixed = match["fixed"]
+    period = re.sub(r"\D", "", match["period"])
+    start = match["whole"] + fixed
+    above = int(start + period) - int(start or "0")
     return rf"\frac{{{above}}}{{{'9' * len(period)}{'0' * len(fixed)}}}"
 
 

@@ -1,5 +1,6 @@
-"""Is a response correct? A pool of processes with hard limits answers, in which a verifier may hang
-or crash.
+"""Is a response correct? A pool of processes with hard limits says so.
+
+A verifier may hang or crash in them.
 
 math-verify's own time limits use signals, which fail outside the main thread and cannot interrupt
 every expression. Here the kernel ends a process when its CPU time is used up, and the process is
@@ -34,6 +35,7 @@ from openrlhf_swap.rewards.verifiers import (
     THOUGHT_CLOSED,
     UNIT_TESTS,
     Reference,
+    Verifier,
     find_verifier,
 )
 
@@ -54,9 +56,10 @@ _PROGRAM = (
 class Grade:
     """The verdict on one response. Grades that differ in `slow`, `why` or `stated` alone are equal.
 
-    Attributes: correct: never True unless `status` is "ok". status: "ok" (graded), "no_answer" (the
-        response states no answer), "timeout" (a time limit was hit) or
-            "error" (the reference answer cannot be parsed, or the verifier failed).
+    Attributes:
+        correct: never True unless `status` is "ok".
+        status: "ok" (graded), "no_answer" (the response states no answer), "timeout" (a time limit
+            was hit) or "error" (the reference answer cannot be parsed, or the verifier failed).
         slow: whether grading came near its time limit, hit it, or needed a second process.
         score: the reward, between 0 and 1; 1.0 or 0.0 unless a verifier says otherwise.
         why: a verifier's reason, or its error.
@@ -72,8 +75,9 @@ class Grade:
 
 
 class Grader:
-    """A pool of grading processes. Thread-safe; processes start at the first grading, and end with
-    this one.
+    """A pool of grading processes. Thread-safe.
+
+    Processes start at the first grading, and end with this one.
 
     `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that
     does not answer within six times as many seconds of wall time (with unit tests within an hour)
@@ -82,9 +86,8 @@ class Grader:
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
         self._processes = processes
-        self._idle: LifoQueue[_Child] = (
-            LifoQueue()
-        )  # the last one used is the likeliest to be started
+        # The last one used is the likeliest to be started.
+        self._idle: LifoQueue[_Child] = LifoQueue()
         for _ in range(processes):
             self._idle.put(_Child(verifier, time_limit))
 
@@ -96,33 +99,19 @@ class Grader:
     def grade_many(
         self, pairs: Sequence[tuple[str, str | Reference]], end_of_thought: str = END_OF_THOUGHT
     ) -> list[Grade]:
-        """Grade pairs of a response and a reference in parallel; one grade each, in order. Never
-        raises.
+        """Grade pairs of a response and a reference in parallel; one grade each, in order.
 
         The text after the first `end_of_thought` of a response is graded, or all of it without one.
         There math-verify and `multiple_choice` ask for a stated final answer, because a number in a
-        thought is not an answer.
+        thought is not an answer. Never raises.
         """
-        requests = []
-        for response, answer in pairs:
-            known = answer if isinstance(answer, Reference) else Reference(answer)
-            metadata = {**known.metadata, THOUGHT_CLOSED: end_of_thought in response}
-            text = text_after_thought(response, end_of_thought)
-            requests.append(
-                {
-                    "problem": known.problem,
-                    "answer": known.answer,
-                    "response": text,
-                    "metadata": metadata,
-                }
-            )
+        requests = [_request(*pair, end_of_thought) for pair in pairs]
         return [Grade(**reply) for reply in self._ask_all(requests)]
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether math-verify can grade against each reference answer at all."""
-        return [
-            reply["correct"] for reply in self._ask_all([{"answer": answer} for answer in answers])
-        ]
+        replies = self._ask_all([{"answer": answer} for answer in answers])
+        return [reply["correct"] for reply in replies]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
@@ -142,10 +131,18 @@ class Grader:
             return list(threads.map(ask, requests))
 
 
+def _request(response: str, answer: str | Reference, end_of_thought: str) -> dict[str, Any]:
+    known = answer if isinstance(answer, Reference) else Reference(answer)
+    return {
+        "problem": known.problem,
+        "answer": known.answer,
+        "response": text_after_thought(response, end_of_thought),
+        "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
+    }
+
+
 class _Child:
-    """One grading process, with a socket to it: started when it is asked, and again when it is
-    gone.
-    """
+    """One grading process, and a socket to it: started when it is asked, again when it is gone."""
 
     def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
@@ -160,36 +157,30 @@ class _Child:
         grading's own doing.
         """
         message = json.dumps(request, default=str).encode() + b"\n"
-        wall = (
-            UNIT_TESTS_SECONDS
-            if self._verifier == UNIT_TESTS
-            else WALL_TIME_FACTOR * self._cpu_seconds
-        )
+        wall = WALL_TIME_FACTOR * self._cpu_seconds
+        if self._verifier == UNIT_TESTS:
+            wall = UNIT_TESTS_SECONDS
+        status = "error"
         for attempt in range(ATTEMPTS):
             try:
                 grade, seconds = _exchange(self._start(), message, wall)
                 return {**grade, "slow": attempt > 0 or seconds > SLOW * self._cpu_seconds}
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # it could not start, or ended: no line, or half a line
-                is_late = isinstance(error, TimeoutError)
-                is_over = self.stop() == -signal.SIGPROF and not is_late
-                if is_over:
+            except TimeoutError:
+                status = "timeout"
+                self.stop()
+            except (OSError, ValueError):  # it could not start, or ended: no line, or half a line
+                status = "error"
+                if self.stop() == -signal.SIGPROF:  # its CPU time is used up
+                    status = "timeout"
                     break
-        return {
-            "correct": False,
-            "status": "timeout" if is_late or is_over else "error",
-            "slow": True,
-        }
+        return {"correct": False, "status": status, "slow": True}
 
     def stop(self) -> int | None:
-        """Kill the process and all that it started, whatever they do; returns its exit status if
-        there was one.
-        """
+        """Kill the process and all that it started; returns its exit status if there was one."""
         if self._running is None:
             return None
-        (process, connection), self._running = self._running, None
+        process, connection = self._running
+        self._running = None
         connection.close()
         if process.returncode is None:  # once it is waited for, its number may be another's
             with suppress(ProcessLookupError):
@@ -200,9 +191,7 @@ class _Child:
         if self._running and self._running[0].poll() is None:
             return self._running[1]
         self.stop()
-        if (
-            self._verifier == MATH and find_spec("math_verify") is None
-        ):  # the process would only be gone
+        if self._verifier == MATH and find_spec("math_verify") is None:  # it would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         arguments = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
         ours, theirs = socket.socketpair()
@@ -216,24 +205,22 @@ class _Child:
 
 
 def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
-    """Send a message and read a line of JSON, both before one deadline; raises OSError or
-    ValueError otherwise.
-    """
+    """Send a message and read a line of JSON before a deadline; else OSError or ValueError."""
     deadline = time.monotonic() + seconds
     connection.settimeout(seconds)
     connection.sendall(message)
     answer = b""
     while not answer.endswith(b"\n"):
         connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-        if not (part := connection.recv(65536)):
+        part = connection.recv(65536)
+        if not part:
             raise ValueError("the grading process ended")
         answer += part
     return json.loads(answer)
 
 
 def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
-    """A grading process: says "ready", then answers requests, lines of JSON, until its standard
-    input ends.
+    """A grading process: says "ready", then answers lines of JSON until its standard input ends.
 
     A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says
     whether it can be graded against. The reply is the fields of a grade, and the CPU seconds that
@@ -247,38 +234,37 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     verifier = find_verifier(name)
     print(json.dumps("ready"), file=replies, flush=True)
-    tracebacks = TRACEBACKS if name != MATH else 0  # a parser fails on many a text
+    tracebacks = TRACEBACKS
+    if name == MATH:
+        tracebacks = 0  # a parser fails on many a text
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, cpu_limit)
         started = time.process_time()
         try:
-            request = json.loads(line)
-            if "response" in request:
-                verdict = verifier.judge(**request)
-                given = {"score": verdict.score, "why": verdict.why, "stated": verdict.stated}
-                correct = bool(verdict.correct) and verdict.answered
-                reply = {
-                    "correct": correct,
-                    "status": "ok" if verdict.answered else "no_answer",
-                    **given,
-                }
-            else:
-                reply = {
-                    "correct": verifier.find_fault(request["answer"], {}) is None,
-                    "status": "ok",
-                }
+            reply = _reply(verifier, json.loads(line))
+        except ConfigError as error:
+            reply = {"correct": False, "status": "error", "why": str(error)}
         except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
             why = traceback.format_exception_only(error)[-1].strip()
-            reply = {
-                "correct": False,
-                "status": "error",
-                "why": str(error) if isinstance(error, ConfigError) else why,
-            }
-            if tracebacks > 0 and not isinstance(error, ConfigError):
+            reply = {"correct": False, "status": "error", "why": why}
+            if tracebacks > 0:
                 tracebacks -= 1
                 traceback.print_exc()
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def _reply(verifier: Verifier, request: dict[str, Any]) -> dict[str, Any]:
+    if "response" not in request:
+        return {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
+    verdict = verifier.judge(**request)
+    return {
+        "correct": bool(verdict.correct) and verdict.answered,
+        "status": "ok" if verdict.answered else "no_answer",
+        "score": verdict.score,
+        "why": verdict.why,
+        "stated": verdict.stated,
+    }
 
 
 _shared = cache(lambda verifier: Grader(verifier=verifier))
@@ -292,9 +278,9 @@ def grade_answer(
 ) -> Grade:
     r"""Grade a response with the process-wide grader of a verifier.
 
-    Args: response: the generated text alone, without the prompt. The text after the first end of
-        the thought is graded;
-            without one, the final answer that the text states.
+    Args:
+        response: the generated text alone, without the prompt. The text after the first end of the
+            thought is graded; without one, the final answer that the text states.
         answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other
             verifiers perhaps a `Reference`, with the problem and the other columns of its row.
         end_of_thought: what closes a thought; R1's by default.

@@ -20,17 +20,17 @@ def reward_func(
     end_of_thought: str = END_OF_THOUGHT,
     grader: str = MATH,
 ) -> dict[str, Any]:
-    """Grade one response (in `queries`, after its prompt) by its label: a reference answer, or that
-    of a `Reference`.
+    """Grade one response (in `queries`, after its prompt) by its label, the reference answer.
 
     Returns `rewards` and `scores`, between 0 and 1, and as metrics whether it is correct, the
     grader's status and whether this was slow. What closes a thought and the verifier's name come
     from the trainer.
     """
-    prompt, grade = prompts[0], Grade(correct=False, status="error")
+    prompt = prompts[0]
+    grade = Grade(correct=False, status="error")
     # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it
     # may quote an answer.
-    _, prompt_again, response = queries[0].partition(prompt) if prompt else ("", "", "")
+    _, prompt_again, response = queries[0].partition(prompt or queries[0] + "?")
     with suppress(ValueError):  # a label that cannot be read
         if prompt_again:
             reference = Reference.parse(labels[0])

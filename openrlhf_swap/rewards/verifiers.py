@@ -1,5 +1,4 @@
-"""Verifiers: functions that judge a response, by the name that `--swap.grader` gives them. Standard
-library only.
+"""Verifiers: functions that judge a response, by the name that `--swap.grader` gives them.
 
 A verifier is a function of problem, answer, response and metadata that returns a Verdict, a bool or
 a number between 0 and 1. It runs in a grading process, where it may hang, crash or print as it
@@ -25,20 +24,19 @@ BUILT_IN = {
     "multiple_choice": "openrlhf_swap.rewards.choices:verify",
     UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
-GRADED_CORRECT = (
-    "swap/graded_correct"  # the verdict, among what the reward function logs of a response
-)
-THOUGHT_CLOSED = (
-    "thought_closed"  # in the metadata: whether the response is what follows a closed thought
-)
-_LABEL_START = '{"reference_answer": '  # OpenRLHF carries one text a response, so an answer with its row is JSON
+# The verdict, among what the reward function logs of a response.
+GRADED_CORRECT = "swap/graded_correct"
+# In the metadata: whether the response is what follows a closed thought.
+THOUGHT_CLOSED = "thought_closed"
+# OpenRLHF carries one text a response, so an answer with its row is JSON.
+_LABEL_START = '{"reference_answer": '
 Metadata = Mapping[str, Any]
 
 
 def answer_text(answer: object) -> str:
-    return (
-        "" if isinstance(answer, bool) or not isinstance(answer, str | int | float) else str(answer)
-    )
+    """An answer that is text or a number as text; empty for anything else."""
+    is_answer = isinstance(answer, str | int | float) and not isinstance(answer, bool)
+    return str(answer) if is_answer else ""
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,7 @@ class Reference:
 
     @classmethod
     def parse(cls, label: object) -> "Reference":
-        """The reference of a label, or of a bare answer; raises ValueError for what begins as a
-        label and is none.
-        """
+        """The reference of a label, or of a bare answer; ValueError for half a label."""
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
             return cls(answer_text(label))
         try:
@@ -85,9 +81,12 @@ class Reference:
 class Verdict:
     """A verifier's judgement of a response; raises ValueError for a score out of range.
 
-    Attributes: score: the reward, between 0 and 1. correct: for accuracy, the target length and the
-        process term; by default whether the score is 1. why: a reason for people; `eval run` and
-        `score` write it. stated: the answer that was read, which the majority vote counts.
+    Attributes:
+        score: the reward, between 0 and 1.
+        correct: for accuracy, the target length and the process term; by default whether the score
+            is 1.
+        why: a reason for people; `eval run` and `score` write it.
+        stated: the answer that was read, which the majority vote counts.
         answered: False if the response states no answer at all.
     """
 
@@ -120,32 +119,28 @@ class Verifier:
     ]  # what is wrong with one, worded to follow "dropped with"
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-        """The verdict on a response; raises what the function raises, and TypeError or ValueError
-        for its result.
-        """
+        """The verdict on a response; TypeError or ValueError if the function returns none."""
         verdict = self.verify(problem, answer, response, metadata)
         if not isinstance(verdict, Verdict | bool | int | float):
-            raise TypeError(
-                f"{self.name} returned {type(verdict).__name__}; return a Verdict, a bool or a number"
-            )
+            kind = type(verdict).__name__
+            raise TypeError(f"{self.name} returned {kind}; return a Verdict, a bool or a number")
         return verdict if isinstance(verdict, Verdict) else Verdict(float(verdict))
 
 
 def find_verifier(name: str) -> Verifier:
-    """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`; else
-    a ConfigError.
+    """The verifier of a name: a built-in, `regex:PATTERN`, or a function as `module:function`.
 
-    A function may have attributes `answer_is_text` (default True) and `find_fault`.
+    Raises a ConfigError for other names. A function may have attributes `answer_is_text` (default True) and `find_fault`.
     """
     if name not in BUILT_IN and ":" not in name:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
-        raise ConfigError(
-            f"{FLAG} is {name!r}; use one of {known}, or a function of your own: module:function"
-        )
-    pattern = name.removeprefix(REGEX)
-    function: Any = (
-        import_named(BUILT_IN.get(name, name), FLAG) if pattern == name else _match_last(pattern)
-    )
+        own = "or a function of your own: module:function"
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, {own}")
+    function: Any
+    if name.startswith(REGEX):
+        function = _match_last(name.removeprefix(REGEX))
+    else:
+        function = import_named(BUILT_IN.get(name, name), FLAG)
     if not callable(function):
         raise ConfigError(
             f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md"
@@ -159,9 +154,7 @@ def find_verifier(name: str) -> Verifier:
 
 
 def _match_last(pattern: str) -> Verify:
-    """A verifier of the last match, which must be the reference answer: its first group, or all of
-    it without one.
-    """
+    """A verifier of the last match, of its first group if it has one: it must be the answer."""
     from openrlhf_swap.rewards.answers import normal_answer  # which imports this module
 
     if not pattern:

@@ -1,6 +1,4 @@
-"""How a model is asked, how each family of reasoning models marks its thought, and where it puts
-the answer.
-"""
+"""How a model is asked, and how each family of reasoning models marks thought and answer."""
 
 from __future__ import annotations
 
@@ -41,7 +39,12 @@ class Family:
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use
 # R1's marks.
-R1 = Family("r1", "<think>", "</think>", "\n</think>\n\n")
+R1 = Family(
+    "r1",
+    "<think>",
+    "</think>",
+    "\n</think>\n\n",
+)
 _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
 _COHERE, _COHERE_END = "<|START_THINKING|>", "<|END_THINKING|>"
 # Order matters: another family's template may contain R1's marks as well.
@@ -54,10 +57,30 @@ FAMILIES = (
         _HARMONY_END,
         recognised_by="<|channel|>",
     ),
-    Family("gemma4", "<|channel>thought\n", "<channel|>", "\n<channel|>"),
-    Family("mistral", "[THINK]", "[/THINK]", "[/THINK]"),
-    Family("kimi_vl", "◁think▷", "◁/think▷", "\n◁/think▷\n\n"),
-    Family("seed_oss", "<seed:think>", "</seed:think>", "</seed:think>\n"),
+    Family(
+        "gemma4",
+        "<|channel>thought\n",
+        "<channel|>",
+        "\n<channel|>",
+    ),
+    Family(
+        "mistral",
+        "[THINK]",
+        "[/THINK]",
+        "[/THINK]",
+    ),
+    Family(
+        "kimi_vl",
+        "◁think▷",
+        "◁/think▷",
+        "\n◁/think▷\n\n",
+    ),
+    Family(
+        "seed_oss",
+        "<seed:think>",
+        "</seed:think>",
+        "</seed:think>\n",
+    ),
     # Cohere marks the answer, too; Command A's marks differ from those of later models.
     Family(
         "cohere_text",
@@ -66,21 +89,24 @@ FAMILIES = (
         f"{_COHERE_END}<|START_TEXT|>",
         recognised_by="<|START_TEXT|>",
     ),
-    Family("cohere", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_RESPONSE|>"),
+    Family(
+        "cohere",
+        _COHERE,
+        _COHERE_END,
+        f"{_COHERE_END}<|START_RESPONSE|>",
+    ),
     R1,
 )
 
 
 def find_family(chat_template: str | None) -> Family | None:
-    """The family whose marks a chat template contains; None without such marks or without a
-    template.
-    """
+    """The family whose marks a chat template contains; None if there are none."""
     template = chat_template or ""
     for family in FAMILIES:
         marks = [family.start_of_thought.strip(), family.end_of_thought]
-        if any(
-            mark in template for mark in ([family.recognised_by] if family.recognised_by else marks)
-        ):
+        if family.recognised_by:
+            marks = [family.recognised_by]
+        if any(mark in template for mark in marks):
             return family
     return None
 
@@ -91,12 +117,10 @@ def opens_thought(prompt: str, start_of_thought: str) -> bool:
 
 
 def open_thought(prompt: str, start_of_thought: str) -> str:
-    """A rendered prompt that ends with an open thought, whether the chat template opens it or not."""
-    return (
-        prompt
-        if opens_thought(prompt, start_of_thought)
-        else f"{prompt}{thought_opening(start_of_thought)}"
-    )
+    """A rendered prompt that ends with an open thought, opened here if it is not yet."""
+    if opens_thought(prompt, start_of_thought):
+        return prompt
+    return f"{prompt}{thought_opening(start_of_thought)}"
 
 
 def thought_opening(start_of_thought: str) -> str:
@@ -104,10 +128,13 @@ def thought_opening(start_of_thought: str) -> str:
 
 
 def set_template_arguments(
-    tokenizer: PreTrainedTokenizerBase, arguments: str | None, system_prompt: str | None = None
+    tokenizer: PreTrainedTokenizerBase,
+    arguments: str | None,
+    system_prompt: str | None = None,
 ) -> None:
-    """Render with these arguments of the chat template, a JSON object, and this system's turn, from
-    now on.
+    """From now on, render with these arguments of the chat template and this system's turn.
+
+    `arguments` are a JSON object.
     """
     if arguments:
         setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
@@ -122,60 +149,69 @@ def set_template_arguments(
 
 
 def _render_after(
-    render: Callable[..., Any], system_prompt: str, messages: list[Any], **options: Any
+    render: Callable[..., Any],
+    system_prompt: str,
+    messages: list[Any],
+    **options: Any,
 ) -> Any:
     return render([{"role": "system", "content": system_prompt}, *messages], **options)
 
 
 def resolve_thought(
-    config: SwapConfig, tokenizer: PreTrainedTokenizerBase
+    config: SwapConfig,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[SwapConfig, list[str]]:
-    """Replace `auto` by the marks of the model's family; returns the settings, and messages about
-    them.
+    """Replace `auto` by the marks of the model's family.
 
-    A chat template that closes the thought itself asks for an answer without thinking: nothing is
-    left to close. A tokenizer that loses white space, or the end of the thought, is a ConfigError.
+    Returns the settings, and messages about them. A chat template that closes the thought itself
+    asks for an answer without thinking: nothing is left to close. A tokenizer that loses white
+    space, or the end of the thought, is a ConfigError.
     """
     check_white_space(tokenizer)
     template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
     declared = find_family(template)
     family = declared or R1
-    start = family.start_of_thought if config.start_of_thought == AUTO else config.start_of_thought
-    end = family.end_of_thought if config.end_of_thought == AUTO else config.end_of_thought
+    start = config.start_of_thought
+    if start == AUTO:
+        start = family.start_of_thought
+    end = config.end_of_thought
+    if end == AUTO:
+        end = family.end_of_thought
     ids, decoded = _decode_again(end, tokenizer)
     if end not in decoded:
-        fault = (
-            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as {decoded!r}"
+        raise ConfigError(
+            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as "
+            f"{decoded!r}; use a text that it preserves"
         )
-        raise ConfigError(f"{fault}; use a text that it preserves")
     rendered = prompt_text(tokenizer, "?") if template else ""
-    source, close = family.name, family.close_template
+    is_closed = rendered.rstrip().endswith(end)
+    source = family.name
+    close = family.close_template
     if end != family.end_of_thought:
-        source, close = "as given", f"\n{end}\n\n{ANSWER}"
+        source = "as given"
+        close = f"\n{end}\n\n{ANSWER}"
     if opens_thought(rendered, start):
         source += ", opened by the chat template"
-    if is_closed := rendered.rstrip().endswith(end):
-        source, close = (
-            "closed by the chat template: the model is asked not to think",
-            f"\n\n{ANSWER}",
-        )
+    if is_closed:
+        source = "closed by the chat template: the model is asked not to think"
+        close = f"\n\n{ANSWER}"
     elif declared is None and config.end_of_thought == AUTO:
         source = f"assumed, because the chat template has none; {end!r} takes {len(ids)} tokens"
     if config.close_template != AUTO:
         close = config.close_template
     messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
     if end not in close and not is_closed:
-        consequence = "answers are scored inside the thought"
         messages.append(
-            f"warning: the close template {close!r} does not contain {end!r}: {consequence}"
+            f"warning: the close template {close!r} does not contain {end!r}: "
+            "answers are scored inside the thought"
         )
-    if declared and (usual := declared.end_of_thought) != end:
+    usual = declared.end_of_thought if declared else end
+    if usual != end:
         messages.append(
             f"warning: the chat template closes a thought with {usual!r}, not with {end!r}"
         )
-    return config.replaced(
-        start_of_thought=start, end_of_thought=end, close_template=close
-    ), messages
+    marks = {"start_of_thought": start, "end_of_thought": end, "close_template": close}
+    return config.replaced(**marks), messages
 
 
 def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
@@ -183,17 +219,18 @@ def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> b
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ConfigError for a tokenizer that loses spaces or newlines; another space in front is no
-    loss.
+    """Raise ConfigError for a tokenizer that loses spaces or newlines.
+
+    Another space in front is no loss.
     """
     # transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that
     # their tokenizer_config.json names instead of the one that fits their tokenizer.json.
     _, decoded = _decode_again(WHITE_SPACE, tokenizer)
     if WHITE_SPACE not in decoded:
         raise ConfigError(
-            f"the tokenizer of {tokenizer.name_or_path or 'the model'} is loaded as {type(tokenizer).__name__}, which "
-            f'makes {decoded!r} of {WHITE_SPACE!r}; set "tokenizer_class": "PreTrainedTokenizerFast" in its '
-            "tokenizer_config.json"
+            f"the tokenizer of {tokenizer.name_or_path or 'the model'} is loaded as "
+            f"{type(tokenizer).__name__}, which makes {decoded!r} of {WHITE_SPACE!r}; set "
+            '"tokenizer_class": "PreTrainedTokenizerFast" in its tokenizer_config.json'
         )
 
 
@@ -213,8 +250,9 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:
-    """A problem rendered with the chat template; without one, with a newline and the tokenizer's
-    special tokens.
+    """A problem rendered with the chat template.
+
+    Without a template, the problem has a newline behind it and the tokenizer's special tokens.
     """
     has_template = tokenizer.chat_template is not None
     text = prompt_text(tokenizer, problem) if has_template else problem + "\n"

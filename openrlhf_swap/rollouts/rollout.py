@@ -129,7 +129,12 @@ class StepReader(ResponseReader):
         while True:
             ends: list[int] = []
             for begin, ids in turns:
-                own = self._cut(ids, step_tokens, max_steps=len(ids), patience=patience)
+                own = self._cut(
+                    ids,
+                    step_tokens,
+                    max_steps=len(ids),
+                    patience=patience,
+                )
                 ends += [begin + end for end in own]
             if len(ends) <= max(most, len(turns)):
                 return ends
@@ -143,7 +148,13 @@ class StepReader(ResponseReader):
         patience: float,
     ) -> list[int]:
         newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
+        return segment_at_newlines(
+            newlines,
+            len(ids),
+            step_tokens,
+            max_steps,
+            patience,
+        )
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
         """The decoded text of each step."""
@@ -170,7 +181,11 @@ def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     return last_boxed(text) is not None
 
 
-def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
+def tokens_for_each(
+    ids: Sequence[int],
+    places: Sequence[int],
+    reader: ResponseReader,
+) -> list[int]:
     """For each number of characters, the fewest leading tokens whose text has as many."""
     lengths = _TextLengths(ids, reader)
     return [bisect_left(lengths, characters) for characters in places]
@@ -328,7 +343,13 @@ class Rollout:
         others = dict(self.signals)
         others.pop("answer_logprobs", None)
         ends = self.step_ends if self.signals else ()
-        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, ends, others)
+        return StepTrace(
+            len(self.response_ids),
+            self.correct,
+            self.answer_logprobs,
+            ends,
+            others,
+        )
 
 
 @dataclass(frozen=True)

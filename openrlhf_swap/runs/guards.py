@@ -1,6 +1,4 @@
-"""What is monitored during a run: guards say what the user should know of the metrics so far, or
-stop the run.
-"""
+"""Guards tell the user what the metrics of a run show so far, or stop the run."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -8,17 +6,36 @@ from statistics import fmean
 from openrlhf_swap.errors import NonFiniteError, RunError
 
 Metrics = dict[str, float]
-# What guards read of steps before the last. It goes into checkpoints, so that a resumed run
+# The metrics of earlier steps that guards read. Checkpoints hold them, so that a resumed run
 # compares with the same.
 REMEMBERED = (
-    *("swap/accuracy", "swap/steps_per_rollout", "swap/adv_process_absmean"),
-    *(
-        "swap/answer_logprob_first",
-        "swap/answer_logprob_last",
-        "swap/weights_from_uniform",
-        "swap/local_gain_std",
-    ),
+    "swap/accuracy",
+    "swap/steps_per_rollout",
+    "swap/adv_process_absmean",
+    "swap/answer_logprob_first",
+    "swap/answer_logprob_last",
+    "swap/weights_from_uniform",
+    "swap/local_gain_std",
 )
+# A share of the first step's responses -> what the responses do, and the remedy.
+FIRST_STEP_SHARES = {
+    "rollout/truncated_rate": (
+        "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it"
+    ),
+    "swap/grader_no_answer": (
+        r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does"
+    ),
+    "swap/thought_unclosed_frac": (
+        "do not close their thought, so their steps end where they state their answer: a model "
+        "that does think needs another --swap.end_of_thought, or more tokens"
+    ),
+    "swap/grader_error": (
+        "could not be graded and count as wrong: the grader's error is in the log above"
+    ),
+    "swap/grader_timeout": (
+        "took too long to grade and count as wrong: give the grader less to do"
+    ),
+}
 
 
 class Guards:
@@ -30,26 +47,22 @@ class Guards:
         self.history: list[Metrics] = []
 
     def observe(self, step: int, metrics: Metrics) -> list[str]:
-        """Lines for the console about the metrics of a new step; raises RunError when the self-test
-        fails.
-        """
+        """Return lines for the console about a step; raises RunError when the self-test fails."""
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
-        lines = [
-            f"warning at step {step}: {text}"
-            for text in (first_step_warnings(metrics) if step == 1 else [])
-        ]
-        return lines + [
-            f"note at step {step}: {text}" for text in find_uniform_weights(self.history, self._tau)
-        ]
+        warnings = first_step_warnings(metrics) if step == 1 else []
+        notes = find_uniform_weights(self.history, self._tau)
+        lines = [f"warning at step {step}: {text}" for text in warnings]
+        return lines + [f"note at step {step}: {text}" for text in notes]
 
 
 class SkippedSteps:
     """Counts steps without an update, and stops a run that no longer makes any."""
 
     _REMEDY = (
-        "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) with a lower "
-        "--actor.adam.lr; if that one is already spoiled, delete its folder to use the one before"
+        "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) "
+        "with a lower --actor.adam.lr; if that one is already spoiled, delete its folder to use "
+        "the one before"
     )
 
     def __init__(self, limit: int) -> None:
@@ -57,9 +70,7 @@ class SkippedSteps:
         self.in_a_row = self.total = 0
 
     def observe(self, reason: str | None) -> None:
-        """Count a step, which was skipped for a `reason` or not; NonFiniteError for the last of
-        `limit` in a row.
-        """
+        """Count a step, skipped for a `reason` or not; NonFiniteError for `limit` in a row."""
         self.in_a_row = 0 if reason is None else self.in_a_row + 1
         self.total += reason is not None
         if self.in_a_row == self._limit:
@@ -70,56 +81,51 @@ class SkippedSteps:
         """Raise NonFiniteError if the run's last step was skipped: the policy may be spoiled."""
         if self.in_a_row:
             raise NonFiniteError(
-                f"the run ended with {self.in_a_row} skipped steps, and its policy was not exported: {self._REMEDY}"
+                f"the run ended with {self.in_a_row} skipped steps, and its policy was not "
+                f"exported: {self._REMEDY}"
             )
 
 
 def first_step_warnings(metrics: Metrics) -> list[str]:
-    """What most responses of the first step lack, with remedies; RunError when the grader failed on
-    all of them.
+    """Say what most responses of the first step lack, with remedies.
+
+    Raises RunError when the grader failed on all of them.
     """
-    shares = {
-        "rollout/truncated_rate": "were cut off at --rollout.max_new_tokens: raise it, and --data.max_len with it",
-        "swap/grader_no_answer": r"state no answer: ask for one in \boxed{}, as openrlhf-swap prepare does",
-        "swap/thought_unclosed_frac": (
-            "do not close their thought, so their steps end where they state their answer: a model that does think "
-            "needs another --swap.end_of_thought, or more tokens"
-        ),
-        "swap/grader_error": "could not be graded and count as wrong: the grader's error is in the log above",
-        "swap/grader_timeout": "took too long to grade and count as wrong: give the grader less to do",
-    }
     if metrics.get("swap/grader_error") == 1:
         raise RunError(
-            "the grader failed on every response of the first step, so nothing can be learnt: its error is in the log "
-            "above; correct --swap.grader, or the answers that it is given"
+            "the grader failed on every response of the first step, so nothing can be learnt: its "
+            "error is in the log above; correct --swap.grader, or the answers that it is given"
         )
-    most = {name: share for name in shares if (share := metrics.get(name, 0.0)) > 0.5}
-    warnings = [f"{share:.0%} of the responses {shares[name]}" for name, share in most.items()]
+    warnings = []
+    for name, text in FIRST_STEP_SHARES.items():
+        share = metrics.get(name, 0.0)
+        if share > 0.5:
+            warnings.append(f"{share:.0%} of the responses {text}")
     if metrics.get("swap/accuracy") == 0:
         warnings.append(
-            "no response is correct, so this step teaches nothing: look at rollouts/ in the output folder"
+            "no response is correct, so this step teaches nothing: look at rollouts/ in the output "
+            "folder"
         )
-    if "swap/answer_logprob_first" in metrics and metrics.get("swap/steps_per_rollout", 0.0) < 1.5:
-        steps, length = metrics["swap/steps_per_rollout"], metrics["length/mean"]
+    steps = metrics.get("swap/steps_per_rollout", 0.0)
+    if "swap/answer_logprob_first" in metrics and steps < 1.5:
+        length = metrics["length/mean"]
         warnings.append(
-            f"the correct responses have {steps:.1f} steps each, too few to choose from; with {length:.0f} tokens a "
-            f"response use --swap.steps tokens and --swap.step_tokens {max(1, round(length / 10))} at most"
+            f"the correct responses have {steps:.1f} steps each, too few to choose from; with "
+            f"{length:.0f} tokens a response use --swap.steps tokens and --swap.step_tokens "
+            f"{max(1, round(length / 10))} at most"
         )
-    if (
-        "swap/graded_correct" in metrics
-        and abs(metrics["score"] - metrics["swap/graded_correct"]) > 1e-3
-    ):
+    graded = metrics.get("swap/graded_correct")
+    if graded is not None and abs(metrics["score"] - graded) > 1e-3:
         warnings.append(
-            "the grader's scores are not all 0 or 1: they move the advantage of the outcome alone; target lengths, "
-            "penalties and steps take a response for right or wrong, as the grader's `correct` says"
+            "the grader's scores are not all 0 or 1: they move the advantage of the outcome alone; "
+            "target lengths, penalties and steps take a response for right or wrong, as the "
+            "grader's `correct` says"
         )
     return warnings
 
 
 def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) -> list[str]:
-    """Say, after five steps with a penalty, if its weights are nearly uniform: tau is large beside
-    the gains.
-    """
+    """Say once, after five steps with a penalty, that its weights are nearly uniform."""
     keys = ("swap/weights_from_uniform", "swap/local_gain_std")
     penalised = [
         [metrics[key] for key in keys] for metrics in history if metrics.keys() >= set(keys)
@@ -130,9 +136,10 @@ def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) ->
     if distance >= 0.1:  # less is hardly a treatment
         return []
     return [
-        f"the penalty's weights are nearly uniform: only {distance:.1%} of the penalty falls on other steps than "
-        f"uniform weights would choose. Local gains have a standard deviation of {deviation:.2g} nats, and "
-        f"--swap.tau is {tau}; with 0.5sd the weights would follow the gains"
+        f"the penalty's weights are nearly uniform: only {distance:.1%} of the penalty falls on "
+        "other steps than uniform weights would choose. Local gains have a standard deviation of "
+        f"{deviation:.2g} nats, and --swap.tau is {tau}; with 0.5sd the weights would follow the "
+        "gains"
     ]
 
 
@@ -154,14 +161,19 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
                 "--data.label_key, the chat template and --rollout.max_new_tokens"
             )
         elif largest["swap/steps_per_rollout"] == 0:
-            reason = "the correct rollouts have no reasoning; check the chat template and --swap.end_of_thought"
+            reason = (
+                "the correct rollouts have no reasoning; check the chat template and "
+                "--swap.end_of_thought"
+            )
         else:
             reason = (
-                "every step of the correct rollouts has the same gain; check --swap.step_tokens (one step a response "
-                "gives no signal when all gains are equal) and --swap.close_template"
+                "every step of the correct rollouts has the same gain; check --swap.step_tokens "
+                "(one step a response gives no signal when all gains are equal) and "
+                "--swap.close_template"
             )
         raise RunError(
-            f"no correct rollout got a non-zero process term in the first {steps} steps: {reason} {off}"
+            f"no correct rollout got a non-zero process term in the first {steps} steps: "
+            f"{reason} {off}"
         )
     scores = [metrics for metrics in history if "swap/answer_logprob_first" in metrics]
     first, last = (
@@ -170,8 +182,8 @@ def check_process_term(history: Sequence[Metrics], steps: int) -> None:
     )
     if last < -3 or (last < -1 and last <= first):  # nats a token: 5% and 37%
         raise RunError(
-            f"--swap.close_template means nothing to the model: after it the reference answer's log-probability "
-            f"is {first:.2f} nats a token before a correct response and {last:.2f} after its last step (means of "
-            f"the first {steps} steps); use the text with which the model ends its thought and opens "
-            f"its answer, or auto {off}"
+            "--swap.close_template means nothing to the model: after it the reference answer's "
+            f"log-probability is {first:.2f} nats a token before a correct response and {last:.2f} "
+            f"after its last step (means of the first {steps} steps); use the text with which the "
+            f"model ends its thought and opens its answer, or auto {off}"
         )

@@ -1,6 +1,4 @@
-"""What a run writes of its steps: metrics, which docs/use/metrics.md explains, and tables of
-rollouts.
-"""
+"""What a run writes of its steps: tables of rollouts, and the metrics of docs/use/metrics.md."""
 
 from __future__ import annotations
 
@@ -24,7 +22,17 @@ HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
-METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
+LENGTH_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
+# Column of a step in the table of rollouts -> the step signal in it.
+STEP_COLUMNS = {
+    "gain": "gains",
+    "local_gain": "local_gains",
+    "penalty": "penalties",
+    "price": "charges",
+    "reward": "normalised",
+}
+METRICS = "metrics.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 # Phase of a training step -> the metric of its seconds.
 STEP_PHASES = {
     "generate": "timing/generation",
@@ -43,57 +51,85 @@ def step_metrics(
     process: Tensor,
     process_weight: float,
 ) -> dict[str, float]:
-    """Summarise one batch in finite numbers; a mean over nothing (no correct response, no step) is
-    left out.
+    """Summarise one batch in finite numbers; a mean over nothing is left out.
 
-    `advantages` are the (tokens,) unified advantages of every action token, `outcome` and `process`
-    its parts, unweighted; `process_weight` is theta.
+    `advantages` (actions,) are the unified advantages of all actions, `outcome` and `process`
+    (actions,) their two terms without weights; `process_weight` is theta.
     """
+    means = {
+        **_of_lengths(batch),
+        **_of_groups(batch, signals, process_weight),
+        **_of_steps(batch, signals),
+        "swap/adv_outcome_absmean": outcome.abs(),
+        "swap/adv_process_absmean": process.abs(),
+        "swap/adv_negative_frac": advantages < 0,
+    }
+    metrics = {name: values.double().mean() for name, values in means.items() if values.numel()}
+    lengths = batch.lengths.double()
+    for name, share in LENGTH_QUANTILES.items():
+        metrics[f"length/{name}"] = lengths.quantile(share)
+    metrics["length/std"] = lengths.std()
+    gains = signals.gains[batch.step_mask]
+    if len(gains) > 1:
+        metrics["swap/gain_std"] = gains.std()
+        metrics["swap/local_gain_std"] = signals.local_gains[batch.step_mask].std()
+    return {name: value.item() for name, value in metrics.items()}
+
+
+def _of_lengths(batch: StepBatch) -> dict[str, Tensor]:
     from openrlhf_swap.algorithm.advantages import target_lengths
 
-    correct, steps, lengths = batch.correct, batch.step_mask, batch.lengths.double()
-    targets = target_lengths(batch.lengths, correct)
-    scored, last = steps.any(-1), steps.sum(-1, keepdim=True)
-    gains, changes = signals.gains[steps], signals.local_gains[steps]
+    lengths = batch.lengths.double()
+    targets = target_lengths(batch.lengths, batch.correct)
+    is_over = lengths > targets.unsqueeze(-1)
+    return {
+        "length/mean": lengths,
+        "length/correct": lengths[batch.correct],
+        "length/wrong": lengths[~batch.correct],
+        "length/target": targets[~targets.isnan()],
+        "length/over_target_frac": is_over[batch.correct],
+    }
+
+
+def _of_groups(batch: StepBatch, signals: StepSignals, process_weight: float) -> dict[str, Tensor]:
+    correct = batch.correct
+    solved = correct.any(-1)
     signalled = ~signals.price.isnan()  # groups whose steps get a signal
     prices = signals.price[signalled]
-    means = {
-        "length/mean": lengths,
-        "length/correct": lengths[correct],
-        "length/wrong": lengths[~correct],
-        "length/target": targets[~targets.isnan()],
-        "length/over_target_frac": (lengths > targets.unsqueeze(-1))[correct],
+    # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in
+    # A_out.
+    difference = correct.shape[-1] ** 0.5
+    return {
         "swap/accuracy": correct,
         "swap/groups_all_correct_frac": correct.all(-1),
-        "swap/groups_no_correct_frac": ~correct.any(-1),
-        "swap/groups_without_excess_frac": (signals.penalty_mass == 0).all(-1)[correct.any(-1)],
+        "swap/groups_no_correct_frac": ~solved,
+        "swap/groups_without_excess_frac": (signals.penalty_mass == 0).all(-1)[solved],
         "swap/groups_of_noise_frac": signals.deviation[signalled] < SCORE_NOISE,
         "swap/step_price": prices,
         "swap/step_price_negative_frac": prices < 0,
-        # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N)
-        # in A_out.
-        "swap/step_break_even": process_weight * prices / signals.penalty_mass.shape[-1] ** 0.5,
+        "swap/step_break_even": process_weight * prices / difference,
         "swap/penalty_mass": signals.penalty_mass[correct],
+    }
+
+
+def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
+    steps = batch.step_mask
+    count = steps.sum(-1)
+    scored = steps.any(-1)
+    last = batch.answer_logprobs.gather(-1, count.unsqueeze(-1)).squeeze(-1)
+    gains = signals.gains[steps]
+    changes = signals.local_gains[steps]
+    return {
         "swap/weights_from_uniform": distances_from_uniform(signals.penalties, steps),
-        "swap/steps_per_rollout": steps.sum(-1)[correct],
+        "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
         "swap/gain_zero_frac": gains == 0,
         "swap/gain_high_frac": gains > HIGH_GAIN,
         "swap/local_gain_mean": changes,
         "swap/local_gain_absmean": changes.abs(),
         "swap/answer_logprob_first": batch.answer_logprobs[..., 0][scored],
-        "swap/answer_logprob_last": batch.answer_logprobs.gather(-1, last).squeeze(-1)[scored],
-        "swap/adv_outcome_absmean": outcome.abs(),
-        "swap/adv_process_absmean": process.abs(),
-        "swap/adv_negative_frac": advantages < 0,
+        "swap/answer_logprob_last": last[scored],
     }
-    metrics = {name: values.double().mean() for name, values in means.items() if values.numel()}
-    for name, share in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9), ("max", 1.0)):
-        metrics[f"length/{name}"] = lengths.quantile(share)
-    metrics["length/std"] = lengths.std()
-    if len(gains) > 1:
-        metrics |= {"swap/gain_std": gains.std(), "swap/local_gain_std": changes.std()}
-    return {name: value.item() for name, value in metrics.items()}
 
 
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
@@ -146,9 +182,7 @@ def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
 
 
 def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
-    """Append one line to `metrics.jsonl` or another file. Numbers only; a non-finite one becomes
-    null.
-    """
+    """Append the numbers among the metrics as one line; one that is not finite becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
         for name, value in sorted(metrics.items())
@@ -159,8 +193,9 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Remove the steps that a run resumed after `step` will repeat; from the beginning, move the
-    files away.
+    """Remove the lines of the steps after `step`, which a resumed run repeats.
+
+    A run that begins anew moves the files away.
     """
     for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
@@ -184,19 +219,18 @@ def rollout_rows(
     reader: StepReader,
     tokens_left: Sequence[Sequence[float]] | None = None,
 ) -> list[dict[str, Any]]:
-    """Describe the first groups of a batch: each response, and what each of its steps earned and
-    paid.
+    """Describe the responses of the first groups: what each of their steps earned and paid.
 
-    Only correct responses have scores. `batch` and `signals` may be those of more groups;
-    `tokens_left` is what the policy's states predicted to be left at each response's prompt and
-    steps, where they did.
+    Only correct responses have scores. `batch` and `signals` may be those of more groups.
+    `tokens_left` has, for each response, the tokens that the policy's states predict to be left
+    after the prompt and after each step.
     """
     rows: list[dict[str, Any]] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
             left = tokens_left[len(rows)] if tokens_left else []
             scores = rollout.answer_logprobs
-            row: dict[str, Any] = {
+            row = {
                 "group": g,
                 "prompt": rollout.prompt,
                 "response": reader.text(rollout.response_ids),
@@ -207,28 +241,39 @@ def rollout_rows(
                 "answer_logprob_0": scores[0] if scores else None,
             }
             if rollout.observations:
-                seen = [*(reader.text(ids) for _, ids in rollout.observations), ""]
-                turns = zip(map(reader.text, rollout.turns), seen, strict=True)
-                row["turns"] = [{"action": action, "observation": text} for action, text in turns]
+                row["turns"] = _turn_rows(rollout, reader)
             if left:
                 row["tokens_left_0"] = left[0]
-            texts = (
-                reader.step_texts(rollout.response_ids, rollout.step_ends) if scores or left else []
-            )
-            row["steps"] = [
-                {"text": text, "end": rollout.step_ends[k]} for k, text in enumerate(texts)
-            ]
-            for k, step in enumerate(row["steps"]):
-                if scores:
-                    step |= {
-                        "answer_logprob": scores[k + 1],
-                        "gain": signals.gains[g, n, k].item(),
-                        "local_gain": signals.local_gains[g, n, k].item(),
-                        "penalty": signals.penalties[g, n, k].item(),
-                        "price": signals.charges[g, n, k].item(),
-                        "reward": signals.normalised[g, n, k].item(),
-                    }
-                if left:
-                    step["tokens_left"] = left[k + 1]
+            row["steps"] = []
+            if scores or left:
+                row["steps"] = _step_rows(rollout, signals, (g, n), reader, left)
             rows.append(row)
+    return rows
+
+
+def _turn_rows(rollout: Rollout, reader: StepReader) -> list[dict[str, str]]:
+    seen = [*(reader.text(ids) for _, ids in rollout.observations), ""]
+    actions = map(reader.text, rollout.turns)
+    return [
+        {"action": action, "observation": text} for action, text in zip(actions, seen, strict=True)
+    ]
+
+
+def _step_rows(
+    rollout: Rollout,
+    signals: StepSignals,
+    place: tuple[int, int],
+    reader: StepReader,
+    left: Sequence[float],
+) -> list[dict[str, Any]]:
+    rows = []
+    for k, text in enumerate(reader.step_texts(rollout.response_ids, rollout.step_ends)):
+        row: dict[str, Any] = {"text": text, "end": rollout.step_ends[k]}
+        if rollout.answer_logprobs:
+            row["answer_logprob"] = rollout.answer_logprobs[k + 1]
+            for name, values in STEP_COLUMNS.items():
+                row[name] = getattr(signals, values)[place][k].item()
+        if left:
+            row["tokens_left"] = left[k + 1]
+        rows.append(row)
     return rows

@@ -1,3 +1,4 @@
-"""log p(answer | prefix) for every step end, with any Hugging Face causal model. No Ray, no
-OpenRLHF.
+"""Numbers of the steps of a response, read with any Hugging Face causal model.
+
+No Ray, no OpenRLHF.
 """

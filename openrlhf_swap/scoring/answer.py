@@ -116,12 +116,12 @@ def score_per_prefix(
     prefix_lengths: Sequence[int],
     branch: AnswerBranch,
 ) -> Tensor:
-    """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far), at
-    temperature 1.
+    """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far).
 
-    Takes a causal language model, called as `model(input_ids, logits_to_keep=n).logits`, the (T,)
-    int64 ids of prompt and response without padding, and K+1 numbers of tokens, prompt included.
-    Runs a forward for each prefix. Returns (K+1,) float32, or float64 for a float64 model.
+    The temperature is 1. Takes a causal language model, called as `model(input_ids,
+    logits_to_keep=n).logits`, the (T,) int64 ids of prompt and response without padding, and K+1
+    numbers of tokens, prompt included. Runs a forward for each prefix. Returns (K+1,) float32, or
+    float64 for a float64 model.
     """
     ids = torch.tensor(branch.ids, device=input_ids.device)
     scored = torch.tensor(branch.scored, device=input_ids.device)

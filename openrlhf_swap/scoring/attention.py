@@ -59,7 +59,9 @@ class BranchAttention:
         self._earlier = earlier
         self._calls = attention_calls(layout, on_cpu=layout.position.device.type == "cpu")
         self._masks: dict[Any, Tensor] = {}
-        # Long branches would have large masks; a kernel for varying lengths needs none.
+        # Long branches would have large masks; a kernel for varying lengths needs none. Layers with
+        # a window have masks all the same: a window counts positions, and those of a branch can
+        # leave out some between the rows' keys and its own, which the kernel would count.
         self._varying = VaryingLengths(layout) if earlier is not None else None
 
     @contextmanager
@@ -71,9 +73,18 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(interface: Any, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
+        def get(
+            interface: Any,
+            name: str,
+            eager: Callable[..., Any],
+        ) -> Callable[..., Any]:
             attend_rows = get_interface(interface, name, eager)
-            return partial(self._attend, attend_rows, eager, name.startswith(CAPPING))
+            return partial(
+                self._attend,
+                attend_rows,
+                eager,
+                name.startswith(CAPPING),
+            )
 
         def get_mask_of_rows(interface: Any, name: str) -> Callable[..., Any]:
             return partial(self._mask_of_rows, get_mask(interface, name))
@@ -109,12 +120,62 @@ class BranchAttention:
         attention_mask: Any,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """(B, T + n/B, H, D_v) and no weights; query is (B, H, T + n/B, D), key and value have H_kv
-        heads.
+        """(B, T + n/B, H, D_v) and no weights.
+
+        `query` is (B, H, T + n/B, D); `key` and `value` have H_kv heads.
         """
         window = options.get("sliding_window")
-        attend = attention_of(module, eager, caps_scores, options)
+        has_cap = caps_scores and options.get("softcap") is not None
+        has_sinks = options.get("s_aux") is not None
+        attend: Attend = partial(_attend_by_sdpa, options.get("scaling"))
+        if has_cap or has_sinks:
+            attend = partial(_attend_in_slices, partial(eager, module, **options))
+        is_plain = window is None and not has_cap and not has_sinks
         _, queries = self._split(query)
+        keys, values = self._keys_and_values(
+            module,
+            key,
+            value,
+            queries.dtype,
+        )
+        if self._varying is not None and is_plain and fits_kernel(queries):
+            behind = self._varying.attend(
+                queries,
+                keys,
+                values,
+                options.get("scaling"),
+            )
+        else:
+            behind = self._attend_branches(
+                attend,
+                queries,
+                keys,
+                values,
+                window,
+            )
+        if self._earlier is not None:
+            return behind[None].to(query.dtype), None
+        if options.get("position_ids") is not None:
+            # Flash-attention reads from it where packed responses begin.
+            options["position_ids"] = options["position_ids"][..., : self._tokens]
+        rows = [part[:, :, : self._tokens] for part in (query, key, value)]
+        output, _ = attend_rows(
+            module,
+            *rows,
+            attention_mask,
+            **options,
+        )
+        behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
+        return torch.cat([output, behind], dim=1), None
+
+    def _keys_and_values(
+        self,
+        module: nn.Module,
+        key: Tensor,
+        value: Tensor,
+        dtype: torch.dtype,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The keys of rows and branches, (heads, tokens, D) each, and the values."""
         row_keys, own_keys = self._split(key)
         row_values, own_values = self._split(value)
         if self._earlier is not None:
@@ -122,21 +183,8 @@ class BranchAttention:
         if self._kept is not None:
             self._kept[module] = (row_keys, row_values)
         # Under autocast, values can be narrower than queries and keys.
-        keys = (row_keys.to(queries.dtype), own_keys.to(queries.dtype))
-        values = (row_values.to(queries.dtype), own_values.to(queries.dtype))
-        if self._varying is not None and is_plain(options, caps_scores) and fits_kernel(queries):
-            behind = self._varying.attend(queries, keys, values, options.get("scaling"))
-        else:
-            behind = self._attend_branches(attend, queries, keys, values, window)
-        if self._earlier is not None:
-            return behind[None].to(query.dtype), None
-        if options.get("position_ids") is not None:
-            # Flash-attention reads from it where packed responses begin.
-            options["position_ids"] = options["position_ids"][..., : self._tokens]
-        rows = [part[:, :, : self._tokens] for part in (query, key, value)]
-        output, _ = attend_rows(module, *rows, attention_mask, **options)
-        behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
-        return torch.cat([output, behind], dim=1), None
+        keys = (row_keys.to(dtype), own_keys.to(dtype))
+        return keys, (row_values.to(dtype), own_values.to(dtype))
 
     def _split(self, part: Tensor) -> tuple[Tensor, Tensor]:
         """Split (B, heads, T + n/B, D) into rows (heads, B*T, D) and branches (heads, n, D).
@@ -165,10 +213,22 @@ class BranchAttention:
                 for rows, behind in (keys, values)
             )
             mask = self.mask(call, window, queries.dtype)
-            outputs.append(attend(queries, seen_keys, seen_values, mask))
+            outputs.append(
+                attend(
+                    queries,
+                    seen_keys,
+                    seen_values,
+                    mask,
+                )
+            )
         return torch.cat(outputs)
 
-    def mask(self, call: Call, window: int | None, dtype: torch.dtype) -> Tensor:
+    def mask(
+        self,
+        call: Call,
+        window: int | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
         """Additive (tokens, keys) for one call, built once a forward.
 
         The keys are the columns that the call sees, and then the call's own tokens.
@@ -199,34 +259,13 @@ class BranchAttention:
 def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
     tokens, keys = visible.shape
     size = (tokens, keys + -keys % ALIGNED)
-    mask = torch.full(size, -torch.inf, dtype=dtype, device=visible.device)
+    mask = torch.full(
+        size,
+        -torch.inf,
+        dtype=dtype,
+        device=visible.device,
+    )
     return mask[:, :keys].masked_fill_(visible, 0.0)
-
-
-def attention_of(
-    module: nn.Module,
-    eager: Callable[..., Any],
-    caps_scores: bool,
-    options: dict[str, Any],
-) -> Attend:
-    """How a layer attends branches: by SDPA; where it has sinks or caps scores, in its own way."""
-    if has_sinks_or_cap(options, caps_scores):
-        return partial(_attend_in_slices, partial(eager, module, **options))
-    return partial(_attend_by_sdpa, options.get("scaling"))
-
-
-def has_sinks_or_cap(options: dict[str, Any], caps_scores: bool) -> bool:
-    """Whether attention has sinks, or caps its scores, which SDPA does not."""
-    return options.get("s_aux") is not None or (caps_scores and options.get("softcap") is not None)
-
-
-def is_plain(options: dict[str, Any], caps_scores: bool) -> bool:
-    """Whether attention has no window either.
-
-    A window counts positions, and those of a branch can leave out some between the rows' keys and
-    its own: a kernel that counts keys would see too many.
-    """
-    return options.get("sliding_window") is None and not has_sinks_or_cap(options, caps_scores)
 
 
 def fits_kernel(queries: Tensor) -> bool:
@@ -309,14 +348,31 @@ def _attend_by_sdpa(
     values: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """(tokens, H, D_v); the S query heads of a key head lie along the batch axis, so nothing is
-    copied for them.
+    """(tokens, H, D_v) by torch's SDPA.
+
+    The S query heads of a key head lie along the batch axis, so nothing is copied for them.
     """
     query = query.view(len(keys), -1, *query.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
-    keys = keys.expand(len(query), -1, -1, -1)
-    values = values.expand(len(query), -1, -1, -1)
+    keys = keys.expand(
+        len(query),
+        -1,
+        -1,
+        -1,
+    )
+    values = values.expand(
+        len(query),
+        -1,
+        -1,
+        -1,
+    )
     attend = nn.functional.scaled_dot_product_attention
-    output = attend(query, keys, values, attn_mask=mask, scale=scaling)
+    output = attend(
+        query,
+        keys,
+        values,
+        attn_mask=mask,
+        scale=scaling,
+    )
     return output.transpose(0, 1).flatten(0, 1).transpose(0, 1)
 
 
@@ -335,6 +391,11 @@ def _attend_in_slices(
     outputs = []
     parts = zip(torch.split(query, size, dim=1), torch.split(mask, size), strict=True)
     for part, seen in parts:
-        output, _ = eager(part[None], keys[None], values[None], seen)
+        output, _ = eager(
+            part[None],
+            keys[None],
+            values[None],
+            seen,
+        )
         outputs.append(output[0])
     return torch.cat(outputs)

@@ -82,7 +82,12 @@ class ScoringBackend:
             present = attention_mask[request.row].bool()
             ids = sequences[request.row][present]
             lengths = present.cumsum(-1)[list(request.scored_ends)].tolist()
-            own = score_per_prefix(model, ids, lengths, request.branch)
+            own = score_per_prefix(
+                model,
+                ids,
+                lengths,
+                request.branch,
+            )
             scores.append(request.answer_logprobs(own.cpu()))
         return {ANSWER_LOGPROBS.name: scores}
 
@@ -98,12 +103,11 @@ def find_backend(
     device: torch.device | str = "cpu",
     packed: bool = False,
 ) -> ScoringBackend:
-    """Find whether prefixes can be scored together, by a trial on a small random model of the same
-    architecture.
+    """Find whether prefixes can be scored together, by a trial on a small random model.
 
-    `build` makes the model, with the family's own code. `wanted` is `scoring` of RunConfig;
-    "per_prefix" is taken without a trial. `packed` says that the forward in which the branches ride
-    has all responses packed into one row.
+    It has the architecture of `config`; `build` makes it, with the family's own code. `wanted` is
+    `scoring` of RunConfig; "per_prefix" is taken without a trial. `packed` says that the forward in
+    which the branches ride has all responses packed into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
@@ -111,13 +115,23 @@ def find_backend(
     warn_if_untested("transformers", consequence)
     batches = [trial_batch(left, device) for left in (False, True)]
     try:
-        model, expected = _small_model_and_scores(config, build, device, batches)
+        model, expected = _small_model_and_scores(
+            config,
+            build,
+            device,
+            batches,
+        )
     except MODEL_ERRORS as error:
         reason = f"no small model of its architecture could be run ({first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
     kind = f"branching a small {type(model).__name__}"
     try:
-        found = _scores(ScoringBackend(SHARED_PREFIX), model, batches, packed)
+        found = _scores(
+            ScoringBackend(SHARED_PREFIX),
+            model,
+            batches,
+            packed,
+        )
     except MODEL_ERRORS as error:
         reason = f"{kind} failed ({type(error).__name__}: {first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
@@ -145,10 +159,20 @@ def _small_model_and_scores(
     """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
     slow = ScoringBackend(PER_PREFIX)
     try:
-        model = small_model(config, build, device, narrow=True)
+        model = small_model(
+            config,
+            build,
+            device,
+            narrow=True,
+        )
         return model, _scores(slow, model, batches)
     except MODEL_ERRORS:
-        model = small_model(config, build, device, narrow=False)
+        model = small_model(
+            config,
+            build,
+            device,
+            narrow=False,
+        )
         return model, _scores(slow, model, batches)
 
 
@@ -162,7 +186,12 @@ def _scores(
     scores = []
     for batch in batches:
         given = batch.ids, batch.attention_mask, batch.requests
-        scores += backend.score(model, model.config, *given, packed=packed)
+        scores += backend.score(
+            model,
+            model.config,
+            *given,
+            packed=packed,
+        )
     return torch.cat(scores)
 
 
@@ -171,7 +200,12 @@ def trial_batch(left: bool, device: torch.device | str) -> TrialBatch:
     generator = torch.Generator().manual_seed(0)
     width = 92
     responses = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # step ends by length
-    ids = torch.randint(0, WORDS, (2, width), generator=generator)
+    ids = torch.randint(
+        0,
+        WORDS,
+        (2, width),
+        generator=generator,
+    )
     mask = torch.zeros_like(ids)
     requests = []
     for row, (length, ends) in enumerate(responses.items()):

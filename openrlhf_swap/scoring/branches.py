@@ -1,11 +1,11 @@
-"""Branches: tokens that run beside the rows of a forward, each branch with a part of one response.
+"""Branches: tokens that run beside the rows of a forward.
 
 A branch repeats some tokens of its response and continues with ids of its own. It sees its response
-up to a column, and itself. Columns count the tokens of all rows as if the rows were laid end to end:
+up to a column, and itself. Columns count the tokens of all rows, as if these lay end to end:
 
-    row      x x x s1 s1 s2 s2 s3 s3          columns 0 .. 8
-    answer             s1 a  a                 sees columns 0 .. 3, repeats column 4, then the answer
-    hidden                   s2 s2 s3 s3 a a   sees columns 0 .. 2: step s1 is hidden from the rest
+    row      x x x s1 s1 s2 s2 s3 s3          columns 0 .. 8 answer             s1 a  a
+    sees columns 0 .. 3, repeats column 4, then the answer hidden                   s2 s2 s3 s3 a a
+    sees columns 0 .. 2: step s1 is hidden from the rest
 
 Positions are those of the response: they continue from the first token that the branch repeats.
 
@@ -14,7 +14,6 @@ Shapes: n tokens of branches, m of their tokens (or of the rows') that are predi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -57,8 +56,18 @@ class Rows:
             spans.append((first, first + count))
             packed_tokens += count
         if packed:
-            return cls(1, packed_tokens, spans, offsets)
-        return cls(responses, tokens, spans, offsets)
+            return cls(
+                1,
+                packed_tokens,
+                spans,
+                offsets,
+            )
+        return cls(
+            responses,
+            tokens,
+            spans,
+            offsets,
+        )
 
     @property
     def present(self) -> int:
@@ -99,6 +108,21 @@ class Branch:
         """The number of tokens that run."""
         return len(self.copied) + len(self.given) - 1
 
+    @property
+    def sources(self) -> list[int]:
+        """For each token the column that it repeats, or -1 for a given id."""
+        return [*self.copied, *[-1] * len(self.given)]
+
+    @property
+    def ids(self) -> list[int]:
+        """For each token its given id, or 0 for one that repeats a column."""
+        return [*[0] * len(self.copied), *self.given]
+
+    @property
+    def predicted(self) -> list[int]:
+        """The places of all predicted tokens, in the order of the groups."""
+        return [place for group in self.scored for place in group]
+
     def sees_from(self, window: int | None) -> int:
         """The first column that any of its tokens sees, with attention to so many tokens."""
         if window is None:
@@ -109,47 +133,65 @@ class Branch:
 class Layout:
     """Where branches stand, one (n,) int64 tensor for each property of their tokens.
 
-    `position` is a token's position id and `branch` the number of its branch; the branch sees
-    columns `first` to `end`. `sizes` are the numbers of tokens in each scored group, in order.
+    `position` is a token's position id and `branch` the number of its branch, which sees columns
+    `first` to `end`. The (m,) tokens `predicting` predict those of the scored groups, whose numbers
+    of tokens are `sizes`.
     """
 
-    def __init__(self, branches: Sequence[Branch], rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        rows: int,
+        device: torch.device,
+    ) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
-        lengths = [branch.length for branch in branches]
-        idle = -sum(lengths) % rows
         self.branches = branches
-        self.starts = list(accumulate(lengths, initial=0))[:-1]
-        self.tokens = sum(lengths) + idle
-        self.sizes = [len(group) for branch in branches for group in branch.scored]
-
-        number = torch.arange(len(branches)).repeat_interleave(torch.tensor(lengths))
-        offset = torch.arange(len(number)) - torch.tensor(self.starts)[number]
-        columns = [
-            offset + torch.tensor([branch.position for branch in branches])[number],
-            number,
-            torch.tensor([branch.first for branch in branches])[number],
-            torch.tensor([branch.end for branch in branches])[number],
-            _sources(branches),
-            _given_ids(branches),
-        ]
-        fill = (0, _IDLE, 0, 0, 0, 0)
-        padded = [
-            torch.cat([column, torch.full((idle,), value)])
-            for column, value in zip(columns, fill, strict=True)
-        ]
+        self.starts: list[int] = []
+        self.sizes: list[int] = []
+        self.tokens = 0
+        tokens: list[list[int]] = [[] for _ in range(6)]
+        position, number, first, end, source, given = tokens
+        predictions: list[list[int]] = [[] for _ in range(3)]
+        predicting, predicted_source, predicted_id = predictions
+        for branch in branches:
+            length = branch.length
+            sources = branch.sources
+            ids = branch.ids
+            position += range(branch.position, branch.position + length)
+            number += [len(self.starts)] * length
+            first += [branch.first] * length
+            end += [branch.end] * length
+            source += sources[:-1]
+            given += ids[:-1]
+            for place in branch.predicted:
+                predicting.append(self.tokens + place - 1)
+                predicted_source.append(sources[place])
+                predicted_id.append(ids[place])
+            self.sizes += map(len, branch.scored)
+            self.starts.append(self.tokens)
+            self.tokens += length
+        idle = -self.tokens % rows
+        self.tokens += idle
+        for column, value in zip(tokens, (0, _IDLE, 0, 0, -1, 0), strict=True):
+            column += [value] * idle
         # Sent to the device once, so that no layer waits for them.
-        table = torch.stack(padded).to(device, non_blocking=True)
+        table = torch.tensor(tokens).to(device, non_blocking=True)
         self.position, self.branch, self.first, self.end, self._source, self._given = table
-        self.predicting, self._targets = _predictions(branches, self.starts, device)
+        targets = torch.tensor(predictions).to(device, non_blocking=True)
+        self.predicting, self._target_source, self._target_id = targets
+
+    @property
+    def stops(self) -> list[int]:
+        """Where each branch ends; the last one takes in the tokens that only fill a row."""
+        return [*self.starts[1:], self.tokens]
 
     def ids(self, row_ids: Tensor) -> Tensor:
         """(n,) the tokens' ids, from the (columns,) ids of the rows."""
-        return torch.where(self._source < 0, self._given, row_ids[self._source.clamp(min=0)])
+        return _from_rows(row_ids, self._source, self._given)
 
     def targets(self, row_ids: Tensor) -> Tensor:
-        """(m,) the ids that the tokens `predicting` predict, from the (columns,) ids of the rows."""
-        source, given = self._targets
-        return torch.where(source < 0, given, row_ids[source.clamp(min=0)])
+        """(m,) the ids that `predicting` predict, from the (columns,) ids of the rows."""
+        return _from_rows(row_ids, self._target_source, self._target_id)
 
     def means(self, log_probs: Tensor) -> Tensor:
         """(groups,) the mean of each scored group, on the CPU, from (m,) values of predictions."""
@@ -158,40 +200,12 @@ class Layout:
         return means
 
 
-def _sources(branches: Sequence[Branch]) -> Tensor:
-    """(n,) the column that each running token repeats; -1 for given ids."""
-    columns: list[int] = []
-    for branch in branches:
-        columns += [*branch.copied, *[-1] * len(branch.given)][:-1]
-    return torch.tensor(columns)
-
-
-def _given_ids(branches: Sequence[Branch]) -> Tensor:
-    """(n,) the given id of each running token; 0 for those that repeat a column."""
-    ids: list[int] = []
-    for branch in branches:
-        ids += [*[0] * len(branch.copied), *branch.given][:-1]
-    return torch.tensor(ids)
-
-
-def _predictions(
-    branches: Sequence[Branch],
-    starts: Sequence[int],
-    device: torch.device,
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """(m,) tokens that predict; and the (m,) columns, or -1, and (m,) given ids that they predict."""
-    predicting: list[int] = []
-    columns: list[int] = []
-    ids: list[int] = []
-    for branch, start in zip(branches, starts, strict=True):
-        copied = len(branch.copied)
-        for place in (place for group in branch.scored for place in group):
-            repeats = place < copied
-            predicting.append(start + place - 1)
-            columns.append(branch.copied[place] if repeats else -1)
-            ids.append(0 if repeats else branch.given[place - copied])
-    table = torch.tensor([predicting, columns, ids]).to(device, non_blocking=True)
-    return table[0], (table[1], table[2])
+def _from_rows(
+    row_ids: Tensor,
+    source: Tensor,
+    given: Tensor,
+) -> Tensor:
+    return torch.where(source < 0, given, row_ids[source.clamp(min=0)])
 
 
 @dataclass(frozen=True)
@@ -211,22 +225,36 @@ class Call:
 def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     """Cut the tokens into calls whose masks are small.
 
-    A call has as many consecutive branches as fit, and a branch that does not fit has several calls,
+    A call has as many consecutive branches as fit. A branch that does not fit has several calls,
     each with the keys up to its own last token.
     """
     most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
     calls: list[Call] = []
     group: list[Branch] = []
     begin = 0
-    stops = [*layout.starts[1:], layout.tokens]
-    for branch, start, stop in zip(layout.branches, layout.starts, stops, strict=True):
+    for branch, start, stop in zip(
+        layout.branches,
+        layout.starts,
+        layout.stops,
+        strict=True,
+    ):
         together = [*group, branch]
         if group and _mask_size(together, stop - begin) > most:
-            calls += _calls_of(group, begin, start, most)
+            calls += _calls_of(
+                group,
+                begin,
+                start,
+                most,
+            )
             together = [branch]
             begin = start
         group = together
-    return calls + _calls_of(group, begin, stops[-1], most)
+    return calls + _calls_of(
+        group,
+        begin,
+        layout.tokens,
+        most,
+    )
 
 
 def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
@@ -234,7 +262,12 @@ def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
     return tokens * (seen + tokens)
 
 
-def _calls_of(branches: Sequence[Branch], start: int, stop: int, most: int) -> list[Call]:
+def _calls_of(
+    branches: Sequence[Branch],
+    start: int,
+    stop: int,
+    most: int,
+) -> list[Call]:
     """One call for several branches, or as many as one long branch needs."""
     if len(branches) > 1:
         return [Call(branches, slice(start, stop), slice(start, stop))]

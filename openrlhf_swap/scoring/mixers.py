@@ -20,7 +20,7 @@ from openrlhf_swap.scoring.branches import Layout
 CHUNK = 12
 CACHE_NAMES = ("cache_params", "past_key_values")  # by which mixers take their cache
 
-# A mixer's own forward, of (rows, tokens, hidden) and the state to continue from, which it advances.
+# A mixer's own forward, of (rows, tokens, hidden) and the state to continue from; it advances that.
 MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
 
 
@@ -63,8 +63,8 @@ class BranchedMixers:
         self._spare = agree(len(self._pieces)) - len(self._pieces)
         device = layout.position.device
         self._starts = torch.tensor(layout.starts, device=device)
-        stops = [*layout.starts[1:], layout.tokens]
-        lengths = [stop - start for start, stop in zip(layout.starts, stops, strict=True)]
+        spans_of_branches = zip(layout.starts, layout.stops, strict=True)
+        lengths = [stop - start for start, stop in spans_of_branches]
         # The branches are filled up to one width; mixers may run other code for one token.
         self._width = max(2, *lengths)
 
@@ -92,7 +92,12 @@ class BranchedMixers:
         output, states = self._run_rows(rows.flatten(0, 1), forward, fresh)
         for _number in range(self._spare):
             forward(rows[:1, :1], copy.deepcopy(fresh))
-        own = self._run_branches(behind.flatten(0, 1), forward, states, fresh)
+        own = self._run_branches(
+            behind.flatten(0, 1),
+            forward,
+            states,
+            fresh,
+        )
         parts = [output.view(rows.shape), own.view(behind.shape)]
         return torch.cat(parts, dim=1)
 
@@ -171,7 +176,11 @@ def cache_name(mixer: nn.Module, given: Collection[str]) -> str:
     raise TypeError(f"{type(mixer).__name__} is given no cache as {known}, but {sorted(given)}")
 
 
-def _of_a_state(mixer: Any, original: Callable[..., Tensor], name: str) -> MixerForward:
+def _of_a_state(
+    mixer: Any,
+    original: Callable[..., Tensor],
+    name: str,
+) -> MixerForward:
     """The mixer's original forward, as a function of its input and a state."""
     layers = mixer.layer_idx + 1
     solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")

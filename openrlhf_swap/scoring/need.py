@@ -23,6 +23,14 @@ from openrlhf_swap.scoring.branches import Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import mixers_of
 
 MAX_TOKENS = 2**13  # of branches in a pass, unless one branch has more
+# A rank without hidden steps takes part in a pass with it.
+_IDLE_BRANCH = Branch(
+    first=0,
+    end=1,
+    copied=range(0),
+    given=(0, 0),
+    scored=[[1]],
+)
 
 
 def check_can_hide_steps(model: Any, obstacle: str | None) -> None:
@@ -41,7 +49,7 @@ def check_can_hide_steps(model: Any, obstacle: str | None) -> None:
 
 @dataclass(frozen=True)
 class StepColumns:
-    """The columns of a response's steps: first, after the last, and after the last generated one."""
+    """The columns of each step: its first, after its last, and after its last generated one."""
 
     starts: list[int]
     stops: list[int]
@@ -111,7 +119,12 @@ class HiddenPass:
 
     tokens = 0
 
-    def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        keys: RowKeys,
+        row_ids: Tensor,
+    ) -> None:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         self._layout = layout = Layout(branches, 1, row_ids.device)
         self._attention = BranchAttention(0, layout, earlier=keys)
@@ -166,14 +179,14 @@ def read_needs(
     hidden = [hidden_steps(request, rows) for request in requests]
     running = [each.branch for own in hidden for each in own if each.branch.length > 0]
     parts = batches(running)
+    spare = agree(len(parts)) - len(parts)
     log_probs = [run(HiddenPass(part, keys, row_ids)).cpu() for part in parts]
-    idle = [Branch(first=0, end=1, copied=range(0), given=(0, 0), scored=[[1]])]
-    for _ in range(agree(len(parts)) - len(parts)):
-        run(HiddenPass(idle, keys, row_ids))
+    for _ in range(spare):
+        run(HiddenPass([_IDLE_BRANCH], keys, row_ids))
     found = torch.cat(log_probs).double() if log_probs else torch.zeros(0, dtype=torch.float64)
     needs = []
     for own, reading in zip(hidden, plain, strict=True):
-        size = sum(len(group) for each in own for group in each.branch.scored)
+        size = sum(len(each.branch.predicted) for each in own)
         needs.append(_needs(own, reading, found[:size]))
         found = found[size:]
     return needs
@@ -192,7 +205,11 @@ def batches(branches: Sequence[Branch]) -> list[list[Branch]]:
     return parts
 
 
-def _needs(hidden: Sequence[HiddenStep], plain: PlainReading, log_probs: Tensor) -> Tensor:
+def _needs(
+    hidden: Sequence[HiddenStep],
+    plain: PlainReading,
+    log_probs: Tensor,
+) -> Tensor:
     """n_k from the log-probabilities that are left of the tokens of each group without step k."""
     every = torch.cat([plain.steps, plain.answer]).double()
     begin = hidden[0].branch.end  # the first column of the first step
@@ -205,10 +222,13 @@ def _needs(hidden: Sequence[HiddenStep], plain: PlainReading, log_probs: Tensor)
     return torch.stack([of_groups.max() for of_groups in by_step])
 
 
-def _places_in(branch: Branch, begin: int, plain: PlainReading) -> list[int]:
+def _places_in(
+    branch: Branch,
+    begin: int,
+    plain: PlainReading,
+) -> list[int]:
     """Where the branch's scored tokens stand in the plain reading, steps first, then the answer."""
-    scored = [place for group in branch.scored for place in group]
-    copied = [place for place in scored if place < len(branch.copied)]
-    answered = len(scored) - len(copied)  # the last tokens of the answer
+    copied = [place for place in branch.predicted if place < len(branch.copied)]
+    answered = len(branch.predicted) - len(copied)  # the last tokens of the answer
     end = len(plain.steps) + len(plain.answer)
     return [branch.copied[place] - begin for place in copied] + [*range(end - answered, end)]

@@ -42,13 +42,13 @@ class Scorer:
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
     ) -> None:
-        """Take a causal language model, SWAP's settings (its defaults if None), and `scoring` of
-        RunConfig.
+        """Take a causal language model, SWAP's settings, and `scoring` of RunConfig.
 
-        From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a
-        CPU that has no instructions for them are computed in float32. Raises ConfigError for a
-        tokenizer that loses white space, or does not know the end of the thought, and for
-        `step_reward` need of a model from which steps cannot be hidden.
+        Without settings they are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in
+        this process, and products in bfloat16 on a CPU that has no instructions for them are
+        computed in float32. Raises ConfigError for a tokenizer that loses white space, or does not
+        know the end of the thought, and for `step_reward` need of a model from which steps cannot
+        be hidden.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -64,7 +64,12 @@ class Scorer:
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self.backend = find_backend(model.config, type(model), scoring, model.device)
+        self.backend = find_backend(
+            model.config,
+            type(model),
+            scoring,
+            model.device,
+        )
         if NEED.name in self._scores:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
@@ -77,17 +82,28 @@ class Scorer:
         correct: bool,
         observations: Sequence[tuple[int, Sequence[int]]] = (),
     ) -> StepTrace:
-        """Score a response for `swap_advantages`; an incorrect one is not scored, because its steps
-        earn nothing.
+        """Score a response for `swap_advantages`.
 
-        `prompt` and `response` are token ids, the end token included; `observations`, as in
-        `Rollout`, stand between the turns of the response. Raises as `score`.
+        An incorrect one is not scored, because its steps earn nothing. `prompt` and `response` are
+        token ids, the end token included; `observations`, as in `Rollout`, stand between the turns
+        of the response. Raises as `score`.
         """
-        rollout = Rollout("", answer, response, prompt, float(correct), observations=observations)
+        rollout = Rollout(
+            "",
+            answer,
+            response,
+            prompt,
+            float(correct),
+            observations=observations,
+        )
         return self._read(rollout, self._scores).trace()
 
     def score(
-        self, problem: str, answer: str, response: Response, rendered: bool = False
+        self,
+        problem: str,
+        answer: str,
+        response: Response,
+        rendered: bool = False,
     ) -> dict[str, Any]:
         """Score the steps of a response.
 
@@ -107,7 +123,12 @@ class Scorer:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
                 context.
         """
-        rollout = self._rollout(problem, answer, response, rendered)
+        rollout = self._rollout(
+            problem,
+            answer,
+            response,
+            rendered,
+        )
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
@@ -121,20 +142,44 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
-    def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
+    def states(
+        self,
+        problem: str,
+        response: Response,
+        rendered: bool = False,
+    ) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
-        return self._read(self._rollout(problem, "", response, rendered), (STATES.name,)).trace()
+        return self._read(
+            self._rollout(
+                problem,
+                "",
+                response,
+                rendered,
+            ),
+            (STATES.name,),
+        ).trace()
 
     def state_trace(
-        self, prompt: Sequence[int], response: Sequence[int], correct: bool
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        correct: bool,
     ) -> StepTrace:
-        """Read the model's states at the ends of a response's steps, for
-        `length_critic_advantages`.
+        """Read the model's states at the ends of steps, for `length_critic_advantages`.
 
         `prompt` and `response` are token ids, the end token included. Raises DataError when they
         exceed the model's context.
         """
-        return self._read(Rollout("", "", response, prompt, float(correct)), (STATES.name,)).trace()
+        return self._read(
+            Rollout(
+                "",
+                "",
+                response,
+                prompt,
+                float(correct),
+            ),
+            (STATES.name,),
+        ).trace()
 
     def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
         """The rollout with its steps and the signals of these names that it has.
@@ -167,13 +212,30 @@ class Scorer:
         mask = torch.ones_like(row)
         with _evaluating(self._model):
             if STATES.name in request.signals:
-                (states,) = read_states(self._model, row, mask, [request])
+                (states,) = read_states(
+                    self._model,
+                    row,
+                    mask,
+                    [request],
+                )
                 return {STATES.name: states}
-            found = self.backend.read(self._model, self._model.config, row, mask, [request])
+            found = self.backend.read(
+                self._model,
+                self._model.config,
+                row,
+                mask,
+                [request],
+            )
         (signals,) = by_request([request], found)
         return signals
 
-    def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
+    def _rollout(
+        self,
+        problem: str,
+        answer: str,
+        response: Response,
+        rendered: bool,
+    ) -> Rollout:
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response
         actions = [ids(turn["action"]) for turn in turns]
@@ -184,7 +246,14 @@ class Scorer:
             for place, turn in zip(places, turns[:-1], strict=False)
         ]
         response_ids = [*chain(*actions)]
-        return Rollout(problem, answer, response_ids, prompt, reward=1.0, observations=observations)
+        return Rollout(
+            problem,
+            answer,
+            response_ids,
+            prompt,
+            reward=1.0,
+            observations=observations,
+        )
 
 
 @contextmanager

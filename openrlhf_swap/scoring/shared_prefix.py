@@ -1,10 +1,9 @@
-"""Score all prefixes of a response in the forward of the response itself; docs/method/scoring.md
-describes it.
+"""Score all prefixes of a response in the forward of the response itself.
 
-The K+1 answer branches stand behind the rows: branch k sees its response up to e_k and itself, at
-the positions that follow e_k. It starts with a second copy of the prefix's last token, which
-predicts its first one, so that even an empty close template needs nothing of the row but its keys,
-values and states.
+docs/method/scoring.md describes it. The K+1 answer branches stand behind the rows: branch k sees
+its response up to e_k and itself, at the positions that follow e_k. It starts with a second copy of
+the prefix's last token, which predicts its first one, so that even an empty close template needs
+nothing of the row but its keys, values and states.
 
 Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m predicted tokens.
 """
@@ -36,7 +35,15 @@ def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     branches = []
     for place in request.scored_ends:
         end = rows.column(request.row, place)
-        branches.append(Branch(first, end, range(end, end + 1), answer.ids, [scored]))
+        branches.append(
+            Branch(
+                first,
+                end,
+                range(end, end + 1),
+                answer.ids,
+                [scored],
+            )
+        )
     return branches
 
 
@@ -94,7 +101,14 @@ class BranchedRows:
             self._mask = torch.cat([attention_mask, behind], dim=1)
         self._keys: RowKeys | None = {} if self._needing or keeps_keys else None
         self._attention = BranchAttention(rows.tokens, layout, kept=self._keys)
-        self._mixers = BranchedMixers(model, config, rows.tokens, rows.spans, layout, agree)
+        self._mixers = BranchedMixers(
+            model,
+            config,
+            rows.tokens,
+            rows.spans,
+            layout,
+            agree,
+        )
 
     def inputs(self, ids: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The model's arguments, from (B, T) token and position ids of the rows."""
@@ -138,7 +152,13 @@ class BranchedRows:
             return []
         plain = self._plain(log_probs.cpu())
         return read_needs(
-            self._needing, self.rows, plain, self._keys, self._row_ids, run, self._agree
+            self._needing,
+            self.rows,
+            plain,
+            self._keys,
+            self._row_ids,
+            run,
+            self._agree,
         )
 
     def _plain(self, log_probs: Tensor) -> list[PlainReading]:
@@ -174,7 +194,15 @@ def read_shared_prefix(
     l_0..l_K, float32 (float64 for a float64 model, or where observations are split off), and (K,)
     float64 n_1..n_K.
     """
-    rows = BranchedRows(model, config, attention_mask, requests, packed, agree, keeps_keys)
+    rows = BranchedRows(
+        model,
+        config,
+        attention_mask,
+        requests,
+        packed,
+        agree,
+        keeps_keys,
+    )
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     if packed:
         present = attention_mask.bool()

@@ -20,8 +20,8 @@ class WantedSignals:
     """The signals that an objective, or a user, wants of responses.
 
     `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
-    reference answer. `need` is read beside the answer's scores, and is wanted together with them. The
-    others are as in `ScoreRequest`.
+    reference answer. `need` is read beside the answer's scores, and is wanted together with them.
+    The others are as in `ScoreRequest`.
     """
 
     names: tuple[str, ...]
@@ -30,8 +30,9 @@ class WantedSignals:
     need_window: int = 0
 
     def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
-        """The request for a response in that row of a batch, padded on the right; None if nothing
-        is wanted of it.
+        """The request for a response in that row of a batch, padded on the right.
+
+        None if nothing is wanted of the response.
         """
         names = names_of(rollout, self.names)
         if not rollout.step_ends:

@@ -1,6 +1,4 @@
-"""A small random model of the same architecture, to try a family's code before the model itself is
-loaded.
-"""
+"""A small random model, to try a family's code before the model itself is loaded."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -42,13 +40,13 @@ def small_model(
     device: torch.device | str = "cpu",
     narrow: bool = True,
 ) -> PreTrainedModel:
-    """Build a float32 model in eval mode with a few layers of each kind, windows of 8 tokens and a
-    vocabulary of 32.
+    """Build a small float32 model of the same architecture, in eval mode.
 
-    Its random weights are larger than usual initial weights, so that no layer's effect is too small
-    to be noticed. The global random state is left as it was. If `narrow`, it has fewer heads and a
-    smaller width; an architecture that does not allow these to be chosen freely raises errors of
-    its own when the model is built or run.
+    It has a few layers of each kind, windows of 8 tokens and a vocabulary of 32. Its random weights
+    are larger than usual initial weights, so that no layer's effect is too small to be noticed. The
+    global random state is left as it was. If `narrow`, it has fewer heads and a smaller width; an
+    architecture that does not allow these to be chosen freely raises errors of its own when the
+    model is built or run.
     """
     devices = [device] if torch.device(device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):
@@ -95,7 +93,8 @@ def _make_narrow(config: PretrainedConfig) -> None:
         ("num_attention_heads", "num_key_value_heads"),
         ("linear_num_value_heads", "linear_num_key_heads"),
     ):
-        heads, shared = getattr(config, queries, None), getattr(config, keys, None)
+        heads = getattr(config, queries, None)
+        shared = getattr(config, keys, None)
         if heads and shared:
             group = heads // shared
             setattr(config, queries, max(_HEADS, group))
@@ -111,8 +110,9 @@ def _make_narrow(config: PretrainedConfig) -> None:
 
 
 def _keep_layers(config: PretrainedConfig) -> None:
-    """Cut everything that is listed by layer to the first few of each kind, and to as many that
-    share their keys.
+    """Cut everything that is listed by layer to the first few of each kind.
+
+    As many layers stay that share their keys, if any do.
     """
     layers: int = config.num_hidden_layers
     shared = getattr(config, "num_kv_shared_layers", None) or 0

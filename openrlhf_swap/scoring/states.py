@@ -80,7 +80,12 @@ def read_states(
     """
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad(), recording_states(model, attention_mask, requests) as states:
-        model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
+        model(
+            sequences,
+            attention_mask=attention_mask,
+            position_ids=positions,
+            use_cache=False,
+        )
     return states
 
 

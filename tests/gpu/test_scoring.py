@@ -1,9 +1,11 @@
 """Scores and log-probabilities on a GPU: exact in float32, close in bfloat16, without waiting."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+from support.hidden_steps import slow_needs
 from support.passes import FAMILIES, actor_of, micro_batch, model_of, scorer_of, update_of
 from support.paths import POLICY
 
@@ -42,6 +44,23 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
         .max()
     )
     assert difference < (1e-4 if dtype == torch.float32 else 0.1)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_needs_equal_those_of_a_masked_pass_for_each_step(family, dtype):
+    """In bfloat16 layers without a window run torch's kernel for varying lengths."""
+    ids, actions, mask, requests = micro_batch()
+    names = ("answer_logprobs", "need")
+    requests = [replace(each, signals=names) for each in requests]
+    scorer = scorer_of(actor_of(model_of(family, dtype, "cuda"), packing=False))
+    found = scorer.forward(ids, actions, mask, requests, names)
+    slow = model_of(family, torch.float32)
+    slow.set_attn_implementation("eager")
+    for request, signals in zip(requests, found.signals, strict=True):
+        row = ids[request.row][mask[request.row].bool()]
+        difference = (signals["need"] - slow_needs(slow, row, request)).abs().max()
+        assert difference < (1e-4 if dtype == torch.float32 else 0.2)
 
 
 @pytest.mark.parametrize(("family", "packing"), PASSES)

@@ -7,7 +7,7 @@ import torch
 from support.actors import CLOSE, MEMBERS, learn_from, make_config, stock_rows
 from support.disturbing import errors
 from support.paths import POLICY, ROOT
-from support.running import SMALL_STEPS, of_the_run, run_training, start_training
+from support.running import SMALL_STEPS, of_the_run, run_training, start_training, words
 from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
@@ -18,15 +18,10 @@ pytestmark = pytest.mark.slow
 CALCULATOR = str(ROOT / "examples" / "agents" / "calculator.py")
 FLAGS = [
     *SMALL_STEPS,
-    "--train.agent_func_path",
-    CALCULATOR,
-    "--swap.steps",
-    "turns",
-    "--data.max_samples",
-    "48",
+    *words(f"--train.agent_func_path {CALCULATOR} --swap.steps turns --data.max_samples 48"),
+    *words("--ckpt.save_steps 1 --ckpt.load_enable --train.full_determinism_enable"),
+    *words("--swap.rollouts_every 1 --actor.adam.lr 3e-4"),
 ]
-FLAGS += ["--ckpt.save_steps", "1", "--ckpt.load_enable", "--train.full_determinism_enable"]
-FLAGS += ["--swap.rollouts_every", "1", "--actor.adam.lr", "3e-4"]
 FAILS = """
 import sys
 from pathlib import Path

@@ -14,7 +14,7 @@ from addition import problems, prompt
 from safetensors.torch import load_file, save_file
 from support.disturbing import Run, errors
 from support.paths import POLICY
-from support.running import objective_flags, of_the_run, run_training
+from support.running import objective_flags, of_the_run, run_training, words
 
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags.configuration import REWARD_FILE
@@ -23,21 +23,10 @@ pytestmark = pytest.mark.slow
 on_request = pytest.mark.skipif(
     "TEST_SLOW" not in os.environ, reason="one to three minutes on two cores: TEST_SLOW=1"
 )
-COMPARED = [
-    "--train.full_determinism_enable",
-    "--swap.rollouts_every",
-    "1",
-    "--swap.rollouts_groups",
-    "16",
-]
-COMPARED += [
-    "--algo.advantage.is_correction_level",
-    "token",
-    "--train.num_episodes",
-    "2",
-    "--data.max_samples",
-    "40",
-]
+COMPARED = words(
+    "--train.full_determinism_enable --swap.rollouts_every 1 --swap.rollouts_groups 16 "
+    "--algo.advantage.is_correction_level token --train.num_episodes 2 --data.max_samples 40"
+)
 AGE = "swap/batch_age"
 ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
@@ -45,13 +34,9 @@ OBJECTIVES = {
     "grpo": {},
     "length_critic": {},
     "thinkprune": {"limits": "300,60", "stage_steps": "2"},
-    "laser_d": {
-        "shortest": "40",
-        "longest": "320",
-        "grid": "8",
-        "monitor_prompts": "16",
-        "monitor_every": "3",
-    },
+    "laser_d": dict(
+        shortest="40", longest="320", grid="8", monitor_prompts="16", monitor_every="3"
+    ),
 }
 
 
@@ -123,22 +108,8 @@ def gap(rows):
 def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, prompts_file):
     flags = objective_flags("laser_d", {**OBJECTIVES["laser_d"], "monitor_every": "100"})
     flags += ["--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
-    flags += [
-        "--swap.rollouts_every",
-        "1",
-        "--swap.rollouts_groups",
-        "16",
-        "--train.num_episodes",
-        "2",
-    ]
-    flags += [
-        "--data.max_samples",
-        "56",
-        "--swap.generation_timeout",
-        "30",
-        "--actor.adam.lr",
-        "1e-4",
-    ]
+    flags += words("--swap.rollouts_every 1 --swap.rollouts_groups 16 --train.num_episodes 2")
+    flags += words("--data.max_samples 56 --swap.generation_timeout 30 --actor.adam.lr 1e-4")
     calm = tmp_path / "calm" / "run"
     run_training(calm, prompts_file, *flags)
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from support.disturbing import Run, errors
-from support.running import of_the_run, run_training
+from support.running import of_the_run, run_training, words
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,29 +15,11 @@ pytestmark = [
         "TEST_SLOW" not in os.environ, reason="three starts of a run; TEST_SLOW=1 runs them"
     ),
 ]
-FLAGS = [
-    "--swap.objective",
-    "vsrm",
-    "--swap.vsrm.words",
-    "check,wait,again",
-    "--swap.vsrm.first_characters",
-    "30",
-]
-FLAGS += [
-    "--swap.vsrm.apart_characters",
-    "20",
-    "--swap.vsrm.answer_tokens",
-    "30",
-    "--swap.vsrm.answers",
-    "3",
-]
-FLAGS += [
-    "--train.full_determinism_enable",
-    "--ckpt.save_steps",
-    "1",
-    "--ckpt.load_enable",
-    "--swap.verbose",
-]
+FLAGS = words(
+    "--swap.objective vsrm --swap.vsrm.words check,wait,again --swap.vsrm.first_characters 30 "
+    "--swap.vsrm.apart_characters 20 --swap.vsrm.answer_tokens 30 --swap.vsrm.answers 3 "
+    "--train.full_determinism_enable --ckpt.save_steps 1 --ckpt.load_enable --swap.verbose"
+)
 
 
 def middle_of(step, run):

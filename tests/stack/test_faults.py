@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from support.disturbing import Run, errors
 from support.metric_names import meaning
 from support.paths import POLICY
-from support.running import SMALL_STEPS, of_the_run, start_training, train_by, training
+from support.running import SMALL_STEPS, of_the_run, start_training, train_by, training, words
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from openrlhf_swap.files import read_rows
@@ -27,27 +27,15 @@ SYNC = ("IntrinsicRewardActor", "SwapRolloutActor", "VLLM::EngineCore", None)
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
 FLAGS = [
     *SMALL_STEPS,
-    "--ckpt.save_steps",
-    "2",
-    "--ckpt.load_enable",
-    "--train.full_determinism_enable",
+    *words("--ckpt.save_steps 2 --ckpt.load_enable --train.full_determinism_enable"),
+    *words("--swap.rollouts_every 1"),
+    *words("--train.num_episodes 2 --data.max_samples 56 --swap.generation_timeout 30"),
+    *words("--eval.steps 6 --eval.n_samples_per_prompt 1"),
+    *words("--algo.kl.init_coef 0.001 --algo.kl.use_loss --algo.kl.estimator k3"),
+    *words("--ref.num_nodes 1 --ref.num_gpus_per_node 1"),
+    # With three times this rate the policy is never right after four steps.
+    *words("--actor.adam.lr 3e-4"),
 ]
-FLAGS += ["--swap.rollouts_every", "1"]
-FLAGS += [
-    "--train.num_episodes",
-    "2",
-    "--data.max_samples",
-    "56",
-    "--swap.generation_timeout",
-    "30",
-]
-FLAGS += ["--eval.steps", "6", "--eval.n_samples_per_prompt", "1"]
-FLAGS += ["--algo.kl.init_coef", "0.001", "--algo.kl.use_loss", "--algo.kl.estimator", "k3"]
-FLAGS += ["--ref.num_nodes", "1", "--ref.num_gpus_per_node", "1"]
-FLAGS += [
-    "--actor.adam.lr",
-    "3e-4",
-]  # with three times this the policy is never right after four steps
 
 
 def by_step(rows):

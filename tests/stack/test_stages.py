@@ -1,22 +1,17 @@
-import json
 import os
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 import thoughts
-from example import FULL, NUMBERS, SMALL, Example, Size
+from example import SMALL, Example, Size
 from learn import main
-from operations import EASY, MIXED, Operation, Problem, from_row
+from operations import MIXED, Operation, Problem, from_row
 from stages import Stage, do, watched
 from support.paths import POLICY, ROOT
-from support.scripts import bash
 
 from openrlhf_swap.errors import ConfigError, RunError
-from openrlhf_swap.evaluation.run import parse
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
@@ -64,23 +59,6 @@ def test_files_of_other_settings_are_not_taken(tmp_path):
         ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}; use another --output"
     ):
         list(do([stage([], rows=9)], tmp_path))
-
-
-def test_settings_survive_the_file(tmp_path):
-    """Compared as they are read: no tuples and paths among them."""
-    for each in Example(
-        tmp_path, FULL, "swap", "swap", 1, ("--swap.step_baseline", "zero")
-    ).stages():
-        assert json.loads(json.dumps(each.settings)) == each.settings
-
-
-def test_a_small_run_is_one_easy_task_and_estimated_under_a_quarter_of_an_hour(tmp_path):
-    assert (SMALL.tasks, FULL.tasks) == (("sums",), ("chains", "equations", "legs", "stories"))
-    for size, limit in ((SMALL, 15 * 60), (FULL, 3 * 3600)):
-        assert (
-            sum(each.seconds for each in Example(tmp_path, size, "swap", "swap", 1).stages())
-            < limit
-        )
 
 
 @pytest.mark.parametrize(
@@ -158,19 +136,6 @@ def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there
     assert [number for number, _ in early] == [1, 6, 11]
 
 
-def test_the_help_names_every_flag_and_stage(tmp_path):
-    text = bash("examples/smollm2/run.sh", "--small", "--help", VENV="/dev/null/venv").stdout
-    source = (ROOT / "examples" / "smollm2" / "learn.py").read_text(encoding="utf-8")
-    flags = [*re.findall(r'add_argument\("(--\w+)"', source), *(f"--{name}" for name in NUMBERS)]
-    assert len(flags) == 11
-    assert all(flag.replace("_", "-") in text for flag in flags)
-    stages = [
-        stage.name.removesuffix("_swap")
-        for stage in Example(tmp_path, FULL, "swap", "swap", 1).stages()
-    ]
-    assert ", ".join(stages) in text
-
-
 @pytest.mark.parametrize("on_cpu", [True, False])
 @pytest.mark.parametrize("objective", ["swap", "grpo"])
 def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
@@ -185,16 +150,6 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
     assert args.train.colocate_all is not on_cpu
     assert run.output_dir == str(tmp_path / "runs" / "mine")
-
-
-def test_the_evaluation_takes_its_flags(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("example.watched", lambda command: asked.append(command) or 1.5)
-    example = Example(tmp_path, SMALL, "swap", "swap", 7)
-    assert example.evaluate(example.base, tmp_path / "base") == {"peak_memory_gib": 1.5}
-    args = parse(asked[0][5:])
-    assert [Path(name).stem for name in args.benchmarks] == list(EASY)
-    assert (args.suffix, args.max_tokens, args.temperature, args.top_p) == ("", 320, 0.6, 1.0)
 
 
 def test_a_command_that_fails_ends_the_stage_in_one_line():

@@ -20,16 +20,10 @@ on_request = pytest.mark.skipif(
 # shows its memory.
 TWICE = ["--data.max_samples", "32", "--train.num_episodes", "2"]  # every problem comes back
 REMEMBER = {
+    # The monitoring set is sampled before step 1 only: without the saved state there would be no
+    # target any more.
     "laser_d": (
-        # The monitoring set is sampled before step 1 only: without the saved state there would be
-        # no target any more.
-        {
-            "shortest": "40",
-            "longest": "320",
-            "grid": "8",
-            "monitor_prompts": "16",
-            "monitor_every": "100",
-        },
+        dict(shortest="40", longest="320", grid="8", monitor_prompts="16", monitor_every="100"),
         [],
         "swap/laser_d_target_",
     ),

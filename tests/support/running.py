@@ -52,6 +52,11 @@ def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
     return list(read_rows(output / "metrics.jsonl"))
 
 
+def words(text: str) -> list[str]:
+    """The words of a command line without quotes."""
+    return text.split()
+
+
 def objective_flags(name: str, settings: dict[str, str]) -> list[str]:
     flags = (
         word for setting, value in settings.items() for word in (f"--swap.{name}.{setting}", value)

@@ -9,6 +9,7 @@ Both ranks print one line per family: `differ RANK FAMILY PACKED VALUE`.
 import copy
 import os
 import sys
+from dataclasses import replace
 
 import torch
 import torch.multiprocessing
@@ -25,6 +26,7 @@ def rank_main(rank, world, families):
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
     from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
+    from support.hidden_steps import slow_needs
     from support.passes import scorer_of
 
     deepspeed.init_distributed("gloo")
@@ -34,9 +36,10 @@ def rank_main(rank, world, families):
     mask[0, 35:] = 0
     # Rank 1 has more rows and prefixes to score than rank 0, which has none in the second
     # micro-batch.
+    both = ("answer_logprobs", "need")
     wanted = [
-        ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch),
-        ScoreRequest(1, (7, 39), branch),
+        ScoreRequest(0, (4, 9, 20, 34)[: 2 + 2 * rank], branch, both),
+        ScoreRequest(1, (7, 39), branch, both),
     ][: 1 + rank]
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
@@ -53,8 +56,10 @@ def rank_main(rank, world, families):
             actor.packing_samples, actor.temperature = packed, 1.0
             assert actor.hold_logits_of(7) is None
             scorer = scorer_of(actor, zero_stage=3)
-            for requests in (wanted, wanted[:1] if rank else []):
-                scored = scorer.forward(ids, mask[:, 1:], mask, requests)
+            names = both if family != "qwen3_5_text" else both[:1]  # a recurrent one has no need
+            for asked in (wanted, wanted[:1] if rank else []):
+                requests = [replace(request, signals=names) for request in asked]
+                scored = scorer.forward(ids, mask[:, 1:], mask, requests, names)
                 differences = [torch.zeros(1)]
                 for request, signals in zip(requests, scored.signals, strict=True):
                     ours = signals["answer_logprobs"]
@@ -63,11 +68,10 @@ def rank_main(rank, world, families):
                         whole, row, [end + 1 for end in request.prefix_ends], branch
                     )
                     differences.append(ours - reference)
-                print(
-                    f"\ndiffer {rank} {family} {packed} "
-                    f"{float(torch.cat(differences).abs().max()):.2e}",
-                    flush=True,
-                )
+                    if "need" in names:
+                        differences.append(signals["need"] - slow_needs(whole, row, request))
+                largest = float(torch.cat(differences).abs().max())
+                print(f"\ndiffer {rank} {family} {packed} {largest:.2e}", flush=True)
     torch.distributed.destroy_process_group()
 
 

@@ -28,11 +28,12 @@ CHARTS = {
     },
     "accuracy of rollouts": {"accuracy": "swap/accuracy"},
 }
-# A step's number on the page -> the field of a scored trace that has it for each step.
+# A step's number on the page -> the field of a scored trace that may have it for each step.
 NUMBERS = {
     "gain": "gains",
     "change": "local_gains",
     "penalty": "penalties",
+    "need": "need",
 }
 DECIMALS = 4
 Formulas = dict[str, Tree]
@@ -185,7 +186,8 @@ def _response(row: Row, formulas: Formulas) -> Row:
             **observations.get(place, {}),
         }
         for name, field in NUMBERS.items():
-            step[name] = _rounded(row[field][number])
+            if field in row:
+                step[name] = _rounded(row[field][number])
         steps.append(step)
     rest = row["response"][sum(map(len, texts)) :]
     return {

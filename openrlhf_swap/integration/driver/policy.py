@@ -106,10 +106,9 @@ class Policy:
         ray.get(self._actors.async_run_method_batch("append", experience=experiences))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
+        fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
         status: dict[str, Any] = {}
-        for of_rank in ray.get(
-            self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
-        ):
+        for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("offload_states"))

@@ -53,6 +53,7 @@ def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> Non
     model = args.actor.model_name_or_path
     fast = not args.data.disable_fast_tokenizer
     tokenizer = get_tokenizer(model, None, "left", strategy, use_fast=fast)
+    torch.manual_seed(args.train.seed)  # the loader of the prompts takes its own seed from this
     prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
     if args.swap_run.training_steps:
         max_steps = args.swap_run.training_steps * _updates_a_step(args)

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-import torch
 from openrlhf.trainer.ppo_trainer import compute_eval_metrics
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from tqdm import tqdm
@@ -105,9 +104,6 @@ class Sampler:
         last_step = self._args.swap_run.training_steps
         for episode in self._episodes(position["episode"]):
             step_before = self._objective.step
-            # The loader's shuffling asks torch for its seed, as evaluations do, which a run that
-            # goes on from a checkpoint may not repeat.
-            torch.manual_seed(self._args.train.seed + episode)
             prompts = _rows(self._prompts)
             while not last_step or self._objective.step < last_step:
                 updates = self.updates
@@ -136,9 +132,11 @@ class Sampler:
                     f"{high:g}: take problems that are neither too easy nor too hard, or leave the "
                     "filter out"
                 )
-
-            if last_step and self._objective.step in (step_before, last_step):
-                return  # the end, or data that give no step
+            # What a checkpoint left of its pass may give no step; a whole pass that gives none is
+            # the end, as the last step is.
+            is_empty = self._objective.step == step_before and episode > position["episode"]
+            if last_step and (is_empty or self._objective.step == last_step):
+                return
 
     def _episodes(self, first: int) -> Iterable[int]:
         """The numbers of the passes over the data; without an end if the steps are counted."""
@@ -151,10 +149,11 @@ class Sampler:
         count = self._args.eval.n_samples_per_prompt
         context = self._args.data.max_len
         prompts = list(_rows(self._evaluation_prompts))
-        parts = [
-            [Part(0, self._plain_request(self._objective.eval_prompt(prompt.text), count))]
-            for prompt in prompts
-        ]
+        limit = self._args.rollout.max_new_tokens
+        parts = []
+        for prompt in prompts:
+            text = self._objective.eval_prompt(prompt.text)
+            parts.append([Part(0, SamplingRequest(text, count, limit))])
         with self._awake():
             drawn = dict(self._draw(prompts, parts, self._args.eval.temperature, step))
         rows = []
@@ -219,7 +218,8 @@ class Sampler:
         """
         low, high = self._args.algo.dynamic_filtering_range
         scored = [replace(rollout, reward=rollout.record["scores"]) for rollout in group]
-        return bool(low < self._objective.filter_scores(self._batch([scored])).mean() < high)
+        mean = self._objective.filter_scores(self._batch([scored])).mean()
+        return bool(low < mean < high)
 
     def _batch(self, groups: list[list[Rollout]]) -> Batch:
         return Batch(groups, self._objective.coefficients, self._reader)
@@ -257,9 +257,6 @@ class Sampler:
         requests = self._objective.sampling(prompt.text, count, limit)
         return [Part(number, request) for number, request in enumerate(requests)]
 
-    def _plain_request(self, prompt: str, count: int) -> SamplingRequest:
-        return SamplingRequest(prompt, count, self._args.rollout.max_new_tokens)
-
     def _draw_for_training(
         self, prompts: Sequence[Prompt], parts: Sequence[Sequence[Part]]
     ) -> Iterator[tuple[int, list[Drawn]]]:
@@ -294,8 +291,10 @@ class Sampler:
                 refs.append(self._engines[engine].respond.remote(request))
             asked.append(refs)
         for number, answers in self._answered(asked):
-            pairs = zip(parts[number], answers, strict=True)
-            yield number, [Drawn(part, rollout) for part, (group,) in pairs for rollout in group]
+            drawn = []
+            for part, (group,) in zip(parts[number], answers, strict=True):
+                drawn += [Drawn(part, rollout) for rollout in group]
+            yield number, drawn
 
     def _new_tokens(self, prompt: Prompt, request: SamplingRequest) -> int:
         """The tokens that a response may have after what is forced on it."""
@@ -324,7 +323,9 @@ class Sampler:
     def _answered(self, asked: Sequence[Sequence[Any]]) -> Iterator[tuple[int, list[Any]]]:
         """Yield the place of each list of references and their values, when all are there."""
         limit = self._args.swap_run.generation_timeout
-        place_of = {ref: place for place, refs in enumerate(asked) for ref in refs}
+        place_of: dict[Any, int] = {}
+        for place, refs in enumerate(asked):
+            place_of |= dict.fromkeys(refs, place)
         missing = [len(refs) for refs in asked]
         pending = list(place_of)
         while pending:
@@ -352,18 +353,16 @@ class Sampler:
         waiting = []
         asked = []
         for number, group in drawn:
-            wanted = [
-                (row, self._fit(continuation, each.rollout))
-                for row, each in enumerate(group)
-                for continuation in self._objective.continuations(each.rollout, self._reader)
-            ]
+            wanted = []
+            requests = []
+            for row, each in enumerate(group):
+                for continuation in self._objective.continuations(each.rollout, self._reader):
+                    fitted = self._fit(continuation, each.rollout)
+                    wanted.append((row, fitted))
+                    requests.append(self._continuation_request(fitted, each.rollout))
             if not wanted:
                 yield number, self._with_continuations(group, [], [])
                 continue
-            requests = [
-                self._continuation_request(continuation, group[row].rollout)
-                for row, continuation in wanted
-            ]
             # One engine gets all of a prompt, and keeps its beginnings in the cache.
             engine = self._engines[number % len(self._engines)]
             waiting.append((number, group, wanted))

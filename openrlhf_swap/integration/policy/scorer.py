@@ -20,7 +20,7 @@ from openrlhf_swap.scoring.signals import by_request
 from openrlhf_swap.scoring.states import recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
-_IDLE_REQUEST = ScoreRequest(row=0, prefix_ends=(0,), branch=AnswerBranch(ids=(0,), scored=(True,)))
+_IDLE_REQUEST = ScoreRequest(0, prefix_ends=(0,), branch=AnswerBranch((0,), scored=(True,)))
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,16 @@ class MicroBatch:
 
 
 class PolicyScorer:
-    """Reads signals with OpenRLHF's `Actor`, in the forward that gives its action log-probabilities.
+    """Reads signals with OpenRLHF's `Actor`, in its forward for action log-probabilities.
 
     Answers are scored in forwards of their own where they cannot ride along.
     """
 
     def __init__(self, actor: Any, strategy: Any) -> None:
-        """Decide how to score; raises ConfigError when ranks that have to keep in step could not."""
+        """Decide how to score.
+
+        Raises ConfigError when ranks that have to keep in step could not.
+        """
         self._actor = actor
         self._model = actor.model
         self._config = actor.model.module.config
@@ -68,7 +71,13 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(self._base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(self._config, type(self._base), scoring, device, self._packed)
+        backend = find_backend(
+            self._config,
+            type(self._base),
+            scoring,
+            device,
+            self._packed,
+        )
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -101,7 +110,12 @@ class PolicyScorer:
         asked = [_IDLE_REQUEST] if idle else scored
         stated = naming(requests, STATES)
         self._actor.eval()
-        with recording_states(self._base, batch.attention_mask, stated, self._packed) as states:
+        with recording_states(
+            self._base,
+            batch.attention_mask,
+            stated,
+            self._packed,
+        ) as states:
             log_probs, found, seconds = self._pass(batch, asked, NEED.name in signals)
         self._actor.train()
         if idle:
@@ -142,7 +156,7 @@ class PolicyScorer:
         requests: Sequence[ScoreRequest],
         hides_steps: bool,
     ) -> tuple[Tensor, dict[str, list[Tensor]], float]:
-        """As `_pass`, with answer branches behind the rows, and passes for hidden steps after it."""
+        """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
         inputs = batch.sequences, batch.action_mask, batch.attention_mask
         rows = BranchedRows(
             self._model,
@@ -164,7 +178,7 @@ class PolicyScorer:
         return log_probs, {ANSWER_LOGPROBS.name: scores, NEED.name: needs}, seconds
 
     def _largest_on_any_rank(self, count: int) -> int:
-        """The largest `count` of all ranks where they must run the same forwards; else this one's."""
+        """The largest `count` of all ranks, where they must run the same forwards."""
         if not self._collective:
             return count
         largest = torch.tensor(count, device=torch.cuda.current_device())

@@ -170,7 +170,9 @@ def test_a_negative_price_pays_the_steps_that_would_otherwise_be_charged():
 
 
 def test_a_price_that_nobody_is_charged_cannot_be_shared():
-    message = r"--swap.step_price is weights, but --swap.step_baseline zero .* use --swap.step_baseline mean"
+    message = (
+        r"step_price is weights, but --swap.step_baseline zero .* use --swap.step_baseline mean"
+    )
     with pytest.raises(ConfigError, match=message):
         SwapConfig(step_price="weights", step_baseline="zero")
 

@@ -290,7 +290,7 @@ def test_a_baseline_of_the_state_leaves_the_mean_gradient_alone_and_takes_varian
     torch.testing.assert_close(plain, gradient_of(lambda moves: left(moves, 0)))
 
 
-def test_with_the_true_values_any_lambda_has_the_same_mean_gradient_and_with_wrong_ones_it_has_not():
+def test_with_the_true_values_alone_any_lambda_has_the_same_mean_gradient():
     plain, _ = gradient_moments(lambda moves, step: left(moves, step))
     exact, _ = gradient_moments(lambda moves, step: costs_of(moves, expected_left, 0.5)[step])
     torch.testing.assert_close(exact, plain, rtol=0, atol=1e-12)
@@ -363,7 +363,7 @@ def slow_predictions(batches, ridge, folds, decay):
     return found
 
 
-def test_it_predicts_as_an_explicit_ridge_regression_on_the_other_groups_and_the_faded_earlier_batches():
+def test_it_predicts_as_an_explicit_ridge_regression_on_others_and_faded_earlier_batches():
     critic = StateCritic(decay=0.5, ridge=3.0, folds=3)
     batches = [made_up(seed=seed) for seed in range(3)]
     for number, batch in enumerate(batches, 1):

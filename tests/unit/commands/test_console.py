@@ -18,16 +18,10 @@ def listing(capsys):
 def test_help_lists_every_command_in_a_line(capsys):
     assert main(["--help"]) == 0
     listed = listing(capsys)
-    assert (
-        set(listed) == set(COMMANDS)
-        and listed["train"] == "Train with SWAP's advantages on OpenRLHF."
-    )
+    assert set(listed) == set(COMMANDS)
+    assert listed["train"] == "Train with SWAP's advantages on OpenRLHF."
     assert main(["eval", "--help"]) == 0
-    group = listing(capsys)
-    assert (
-        group == {name: text for name, text in listed.items() if name.startswith("eval ")}
-        and len(group) > 4
-    )
+    assert listing(capsys) == {name: listed[name] for name in COMMANDS if name.startswith("eval ")}
 
 
 @pytest.mark.parametrize(
@@ -37,10 +31,6 @@ def test_help_lists_every_command_in_a_line(capsys):
         (["reporting"], "error: reporting is not a command; did you mean eval report?"),
         (["eval", "--model", "x"], "error: eval --model is not a command; did you mean eval "),
         (["nothing", "--help"], "error: nothing is not a command; use one of: train,"),
-        (
-            ["train", "--swap.lenght_coef", "1"],
-            "error: unrecognized arguments: --swap.lenght_coef 1; did you mean",
-        ),
     ],
 )
 def test_a_wrong_line(argv, message, capsys):
@@ -73,19 +63,10 @@ def test_no_command_is_imported_for_help():
 
 def test_a_module_in_the_current_folder_is_found_as_by_python_m(tmp_path):
     (tmp_path / "near.py").write_text("def verify(response, answer, metadata): return True")
-    words = [
-        "score",
-        "--model",
-        "/no/such",
-        "--input",
-        "in",
-        "--output",
-        "out",
-        "--swap.grader",
-        "near:verify",
-    ]
-    code = f"import sys; sys.path.remove(''); from openrlhf_swap.__main__ import main; sys.exit(main({words}))"
+    line = "score --model /no/such --input in --output out --swap.grader near:verify"
+    code = f"""import sys; sys.path.remove('')
+from openrlhf_swap.__main__ import main
+sys.exit(main({line.split()}))"""
     result = python("-c", code, cwd=tmp_path)
-    assert result.stderr.startswith(
-        "error: --model is /no/such, which cannot be read (no such folder)"
-    )
+    message = "error: --model is /no/such, which cannot be read (no such folder)"
+    assert result.stderr.startswith(message)

@@ -37,31 +37,24 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
             taken.append(ids)
             yield ids, {"n": 2, "seed": ids[0], "max_tokens": 5}
 
-    finished = []
+    finished, counts = [], []
     for number, responses in generate.generate(engine, requests()):
-        finished.append(
-            (
-                number,
-                [(response.text, response.finish_reason) for response in responses],
-                len(taken),
-            )
-        )
-    whole = [(number, [(text, "stop")] * 2) for number, text in ((1, "8"), (3, "10"), (0, "7"))]
+        counts.append(len(taken))
+        finished.append((number, [(each.text, each.finish_reason) for each in responses]))
     cut = (2, [("", "length")] * 2)
-    assert [entry[:2] for entry in finished] == [whole[0], cut, *whole[1:]]
-    assert [count for *_, count in finished] == [2, 3, 4, 4] and engine.peak == 2
+    whole = [(number, [(text, "stop")] * 2) for number, text in ((1, "8"), (3, "10"), (0, "7"))]
+    assert finished == [whole[0], cut, *whole[1:]]
+    assert counts == [2, 3, 4, 4] and engine.peak == 2
     for ids, parameters in engine.asked:
         assert (parameters.seed, parameters.max_tokens) == (ids[0], 5)
-        assert (parameters.skip_special_tokens, parameters.output_kind) == (
-            False,
-            RequestOutputKind.FINAL_ONLY,
-        )
+        assert parameters.output_kind == RequestOutputKind.FINAL_ONLY
+        assert not parameters.skip_special_tokens
 
 
 def test_what_vllm_leaves_behind_goes_with_the_process(tmp_path):
-    program = (
-        "from openrlhf_swap import generate; from vllm.utils import network_utils as network\n"
-    )
-    program += "generate._use_own_temporary_folder(); open(network.get_file_store_init_method()[7:], 'w').close()"
+    program = """from openrlhf_swap import generate
+from vllm.utils import network_utils as network
+generate._use_own_temporary_folder()
+open(network.get_file_store_init_method()[7:], 'w').close()"""
     assert python("-c", program, TMPDIR=str(tmp_path)).returncode == 0
     assert not [*tmp_path.iterdir()]

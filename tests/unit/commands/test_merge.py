@@ -64,8 +64,8 @@ def test_adapters_are_added(adapters, tmp_path, capsys):
 
 def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
     rows = rows_file(tmp_path / "rows.jsonl", [{"problem": "1+1", "answer": "2", "id": "1"}])
-    refused = f"--model is {adapters}, which holds LoRA adapters instead of a whole model; merge them first: "
-    refused += f"openrlhf-swap merge --adapters {adapters} --output FOLDER"
+    refused = f"--model is {adapters}, which holds LoRA adapters instead of a whole model; "
+    refused += f"merge them first: openrlhf-swap merge --adapters {adapters} --output FOLDER"
     for main, words in (
         (evaluation.main, f"--benchmarks {rows} --output {tmp_path / 'out'} --model {adapters}"),
         (reference.main, f"--dataset {rows} --output {tmp_path / 'out.jsonl'} --model {adapters}"),

@@ -18,31 +18,28 @@ class Evil(transformers.Qwen2Config): pass
 class EvilProcessor(transformers.Qwen2TokenizerFast): pass
 def generate(*args, **kwargs): pass
 """
+
+
 # Where a reference to code can stand: file -> what is merged into its JSON.
+def names(kind, what):
+    return {"auto_map": {kind: what}}
+
+
 PLACES = {
-    "configuration": ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
-    "nested": ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "evil.Evil"}}}),
-    "tokenizer": (
-        "tokenizer_config.json",
-        {"auto_map": {"AutoTokenizer": [None, "evil.EvilProcessor"]}},
-    ),
+    "configuration": ("config.json", names("AutoConfig", "evil.Evil")),
+    "nested": ("config.json", {"vision_config": names("AutoConfig", "evil.Evil")}),
+    "tokenizer": ("tokenizer_config.json", names("AutoTokenizer", [None, "evil.EvilProcessor"])),
     "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
-    "processor": ("processor_config.json", {"auto_map": {"AutoProcessor": "evil.EvilProcessor"}}),
-    "image processor": (
-        "preprocessor_config.json",
-        {"auto_map": {"AutoImageProcessor": "evil.EvilProcessor"}},
-    ),
-    "generation": ("generation_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
-    "adapter": ("adapter_config.json", {"auto_map": {"AutoConfig": "evil.Evil"}}),
+    "processor": ("processor_config.json", names("AutoProcessor", "evil.EvilProcessor")),
+    "generation": ("generation_config.json", names("AutoConfig", "evil.Evil")),
+    "adapter": ("adapter_config.json", names("AutoConfig", "evil.Evil")),
     "elsewhere": ("deep/other.json", [{"auto_map": "evil.Evil"}]),
 }
 
 
 @pytest.fixture
 def hostile(tmp_path):
-    """Copies the policy with a reference to evil.py; returns the copy and the file that the code
-    writes.
-    """
+    """Copies the policy with a reference to evil.py; returns copy and the file that it writes."""
 
     def make(place):
         model, marker = tmp_path / "model", tmp_path / "was_run"
@@ -109,14 +106,14 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
     )
 
 
-TRAIN = "openrlhf_swap.train --data.input_key problem --data.label_key answer --rollout.max_new_tokens 320"
-TRAIN += " --data.max_len 400 --data.prompt_dataset {rows} --swap.output_dir {out} --ckpt.path {out}/checkpoints"
+OUT = "--swap.output_dir {out} --ckpt.path {out}/checkpoints"
 COMMANDS = {
-    "train": TRAIN + " --actor.model_name_or_path {model}",
+    "train": "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
+    "--data.label_key answer --actor.model_name_or_path {model} " + OUT,
     "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path {model}",
     "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name {model}",
     "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model {model}",
-    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --max-model-len 400 --model {model}",
+    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --model {model}",
     "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model {model}",
 }
 
@@ -129,10 +126,9 @@ def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
     model, marker = hostile(place)
     row = {"problem": "1+1", "answer": "2", "response": "2", "input": "a", "output": "b", "id": "1"}
     rows = rows_file(tmp_path / "rows.jsonl", [row])
-    result = python(
-        "-m", *COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model).split()
-    )
+    line = COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model)
+    result = python("-m", *line.split())
     assert result.returncode == 2, result.stderr[-2000:]
-    assert result.stderr.splitlines()[-1].startswith("error: --")
-    assert "which brings Python code of its own" in result.stderr.splitlines()[-1]
+    error = result.stderr.splitlines()[-1]
+    assert error.startswith("error: --") and "which brings Python code of its own" in error
     assert not marker.exists()

@@ -73,8 +73,8 @@ def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
     assert capsys.readouterr().out == f"{path} is complete\n"
     for flag, now, then in (("--temperature", "1.0", "0.6"), ("--max-tokens", "50", "12000")):
         assert run(tmp_path, flag, now) == 2
-        line = f"error: {flag} is {now}, but the rows in {path} were made with {then}; use another --output"
-        assert capsys.readouterr().err.splitlines()[-1] == line
+        line = f"error: {flag} is {now}, but the rows in {path} were made with {then}; use another"
+        assert capsys.readouterr().err.splitlines()[-1].startswith(line)
     assert len(engine.asked) == 3
 
 
@@ -87,7 +87,7 @@ def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
     ],
 )
 def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, flags, context):
-    """A prompt has 15 tokens: a mark, "What is ", ten characters, two marks and the end of a line."""
+    """A prompt has 15 tokens: a mark, "What is ", ten characters, two marks, the end of a line."""
     assert run(tmp_path, *flags) == 0
     assert engine.options == {"trust_remote_code": False, **context}
 

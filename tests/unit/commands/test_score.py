@@ -20,38 +20,21 @@ from openrlhf_swap.files import read_rows, write_rows
 @pytest.fixture
 def rows():
     rng = random.Random(3)
-    return [
-        {
-            "problem": p.question,
-            "answer": p.answer,
-            "response": overthinking_trace(p, rng),
-            "source": i,
-        }
-        for i, p in zip(range(6), problems(21), strict=False)
-    ]
+    made = []
+    for number, problem in zip(range(6), problems(21), strict=False):
+        row = {"problem": problem.question, "answer": problem.answer, "source": number}
+        made.append({**row, "response": overthinking_trace(problem, rng)})
+    return made
 
 
 def run(tmp_path, rows, *extra, name="scores.jsonl"):
     """Rows, or lines as they are; returns status and scored rows."""
     source, target = tmp_path / "rows.jsonl", tmp_path / name
-    lines = (
-        row if isinstance(row, bytes) else json.dumps(row, ensure_ascii=False).encode()
-        for row in rows
-    )
+    lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
     source.write_bytes(b"".join(line + b"\n" for line in lines))
-    argv = [
-        "--model",
-        str(POLICY),
-        "--input",
-        str(source),
-        "--output",
-        str(target),
-        "--swap.step_tokens",
-        "8",
-    ]
-    status = run_command(
-        score.main, [*argv, "--swap.close_template", CLOSE.replace("\n", "\\n"), *extra]
-    )
+    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target)]
+    argv += ["--swap.step_tokens", "8", "--swap.close_template", CLOSE.replace("\n", "\\n")]
+    status = run_command(score.main, [*argv, *extra])
     return status, list(read_rows(target))
 
 
@@ -82,21 +65,16 @@ def test_scores_against_the_definition(tmp_path, rows, tokenizer):
         assert result["step_ends"] == segment_steps(newlines, 8, 25)
         assert "".join(result["steps"]) == tokenizer.decode(reasoning)
 
-        expected = []
-        for text in ["", *("".join(result["steps"][: k + 1]) for k in range(len(result["steps"])))]:
-            head = tokens_of(
-                tokenizer, f"<|user|>{row['problem']}<|assistant|><think>\n" + text + CLOSE
-            )
+        expected, prompt = [], f"<|user|>{row['problem']}<|assistant|><think>\n"
+        for count in range(len(result["steps"]) + 1):
+            head = tokens_of(tokenizer, prompt + "".join(result["steps"][:count]) + CLOSE)
             expected.append(mean_logprob(model, head, tokens_of(tokenizer, row["answer"])))
         assert result["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
         assert result["answer_logprobs"] == pytest.approx(other["answer_logprobs"], abs=1e-4)
-        assert result["local_gains"] == pytest.approx(
-            [b - a for a, b in pairwise(expected)], abs=1e-4
-        )
-        best = [max(expected[: k + 1]) for k in range(len(expected))]
-        gains = [
-            max(0.0, value - before) for before, value in zip(best, expected[1:], strict=False)
-        ]
+        local = [after - before for before, after in pairwise(expected)]
+        assert result["local_gains"] == pytest.approx(local, abs=1e-4)
+        best = [max(expected[:count]) for count in range(1, len(expected))]
+        gains = [max(0.0, after - most) for most, after in zip(best, expected[1:], strict=True)]
         assert result["gains"] == pytest.approx(gains, abs=1e-4)
 
 
@@ -138,9 +116,7 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
-    """Blank lines count as lines, new rows may follow, and another problem, answer or response is
-    another input.
-    """
+    """Blank lines count as lines, and new rows may follow; another text is another input."""
     target = tmp_path / "scores.jsonl"
     _, before = run(tmp_path, [b"", *rows[:2]])
     assert [row["row"] for row in before] == [1, 2]
@@ -155,9 +131,7 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     ):
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith(
-            f"error: --input is not the file that the rows in {target} are the scores of: row "
-        )
+        assert line.startswith(f"error: --input is not the file that the rows in {target} are the")
         assert line.endswith(" differs; use another --output")
 
 
@@ -190,28 +164,23 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
     assert (status, [row["row"] for row in scored]) == (0, [0, 13, 14])
-    assert (scored[1]["steps"], scored[1]["gains"], len(scored[1]["answer_logprobs"])) == (
-        [],
-        [],
-        1,
-    )
+    assert (scored[1]["steps"], scored[1]["gains"]) == ([], [])
+    assert len(scored[1]["answer_logprobs"]) == 1
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--input", "missing.jsonl"], "--input is missing.jsonl, which cannot be read: "),
-        (["--swap.step_tokens", "0"], "--swap.step_tokens is '0'"),
-        (["--swap.newline_patience", "0.5"], "--swap.newline_patience is '0.5'"),
-        (
-            ["--swap.scoring", "quick"],
-            "--swap.scoring is 'quick', which should be 'shared_prefix' or 'per_prefix'",
-        ),
-        (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
+        ("--input missing.jsonl", "--input is missing.jsonl, which cannot be read: "),
+        ("--swap.step_tokens 0", "--swap.step_tokens is '0'"),
+        ("--swap.newline_patience 0.5", "--swap.newline_patience is '0.5'"),
+        ("--swap.scoring quick", "--swap.scoring is 'quick', which should be 'shared_prefix'"),
+        ("--model no/such/model", "--model is no/such/model, which cannot be read"),
+        ("--swap.grader unit_tests", "--swap.grader is unit_tests, whose tasks have no answer"),
     ],
 )
 def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
-    assert run(tmp_path, rows[:1], *flags, name="out/scores.jsonl") == (2, [])
+    assert run(tmp_path, rows[:1], *flags.split(), name="out/scores.jsonl") == (2, [])
     assert capsys.readouterr().err.splitlines()[-1].startswith("error: " + message)
     assert not (tmp_path / "out").exists()
 
@@ -232,20 +201,13 @@ def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
     assert [line["problem"] for line in output] == [row["problem"] for row in rows[:2]]
 
 
-def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows, capsys):
+def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows):
     off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
-    rows = [off_by_one, rows[0]]
-    status, scored = run(tmp_path, rows, "--swap.grader", "support.verifiers:nearness")
+    grader = "support.verifiers:nearness"
+    status, scored = run(tmp_path, [off_by_one, rows[0]], "--swap.grader", grader)
     assert status == 0
-    assert [(row["correct"], row["score"], row["status"]) for row in scored] == [
-        (True, 0.5, "ok"),
-        (True, 1.0, "ok"),
-    ]
-    assert run(tmp_path, rows, "--swap.grader", "unit_tests", name="none") == (2, [])
-    assert (
-        "--swap.grader is unit_tests, whose tasks have no answer text to score"
-        in capsys.readouterr().err
-    )
+    grades = [(row["correct"], row["score"], row["status"]) for row in scored]
+    assert grades == [(True, 0.5, "ok"), (True, 1.0, "ok")]
 
 
 def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):
@@ -271,29 +233,20 @@ AGENT = [
 
 @pytest.mark.parametrize("gain", ["call", "none"])
 def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer, gain):
-    """As a run writes them: the prompt is rendered, and the response's text, which lacks
-    observations, is there.
-    """
+    """As a run writes them: with a rendered prompt, and a response that lacks observations."""
     prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
-    given = {
-        "prompt": prompt,
-        "answer": "83",
-        "turns": AGENT,
-        "reward": 1.0,
-        "steps": [{"text": "ones", "end": 3}],
-    }
+    steps = [{"text": "ones", "end": 3}]
+    given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": steps}
     flags = ["--swap.steps", "turns", "--swap.observation_gain", gain]
-    status, (row,) = run(
-        tmp_path, [{**given, "response": "".join(turn["action"] for turn in AGENT)}], *flags
-    )
+    response = "".join(turn["action"] for turn in AGENT)
+    status, (row,) = run(tmp_path, [{**given, "response": response}], *flags)
     assert status == 0
     assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
 
     def score(*texts):
-        return mean_logprob(
-            model, tokens_of(tokenizer, prompt, *texts, CLOSE), tokens_of(tokenizer, "83")
-        )
+        head = tokens_of(tokenizer, prompt, *texts, CLOSE)
+        return mean_logprob(model, head, tokens_of(tokenizer, "83"))
 
     first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
     start, after_first, after_second = score(), score(*first), score(*first, *second)
@@ -306,10 +259,8 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     # Another observation is another input, and turns alone are enough.
     other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]
     assert run(tmp_path, [{**row, "turns": other}], *flags)[0] == 2
-    assert (
-        run(tmp_path, [given], *flags, name="alone")[1][0]["answer_logprobs"]
-        == row["answer_logprobs"]
-    )
+    _, (alone,) = run(tmp_path, [given], *flags, name="alone")
+    assert alone["answer_logprobs"] == row["answer_logprobs"]
     (page,) = page_data([tmp_path / "alone"], SwapConfig(), 9)["problems"]
     ((shown,),) = page["columns"]
     assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]
@@ -317,11 +268,9 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     assert ("".join(shown["rest"]), shown["correct"]) == ("</think>\n\n\\boxed{83}", True)
 
 
-def test_states_are_read_after_observations(tmp_path, rows):
-    agents = [
-        {"problem": f"What is {a} + 36?", "answer": "83", "turns": AGENT}
-        for a in (47, 46, 45, 44, 43, 42)
-    ]
+def test_states_are_read_after_observations(tmp_path):
+    agent = {"answer": "83", "turns": AGENT}
+    agents = [{**agent, "problem": f"What is {a} + 36?"} for a in range(42, 48)]
     status, scored = run(tmp_path, agents, "--tokens-left", "--swap.steps", "turns")
     assert (status, {len(row["tokens_left"]) for row in scored}) == (0, {3})
 
@@ -336,24 +285,16 @@ def test_turns_that_cannot_be_read_are_skipped(tmp_path, rows, capsys):
 def test_a_problem_is_rendered_with_the_arguments_of_the_template(tmp_path, rows):
     model = tmp_path / "thinking"
     shutil.copytree(POLICY, model)
-    (model / "chat_template.jinja").unlink(missing_ok=True)
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    template = (
-        "<|user|>{{ messages[0].content }}<|assistant|>{{ '<think>\n' if enable_thinking else '' }}"
-    )
-    (model / "tokenizer_config.json").write_text(
-        json.dumps({**settings, "chat_template": template})
-    )
+    thought = "{{ '<think>\n' if enable_thinking else '' }}"
+    template = "<|user|>{{ messages[0].content }}<|assistant|>" + thought
+    (model / "chat_template.jinja").write_text(template)
     given = ["--model", str(model), "--swap.end_of_thought", "</think>"]
     _, plain = run(tmp_path, rows[:2], name="plain")
     thinking = ["--data.chat_template_kwargs", '{"enable_thinking": true}']
-    status, same = run(tmp_path, rows[:2], *given, *thinking, name="same")
-    assert (status, [row["answer_logprobs"] for row in same]) == (
-        0,
-        [row["answer_logprobs"] for row in plain],
-    )
+    _, same = run(tmp_path, rows[:2], *given, *thinking, name="same")
     _, other = run(tmp_path, rows[:2], *given, name="other")
-    assert other[0]["answer_logprobs"] != plain[0]["answer_logprobs"]
+    scores = [[row["answer_logprobs"] for row in found] for found in (plain, same, other)]
+    assert scores[0] == scores[1] != scores[2]
     assert run(tmp_path, rows[:2], *given, name="same")[0] == 2
 
 
@@ -361,26 +302,18 @@ def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
     """As if the chat template itself wrote it; a template that fails is one line."""
     model = tmp_path / "model"
     shutil.copytree(POLICY, model)
+    file = model / "chat_template.jinja"
     template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>\n"
-    scores = {}
-    for name, text in {
-        "told": template,
-        "same": template.replace("<|user|>", "<|user|>42<|user|>", 1),
-    }.items():
-        (model / "chat_template.jinja").write_text(text)
-        flags = ["--model", str(model), *(["--system-prompt", "42"] if name == "told" else [])]
-        _, scored = run(tmp_path, rows[:2], *flags, name=name)
-        scores[name] = [row["answer_logprobs"] for row in scored]
-    assert scores["told"] == scores["same"]
+    given = ["--model", str(model)]
+    file.write_text(template)
+    _, told = run(tmp_path, rows[:2], *given, "--system-prompt", "42", name="told")
+    file.write_text(template.replace("<|user|>", "<|user|>42<|user|>", 1))
+    _, same = run(tmp_path, rows[:2], *given, name="same")
+    assert [row["answer_logprobs"] for row in told] == [row["answer_logprobs"] for row in same]
     assert "warning" not in capsys.readouterr().out
     run(tmp_path, rows[:2], "--swap.step_tokens", "350", name="long")
-    assert (
-        "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more"
-        in capsys.readouterr().out
-    )
-    (model / "chat_template.jinja").write_text("{% endif %}")
-    assert run(tmp_path, rows[:2], "--model", str(model), name="broken") == (2, [])
-    assert (
-        "error: the model's chat template fails (Encountered unknown tag 'endif'.); "
-        in capsys.readouterr().err
-    )
+    warning = "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more"
+    assert warning in capsys.readouterr().out
+    file.write_text("{% endif %}")
+    assert run(tmp_path, rows[:2], *given, name="broken") == (2, [])
+    assert "error: the model's chat template fails (Encountered" in capsys.readouterr().err

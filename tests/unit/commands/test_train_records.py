@@ -1,6 +1,4 @@
-"""What a start of the training makes of the files that an earlier one left, and of one that is
-still running.
-"""
+"""What a start makes of files that an earlier one left, and of a run that is under way."""
 
 import json
 import shlex
@@ -50,31 +48,21 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
 
 
 def test_ray_gets_whole_paths_and_the_records_what_was_given(tmp_path, monkeypatch, prompts_file):
-    """On a cluster that was started elsewhere a relative model would be taken for one of the hub."""
+    """On a cluster started elsewhere a relative model would be taken for one of the hub."""
     launched = without_launch(monkeypatch)
     monkeypatch.setattr(preflight, "resolve_run", lambda configuration: configuration)
     monkeypatch.setattr(provenance, "commit", lambda: None)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").symlink_to(POLICY)
     (tmp_path / "rows.jsonl").symlink_to(prompts_file)
-    given = [
-        "--actor.model_name_or_path",
-        "model",
-        "--data.prompt_dataset",
-        "rows.jsonl",
-        "--swap.output_dir",
-        "out",
-    ]
+    line = "--actor.model_name_or_path model --data.prompt_dataset rows.jsonl --swap.output_dir out"
+    given = line.split()
     train._train(configure(given), given)
     args = launched[0].args
-    assert (args.actor.model_name_or_path, args.data.prompt_dataset) == (
-        f"{tmp_path}/model",
-        f"{tmp_path}/rows.jsonl",
-    )
-    assert (args.ckpt.path, args.ckpt.output_dir) == (
-        f"{tmp_path}/out/checkpoints",
-        f"{tmp_path}/out/policy",
-    )
+    assert args.actor.model_name_or_path == f"{tmp_path}/model"
+    assert args.data.prompt_dataset == f"{tmp_path}/rows.jsonl"
+    assert args.ckpt.path == f"{tmp_path}/out/checkpoints"
+    assert args.ckpt.output_dir == f"{tmp_path}/out/policy"
     about = json.loads((tmp_path / "out" / "swap_config.json").read_text())
     names = {kind: one["name"] for kind, (one,) in about["inputs"].items()}
     assert names == {"data": "rows.jsonl", "weights": "model"}
@@ -84,30 +72,21 @@ def test_ray_gets_whole_paths_and_the_records_what_was_given(tmp_path, monkeypat
 def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
     output = ["--swap.output_dir", str(tmp_path)]
     first = train._tracked_run(configure([*output, "--ckpt.load_enable"]), tmp_path)
-    given = [
-        *output,
-        "--swap.close_template",
-        "a b",
-        "--logger.wandb.key",
-        "secret",
-        "--data.prompt_dataset",
-        "d",
-    ]
+    key = "--logger.wandb.key secret --data.prompt_dataset d"
+    given = [*output, "--swap.close_template", "a b", *key.split()]
     run = configure([*given, "--actor.model_name_or_path", "m"])
     (tmp_path / "swap_config.json").write_text('{"finished": {}}')
     train._write_records(run, train.redacted(given), {**first, "run_name": "a"})
     written = (tmp_path / "swap_config.json").read_text()
     assert "secret" not in written + (tmp_path / "run.yaml").read_text()
-    assert json.loads(written)["command"] == shlex.join(
-        ["openrlhf-swap", "train", *train.redacted(given)]
-    )
-    assert json.loads(written)["versions"]["openrlhf"] == "0.11.2"
-    assert "finished" not in json.loads(written)  # a run begins
-    again = train._tracked_run(configure([*output, "--ckpt.load_enable"]), tmp_path)
+    record = json.loads(written)
+    assert record["command"] == shlex.join(["openrlhf-swap", "train", *train.redacted(given)])
+    assert record["versions"]["openrlhf"] == "0.11.2"
+    assert "finished" not in record  # a run begins
+    resumed = [*output, "--ckpt.load_enable"]
+    again = train._tracked_run(configure(resumed), tmp_path)
     assert again == {"run_name": "a", "run_id": first["run_id"]}
-    named = train._tracked_run(
-        configure([*output, "--ckpt.load_enable", "--logger.wandb.run_name", "b"]), tmp_path
-    )
+    named = train._tracked_run(configure([*resumed, "--logger.wandb.run_name", "b"]), tmp_path)
     assert named == {"run_name": "b", "run_id": first["run_id"]}
     other = train._tracked_run(configure(output), tmp_path)
     assert other["run_name"] != "a" and other["run_id"] != first["run_id"]

@@ -12,23 +12,11 @@ PACKAGE = ROOT / "openrlhf_swap"
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 # What a run may put beside them is not the repository's.
 TOP = {path.name for path in ROOT.iterdir() if path.name not in ("data", "outputs")}
-SOURCES = {
-    path.name
-    for folder in (
-        "benchmarks",
-        "docs",
-        "evaluation",
-        "examples",
-        "openrlhf_swap",
-        "scripts",
-        "tests",
-        ".",
-    )
-    for path in (ROOT / folder).glob("*" if folder == "." else "**/*")
-}
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-)
+FOLDERS = "benchmarks docs evaluation examples openrlhf_swap scripts tests".split()  # noqa: SIM905
+SOURCES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
+SOURCES |= {path.name for path in ROOT.glob("*")}
+WITH_PAGES = [ROOT / name for name in ("docs", "evaluation", "examples")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for each in WITH_PAGES for page in each.rglob("*.md"))])
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -144,7 +132,8 @@ def test_commands_that_are_shown_can_be_run(page):
     named = re.findall(r"openrlhf-swap ((?:eval )?[a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
     assert [name for name in named if name not in COMMANDS] == []
     scripts = re.findall(
-        r"(?<![\w/.])(?:benchmarks|docs|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b", text
+        r"(?<![\w/.])(?:benchmarks|docs|evaluation|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b",
+        text,
     )
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
@@ -160,18 +149,12 @@ def test_the_first_python_for_other_trainers_runs():
 def test_what_leads_nowhere_is_found():
     page = ROOT / "docs" / "README.md"
     assert missing_link(page, "use/nothing.md") and missing_link(page, "use/cluster.md#nowhere")
-    assert not missing_link(page, "use/cluster.md#what-has-been-run") and not missing_link(
-        page, "../README.md"
-    )
-    assert (
-        missing_file("docs/nothing.md")
-        and missing_file("scoring/nothing.py")
-        and missing_file("nothing.sh")
-    )
-    assert not missing_file("scoring/answer.py") and not missing_file("swap_config.json")
-    assert missing_command("openrlhf_swap.nothing") and missing_command("openrlhf_swap.sizing")
-    assert not missing_command("openrlhf_swap.train") and not missing_command("pytest")
-    assert missing_name("algorithm.advantages.nothing") and missing_name("test_nothing")
-    assert not missing_name("algorithm.advantages.local_gains") and not missing_name(
-        "torch.nothing"
-    )
+    assert not missing_link(page, "../README.md")
+    for check, nowhere, somewhere in (
+        (missing_file, "scoring/nothing.py", "scoring/answer.py"),
+        (missing_file, "nothing.sh", "swap_config.json"),
+        (missing_command, "openrlhf_swap.sizing", "openrlhf_swap.train"),
+        (missing_name, "algorithm.advantages.nothing", "algorithm.advantages.local_gains"),
+        (missing_name, "test_nothing", "torch.nothing"),
+    ):
+        assert check(nowhere) and not check(somewhere)

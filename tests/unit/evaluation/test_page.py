@@ -45,7 +45,8 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     base, swap = tmp_path / "base.scored.jsonl", tmp_path / "swap.scored.jsonl"
     texts = {"answer": r"\frac{1}{2}", "steps": ["so $x$\n", "$y\n"]}
     write_rows(base, [scored("Find $x$ </script>?", True, [0.5, 0.1], 20) | texts])
-    rows = [scored("Find $x$ </script>?", True, [0.6], 10), scored("x", False, [0.1], 10)]
+    needed = scored("Find $x$ </script>?", True, [0.6], 10) | {"need": [1.25]}
+    rows = [needed, scored("x", False, [0.1], 10)]
     write_rows(swap, [*rows, {"gains": [0.5]}])  # a row that lacks scores is none
     html, data = make(base, swap)
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
@@ -61,6 +62,7 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     assert [step["text"] for step in steps] == [["so ", "$x$", "\n"], ["$y\n"]]
     numbers = {"tokens": 10, "gain": 0.1, "change": 0.1, "penalty": 0}
     assert steps[1] == {"text": ["$y\n"], **numbers}
+    assert first["columns"][1][0]["steps"][0]["need"] == 1.25  # where it was read
     assert second["columns"][1][0]["rest"] == ["</think>2"]
 
 

@@ -16,15 +16,11 @@ from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
 from openrlhf_swap.recipes import FOLDER, NAMES, expand_config, read_file, read_recipe
 
-NEEDED = [
-    "--actor.model_name_or_path",
-    "m",
-    "--data.prompt_dataset",
-    "d",
-    "--data.label_key",
-    "answer",
-]
-NEEDED += ["--vllm.num_engines", "1"]
+NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --data.label_key answer"
+
+
+def read(flags, **more):
+    return configure(flags.split(), **more)
 
 
 @pytest.fixture
@@ -40,104 +36,78 @@ def file(tmp_path):
 
 
 def test_each_layer_wins_over_the_ones_before(file):
-    text = "flags: {swap.recipe: dler, actor.adam.lr: 2e-6, rollout.batch_size: 64, ds.packing_samples: true}"
-    given = ["--config", file(text), "--rollout.batch_size=8"]
-    run = configure(given, on_cpu=False)
+    text = (
+        "swap.recipe: dler, actor.adam.lr: 2e-6, rollout.batch_size: 64, ds.packing_samples: true"
+    )
+    run = read(f"--config {file(f'flags: {{{text}}}')} --rollout.batch_size=8", on_cpu=False)
     args = run.args
     assert (run.method.objective, run.run.recipe, run.recipe.name) == ("dler", "dler", "dler")
     assert args.critic.adam.lr == 9e-6  # OpenRLHF's
-    assert (
-        args.rollout.temperature == 1.0 and args.ckpt.max_num == 2
-    )  # the recipe's over ours, and ours
+    assert args.ckpt.max_num == 2  # ours
+    assert args.rollout.temperature == 1.0  # the recipe's over ours
     assert (args.actor.adam.lr, args.rollout.batch_size, args.actor.dual_clip) == (2e-6, 8, 10.0)
     assert args.ds.packing_samples and args.algo.kl.use_loss
-    assert (
-        configure(["--swap.objective", "adaptthink"]).args.actor.policy_loss_type == "gspo"
-    )  # the objective's
-    both = ["--swap.objective", "adaptthink", "--actor.policy_loss_type", "ppo"]
-    assert configure(both).args.actor.policy_loss_type == "ppo"
+    objective = "--swap.objective adaptthink"
+    assert read(objective).args.actor.policy_loss_type == "gspo"  # the objective's
+    both = read(f"{objective} --actor.policy_loss_type ppo")
+    assert both.args.actor.policy_loss_type == "ppo"
 
 
 def test_switches_are_turned_off(file):
-    on = [
-        "--config",
-        file("flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}"),
-    ]
-    run = configure([*on, "--no-algo.kl.use_loss", "--no-swap.verbose"])
+    text = "flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}"
+    run = read(f"--config {file(text)} --no-algo.kl.use_loss --no-swap.verbose")
     assert not run.args.algo.kl.use_loss and not run.run.verbose
-    off = ["--config", file("flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}")]
-    flag = "--algo.dynamic_filtering_enable"
-    assert configure(["--swap.recipe", "dler"]).args.algo.dynamic_filtering_enable
-    assert not configure(off).args.algo.dynamic_filtering_enable
-    assert configure([*off, flag]).args.algo.dynamic_filtering_enable
-    with pytest.raises(
-        ConfigError, match=r"--no-actor\.dual_clip; only switches can be turned off like this"
-    ):
-        configure(["--no-actor.dual_clip"])
+    off = f"--config {file('flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}')}"
+    assert read("--swap.recipe dler").args.algo.dynamic_filtering_enable
+    assert not read(off).args.algo.dynamic_filtering_enable
+    assert read(f"{off} --algo.dynamic_filtering_enable").args.algo.dynamic_filtering_enable
 
 
 def test_a_single_clip_replaces_a_pair_of_a_layer_below():
     """OpenRLHF takes the pair where there is one."""
-    assert configure(["--swap.recipe", "dler"]).args.actor.eps_clip_low_high == [0.2, 0.28]
-    assert configure(
-        ["--swap.recipe", "dler", "--actor.eps_clip", ".1"]
-    ).args.actor.eps_clip_low_high == (0.1, 0.1)
+    assert read("--swap.recipe dler").args.actor.eps_clip_low_high == [0.2, 0.28]
+    single = read("--swap.recipe dler --actor.eps_clip .1")
+    assert single.args.actor.eps_clip_low_high == (0.1, 0.1)
 
 
 def test_our_defaults_follow_the_run():
-    assert configure(["--train.async_enable"]).args.algo.advantage.is_correction_level == "token"
-    off = ["--train.async_enable", "--algo.advantage.is_correction_level", "off"]
-    assert configure(off).args.algo.advantage.is_correction_level == "off"
+    correction = read("--train.async_enable").args.algo.advantage
+    assert correction.is_correction_level == "token"
+    off = read("--train.async_enable --algo.advantage.is_correction_level off").args.algo.advantage
+    assert off.is_correction_level == "off"
     assert configure([], on_cpu=True).args.vllm.sync_backend == "gloo"
     assert configure([], on_cpu=False).args.vllm.sync_backend == "nccl"
-    ckpt = configure(["--swap.output_dir", "a", "--ckpt.output_dir", "mine"]).args.ckpt
+    ckpt = read("--swap.output_dir a --ckpt.output_dir mine").args.ckpt
     assert (ckpt.path, ckpt.output_dir) == ("a/checkpoints", "mine")
 
 
-def test_openrlhf_completes_and_checks_the_arguments():
+def test_openrlhf_completes_the_arguments():
     args = configure([]).args
-    assert (
-        args.actor.eps_clip_low_high == (0.2, 0.2) and args.rollout.vllm_generate_batch_size == 128
-    )
+    assert args.actor.eps_clip_low_high == (0.2, 0.2)
+    assert args.rollout.vllm_generate_batch_size == 128
     assert args.reward.remote_url[0].endswith("openrlhf_reward.py")
-    with pytest.raises(
-        ConfigError, match=r"^OpenRLHF refuses these flags: group_norm requires n_samples_per_pr"
-    ):
-        configure(["--rollout.n_samples_per_prompt", "1"])
-    with pytest.raises(
-        ConfigError, match=r"^OpenRLHF refuses these flags: --train\.partial_rollout_enable req"
-    ):
-        configure(["--train.partial_rollout_enable"])
-    with pytest.raises(ConfigError, match="is 0; use at least 1"):
-        configure(["--rollout.micro_batch_size", "0"])
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--swap.objective", "lazer"],
-            r"--swap\.objective is 'lazer'; did you mean laser\? use one of: swap,",
-        ),
-        (
-            ["--swap.length_coef", "much"],
-            r"--swap\.length_coef is 'much', which should be a valid number",
-        ),
-        (["--swap.recipe", "dlr"], r"--swap\.recipe is 'dlr'; did you mean dler\?"),
-        (
-            ["--swap.laser.bonus", "1"],
-            r"--swap\.laser\.bonus belongs to laser, but --swap.objective is swap: leave",
-        ),
-        (
-            ["--rollout.batchsize", "8"],
-            r"unrecognized arguments: --rollout.batchsize 8; did you mean --rollout.batch",
-        ),
-        (["--q"], r"unrecognized arguments: --q; openrlhf-swap train --help lists all flags"),
-    ],
-)
-def test_a_wrong_flag_has_a_remedy(flags, message):
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        configure(flags)
+REFUSED = {
+    "--rollout.n_samples_per_prompt 1": "OpenRLHF refuses these flags: group_norm requires n_samp",
+    "--train.partial_rollout_enable": "OpenRLHF refuses these flags: --train.partial_rollout_ena",
+    "--rollout.micro_batch_size 0": "--rollout.micro_batch_size, or a size of --ds, is 0; use at",
+    "--swap.objective lazer": "--swap.objective is 'lazer'; did you mean laser? use one of: swap,",
+    "--swap.length_coef much": "--swap.length_coef is 'much', which should be a valid number",
+    "--swap.recipe dlr": "--swap.recipe is 'dlr'; did you mean dler?",
+    "--swap.laser.bonus 1": "--swap.laser.bonus belongs to laser, but --swap.objective is swap: le",
+    "--swap.lasser.bonus 1": "unknown flag --swap.lasser.bonus; ",
+    "--rollout.batchsize 8": "unrecognized arguments: --rollout.batchsize 8; did you mean --rollo",
+    "--q": "unrecognized arguments: --q; openrlhf-swap train --help lists all flags",
+    "--no-actor.dual_clip": "unrecognized arguments: --no-actor.dual_clip; only switches can be tu",
+}
+
+
+@pytest.mark.parametrize("flags", REFUSED)
+def test_a_wrong_flag_has_a_remedy(flags):
+    with pytest.raises(ConfigError) as refused:
+        read(flags)
+    assert str(refused.value).startswith(REFUSED[flags])
 
 
 @pytest.mark.parametrize(
@@ -182,17 +152,13 @@ def test_a_file_is_read_as_a_command_line_is(file, text, message):
 
 
 def test_later_files_win_and_the_command_line_wins_over_them(file):
-    first = file(
-        "flags: {swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]}",
-        "a.yaml",
-    )
+    text = "swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]"
+    first = file(f"flags: {{{text}}}", "a.yaml")
     second = file("flags: {rollout.batch_size: 16, actor.eps_clip: 0.15, eval.steps: -1}", "b.yaml")
-    run = configure([f"--config={first}", "--config", second, "--actor.adam.lr", "1e-5"])
+    run = read(f"--config={first} --config {second} --actor.adam.lr 1e-5")
     assert (run.args.rollout.batch_size, run.args.actor.eps_clip_low_high) == (16, (0.15, 0.15))
-    assert {
-        "rollout.batch_size",
-        "actor.adam.lr",
-    } <= run.overruled and "actor.dual_clip" not in run.overruled
+    assert {"rollout.batch_size", "actor.adam.lr"} <= run.overruled
+    assert "actor.dual_clip" not in run.overruled
 
 
 def test_what_an_objective_needs_is_a_default():
@@ -202,128 +168,74 @@ def test_what_an_objective_needs_is_a_default():
 
 
 def test_an_evaluation_reads_its_flags_from_a_file(file):
-    flags = {
-        "model": "m",
-        "output": "o",
-        "benchmarks": ["aime24", "gpqa_diamond"],
-        "top-p": 0.9,
-        "samples": 2,
-    }
+    names = ["aime24", "gpqa_diamond"]
+    flags = {"model": "m", "output": "o", "benchmarks": names, "top-p": 0.9, "samples": 2}
     path = file(yaml.safe_dump({"flags": flags}))
     args = evaluation.parse(expand_config(["--config", path, "--samples", "4"]))
-    assert (args.model, args.benchmarks, args.top_p, args.samples) == (
-        "m",
-        ["aime24", "gpqa_diamond"],
-        0.9,
-        4,
-    )
-    text = (
-        "flags:\n  a: 1e-6\n  b: false\n  c: null\n  d: true\n  e: [0.2, 0.28]\n  f: ''\n  g: 0\n"
-    )
+    assert (args.model, args.benchmarks, args.top_p, args.samples) == ("m", names, 0.9, 4)
+    text = "flags: {a: 1e-6, b: false, c: null, d: true, e: [0.2, 0.28], f: '', g: 0}"
     words = expand_config([f"--config={file(text)}", "--x", "1"])
     assert words == ["--a=1e-6", "--d", "--e", "0.2", "0.28", "--f=", "--g=0", "--x", "1"]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name, tmp_path):
-    flags = ["--actor.num_gpus_per_node", "1"]  # how a step is shared is the machine's business
+    # How a step is shared is the machine's business.
+    flags = f"--swap.recipe={name} {NEEDED} --vllm.num_engines 1 --actor.num_gpus_per_node 1"
     if name == "adaptthink":
-        (tmp_path / "reference.jsonl").write_text("")
-        flags += ["--swap.adaptthink.reference", str(tmp_path / "reference.jsonl")]
-    run = configure([f"--swap.recipe={name}", *NEEDED, *flags], on_cpu=False)
+        (tmp_path / "reference.jsonl").touch()
+        flags += f" --swap.adaptthink.reference {tmp_path}/reference.jsonl"
+    run = read(flags, on_cpu=False)
     check_flags(run)
     check_objective(run)
-    args = run.args
     assert run.run.recipe == name and run.method.objective in OBJECTIVES
-    steps = args.rollout.batch_size * args.rollout.n_samples_per_prompt / args.train.batch_size
-    assert steps == int(steps) and args.data.max_len > args.rollout.max_new_tokens
-    recipe, text = (
-        read_recipe(name),
-        yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")),
-    )
+    recipe = read_recipe(name)
+    text = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     assert set(recipe.sources) == set(recipe.flags) == set(text["flags"])
     assert all(source for flag, source in recipe.sources.items() if flag != "swap.objective")
     assert recipe.origin and all(isinstance(missing, str) for missing in recipe.cannot)
 
 
 def test_a_dry_run_prints_every_setting_and_what_a_recipe_sets(capsys):
-    flags = [
-        "--swap.recipe",
-        "lapo",
-        "--dry-run",
-        "--actor.adam.lr",
-        "1",
-        "--rollout.batch_size=512",
-    ]
-    assert train.main(flags) == 0
+    flags = "--swap.recipe lapo --dry-run --actor.adam.lr 1 --rollout.batch_size=512"
+    assert train.main(flags.split()) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "[swap]   --swap.lapo.limits=4096,2048  # generate_max_len of each stage" in lines
+    said = [line for line in lines if line.startswith("[swap]")]
+    assert "[swap]   --swap.lapo.limits=4096,2048  # generate_max_len of each stage" in said
     assert any(
-        line.startswith("[swap]   --rollout.batch_size=128 (overruled)  # ") for line in lines
+        line.startswith("[swap]   --rollout.batch_size=128 (overruled)  # ") for line in said
     )
-    flags = yaml.safe_load("\n".join(line for line in lines if not line.startswith("[swap]")))[
-        "flags"
-    ]
+    flags = yaml.safe_load("\n".join(lines[len(said) :]))["flags"]
     assert flags["swap.objective"] == "lapo" and flags["swap.lapo.limits"] == "4096,2048"
-    assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"], flags["rollout.batch_size"]) == (
-        1e-4,
-        1.0,
-        512,
-    )
+    assert (flags["algo.kl.init_coef"], flags["actor.adam.lr"]) == (1e-4, 1.0)
+    assert flags["rollout.batch_size"] == 512
 
 
 def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
-    given = [
-        "--swap.objective",
-        "lapo",
-        "--swap.lapo.first_stage_steps",
-        "7",
-        "--swap.tau",
-        "inf",
-        "--swap.verbose",
-    ]
-    given += [
-        "--swap.close_template",
-        r"</think>\n\boxed{",
-        "--swap.grader",
-        r"regex:Answer: (\w+)",
-    ]
-    given += [
-        "--actor.model_name_or_path",
-        "m",
-        "--data.prompt_dataset",
-        str(prompts_file),
-        "--data.label_key",
-        "a",
-    ]
-    given += [
-        "--actor.eps_clip_low_high",
-        "0.2",
-        "0.28",
-        "--ds.packing_samples",
-        "--logger.wandb.key",
-        "secret",
-    ]
-    given += ["--rollout.temperature", "1.0"]  # OpenRLHF's default, and not ours
-    run = configure(given, on_cpu=True)
+    ours = (
+        "--swap.objective lapo --swap.lapo.first_stage_steps 7 --swap.tau inf --swap.verbose "
+        r"--swap.close_template </think>\n\boxed{ --swap.grader regex:Answer:(\w+)"
+    )
+    theirs = (
+        f"--actor.model_name_or_path m --data.prompt_dataset {prompts_file} --data.label_key a "
+        "--actor.eps_clip_low_high 0.2 0.28 --ds.packing_samples --logger.wandb.key secret "
+        "--rollout.temperature 1.0"  # OpenRLHF's default, and not ours
+    )
+    run = read(f"{ours} {theirs}", on_cpu=True)
     dump = run.dump()
     assert run.method.close_template == "</think>\n\\boxed{"
     assert "secret" not in str(dump) and "reward.remote_url" not in dump and "ckpt.path" not in dump
-    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (
-        12000,
-        0.3,
-    )  # defaults may change
+    # Defaults may change.
+    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (12000, 0.3)
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({"flags": dump}))
-    again = configure(["--config", str(path)], on_cpu=True)
+    again = read(f"--config {path}", on_cpu=True)
     assert (again.method, again.run) == (run.method, run.run)
     changed = {name for name, value in run.values.items() if again.values[name] != value}
-    assert changed <= {
-        "logger.wandb.key",
-        "logger.wandb.run_name",
-    }  # the time of day stands in the latter
+    # The time of day stands in the run's name.
+    assert changed <= {"logger.wandb.key", "logger.wandb.run_name"}
     # A run from this file has folders of its own.
-    other = configure(["--config", str(path), "--swap.output_dir", "b"])
+    other = read(f"--config {path} --swap.output_dir b")
     assert other.args.ckpt.path == "b/checkpoints"
 
 
@@ -333,58 +245,42 @@ def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name in ("rows.jsonl", "mine.py"):
         (tmp_path / name).touch()
-    given = [
-        "--actor.model_name_or_path",
-        "model,1",
-        "--data.prompt_dataset",
-        "rows.jsonl, some/hub_set,data@part",
-    ]
-    given += ["--reward.remote_url", "mine.py,http://host:5000", "--swap.output_dir", "out"]
+    given = ["--data.prompt_dataset", "rows.jsonl, some/hub_set,data@part"]
+    given += ["--actor.model_name_or_path", "model,1", "--swap.output_dir", "out"]
+    given += ["--reward.remote_url", "mine.py,http://host:5000"]
     args = configure(given).use_whole_paths().args
     assert args.actor.model_name_or_path == f"{tmp_path}/model,1"
     assert args.data.prompt_dataset == f"{tmp_path}/rows.jsonl,some/hub_set,{tmp_path}/data@part"
     assert args.reward.remote_url == [f"{tmp_path}/mine.py", "http://host:5000"]
     assert (args.ckpt.path, args.eval.dataset) == (f"{tmp_path}/out/checkpoints", None)
-
-
-def test_a_data_set_whose_whole_path_openrlhf_would_split_keeps_its_name(tmp_path, monkeypatch):
+    # OpenRLHF would split this path.
     folder = tmp_path / "lr=1e-6,theta=0.3"
     folder.mkdir()
     (folder / "rows.jsonl").touch()
     monkeypatch.chdir(folder)
-    given = ["--data.prompt_dataset", "rows.jsonl", "--actor.model_name_or_path", "rows.jsonl"]
-    args = configure(given).use_whole_paths().args
-    assert (args.data.prompt_dataset, args.actor.model_name_or_path) == (
-        "rows.jsonl",
-        f"{folder}/rows.jsonl",
+    args = (
+        read("--data.prompt_dataset rows.jsonl --actor.model_name_or_path m").use_whole_paths().args
     )
+    assert args.data.prompt_dataset == "rows.jsonl"
     assert find_special(folder) == ","
 
 
 def test_a_start_reads_each_file_once(tmp_path, monkeypatch, prompts_file):
-    """Up to the call of OpenRLHF's training, which takes parsed arguments."""
+    """Up to the launch."""
     launched, reads, load = without_launch(monkeypatch), [], yaml.load
     monkeypatch.setattr(yaml, "load", lambda *given: reads.append(1) or load(*given))
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        yaml.safe_dump({"flags": {"swap.recipe": "swap", "swap.output_dir": str(tmp_path / "out")}})
-    )
-    flags = {
-        **GOOD,
-        "--config": str(path),
-        "--data.prompt_dataset": str(prompts_file),
-        "--train.num_episodes": "1",
-    }
+    path, out = tmp_path / "own.yaml", tmp_path / "out"
+    path.write_text(f"flags: {{swap.recipe: swap, swap.output_dir: {out}}}")
+    flags = {**GOOD, "--config": str(path), "--data.prompt_dataset": str(prompts_file)}
     words = [word for pair in flags.items() for word in pair]
-    assert run_command(train.main, [*words, "--data.apply_chat_template", "--swap.verbose"]) == 0
+    words += ["--train.num_episodes", "1", "--data.apply_chat_template", "--swap.verbose"]
+    assert run_command(train.main, words) == 0
     assert (len(reads), len(launched)) == (2, 1)
-    (run,) = launched
-    assert run.args.rollout.batch_size == 1 and run.method.end_of_thought == "</think>"
-    out = tmp_path / "out"
+    assert launched[0].args.rollout.batch_size == 1
+    assert launched[0].method.end_of_thought == "</think>"
     about = json.loads((out / "swap_config.json").read_text())
     assert about["flags"]["data.prompt_dataset"] == str(prompts_file)
-    again = yaml.safe_load((out / "run.yaml").read_text())
-    assert again["flags"]["rollout.batch_size"] == 1
+    assert yaml.safe_load((out / "run.yaml").read_text())["flags"]["rollout.batch_size"] == 1
 
 
 BOMB = "  a: &a [x, x]\n" + "".join(

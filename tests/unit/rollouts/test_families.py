@@ -1,6 +1,4 @@
-"""Problems as prompts; each family's thought, steps, branch and grade, by hand, on a response as
-its template asks.
-"""
+"""Problems as prompts; each family's thought, steps, branch and grade, by hand."""
 
 import json
 import os
@@ -70,21 +68,8 @@ CASES = {
         *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
     ),
     "qwen3.5": Case(
-        ASK
-        + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% else %}<think>\n{% endif %}",
-        THINK,
-        "{}</think>\n\n{answer}<|im_end|>",
-        *("r1", R1_END, R1_CLOSE, OPENED),
-    ),
-    "smollm3": Case(
-        ASK
-        + "ASSISTANT\n{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n' }}{% endif %}",
-        THINK,
-        "<think>\n{}</think>\n{answer}<|im_end|>",
-        *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
-    ),
-    "nemotron": Case(
-        ASK + "{{ 'ASSISTANT\\n<think>\\n' }}",
+        ASK + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}"
+        "{% else %}<think>\n{% endif %}",
         THINK,
         "{}</think>\n\n{answer}<|im_end|>",
         *("r1", R1_END, R1_CLOSE, OPENED),
@@ -95,15 +80,10 @@ CASES = {
         "<think>{}</think>\n{answer}<|user|>",
         *("r1", R1_END, R1_CLOSE, "", "<think>"),
     ),
-    "kimi_k2": Case(
-        ASK + "{% if messages[1] %}<think>{{ reasoning }}</think>{% endif %}<|im_assistant|>",
-        (*THINK, "<|im_assistant|>"),
-        "<think>{}</think>{answer}<|im_end|>",
-        *("r1", R1_END, R1_CLOSE, "", "<think>"),
-    ),
     "gpt_oss": Case(
         ASK
-        + "{% if messages[1] %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{% endif %}<|start|>assistant",
+        + "{% if messages[1] %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{% endif %}"
+        "<|start|>assistant",
         ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|return|>"),
         "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{answer}<|return|>",
         "gpt_oss",
@@ -112,8 +92,8 @@ CASES = {
         first="<|channel|>analysis<|message|>",
     ),
     "gemma4": Case(
-        ASK
-        + "<|turn>model\n{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
+        ASK + "<|turn>model\n"
+        "{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
         ("<|channel>", "<channel|>", "<turn|>", "<|turn>"),
         "<|channel>thought\n{}<channel|>{answer}<turn|>",
         *("gemma4", "<channel|>", f"\n<channel|>{HEAD}", "", "<|channel>thought\n"),
@@ -137,8 +117,8 @@ CASES = {
         *("seed_oss", "</seed:think>", f"</seed:think>\n{HEAD}", "", "<seed:think>"),
     ),
     "command_a": Case(
-        ASK
-        + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}<|CHATBOT_TOKEN|>",
+        ASK + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}"
+        "<|CHATBOT_TOKEN|>",
         (
             "<|START_THINKING|>",
             "<|END_THINKING|>",
@@ -195,14 +175,11 @@ def test_a_family_by_hand(model, grader):
     assert tokenizer.decode(branch.ids) == case.close + "12"
     assert branch.scored == (False,) * (len(branch.ids) - 2) + (True, True)
 
-    check_grades(case, grader)
+    unfinished = tokenizer(case.first + "3+4=7\n7+", add_special_tokens=False)["input_ids"]
+    assert reader.thought_length(unfinished) is None
+    assert reader.reasoning_length(unfinished) == len(unfinished)
 
-
-def check_grades(case, grader):
-    """The thought names 11, the answer 12; an answer without a box stands without the tokens around
-    it.
-    """
-    response = case.response.format(THOUGHT, answer=r"\boxed{12}")
+    # The thought names 11, the answer 12; without a box the tokens around the answer are left out.
     assert grader.grade(response, "12", case.end).correct
     assert not grader.grade(response, "11", case.end).correct
     assert grader.grade(case.response.format("West", answer="East"), "East", case.end).correct
@@ -247,17 +224,6 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
     assert tokenizer.decode(scored) == "12"
 
 
-@pytest.mark.parametrize("model", CASES)
-def test_an_unfinished_thought_is_open(model):
-    case = CASES[model]
-    tokenizer = tokenizer_of(special=case.special, template=case.template)
-    config, _ = resolve_thought(SwapConfig(), tokenizer)
-    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
-    ids = tokenizer(case.first + "3+4=7\n7+", add_special_tokens=False)["input_ids"]
-    assert reader.thought_length(ids) is None
-    assert reader.reasoning_length(ids) == len(ids)
-
-
 def test_without_marks_it_is_taken_for_r1():
     assert find_family(None) is find_family(ASK) is None
     for template in (None, ASK):
@@ -266,37 +232,35 @@ def test_without_marks_it_is_taken_for_r1():
         assert "(assumed, because the chat template has none; '</think>' takes 8 tokens)" in message
 
 
-def test_a_template_that_closes_the_thought_leaves_nothing_to_close():
-    tokenizer = tokenizer_of(special=THINK, template=ASK + "ASSISTANT\n<think>\n\n</think>\n\n")
-    config, (message,) = resolve_thought(SwapConfig(), tokenizer)
-    assert (config.end_of_thought, config.close_template) == ("</think>", f"\n\n{HEAD}")
-    assert "(closed by the chat template: the model is asked not to think)" in message
-
-
-def test_what_is_given_wins():
-    tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
-    config, (message,) = resolve_thought(SwapConfig(close_template="</think>x"), tokenizer)
-    assert config.close_template == "</think>x"
-    assert message.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template)")
-    config, messages = resolve_thought(
-        SwapConfig(start_of_thought="<t>", end_of_thought="</t>"), tokenizer
-    )
-    assert (config.start_of_thought, config.close_template) == ("<t>", f"\n</t>\n\n{HEAD}")
-    assert messages[0].startswith("thought: '<t>' to '</t>' (as given); ")
-    assert (
-        messages[1]
-        == "warning: the chat template closes a thought with '</think>', not with '</t>'"
-    )
+@pytest.mark.parametrize(
+    ("template", "given", "close", "said"),
+    [
+        (
+            "ASSISTANT\n<think>\n\n</think>\n\n",
+            {},
+            f"\n\n{HEAD}",
+            "(closed by the chat template: the model is asked not to think)",
+        ),
+        ("<think>\n", {"close_template": "</think>x"}, "</think>x", f"(r1{OPENED}); "),
+        (
+            "<think>\n",
+            {"start_of_thought": "<t>", "end_of_thought": "</t>"},
+            f"\n</t>\n\n{HEAD}",
+            "warning: the chat template closes a thought with '</think>', not with '</t>'",
+        ),
+        (
+            "<think>\n",
+            {"close_template": "foo"},
+            "foo",
+            "'foo' does not contain '</think>': answers are scored inside the thought",
+        ),
+    ],
+)
+def test_what_is_given_wins_and_what_is_odd_is_said(template, given, close, said):
+    tokenizer = tokenizer_of(special=THINK, template=ASK + template)
+    config, messages = resolve_thought(SwapConfig(**given), tokenizer)
+    assert config.close_template == close and said in "\n".join(messages)
     assert resolve_thought(config, tokenizer)[0] == config
-
-
-def test_a_close_template_that_closes_nothing_is_reported():
-    tokenizer = tokenizer_of(special=THINK, template=ASK + "<think>\n")
-    _, (_, warning) = resolve_thought(SwapConfig(close_template="foo"), tokenizer)
-    assert (
-        warning
-        == "warning: the close template 'foo' does not contain '</think>': answers are scored inside the thought"
-    )
 
 
 def test_an_end_that_the_tokenizer_does_not_know_is_refused():
@@ -320,22 +284,14 @@ def letters():
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="^")
 
 
-def test_without_a_template_a_problem_begins_as_any_text(letters):
-    assert letters.decode(prompt_ids(letters, "ab")) == "^ab\n"
-
-
 def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
+    assert letters.decode(prompt_ids(letters, "ab")) == "^ab\n"
     letters.chat_template = "{{ bos_token }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert (
         letters.decode(prompt_ids(letters, "ab")) == "^<ab>"
     )  # one token at the beginning, not two
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "<ab>"
-
-
-def test_the_embedded_policy_is_asked_as_in_its_training(tokenizer):
-    rendered = tokenizer.decode(prompt_ids(tokenizer, "What is 123 + 456?"))
-    assert rendered == "<|user|>What is 123 + 456?<|assistant|><think>\n"
 
 
 @pytest.fixture
@@ -369,8 +325,8 @@ def test_a_tokenizer_that_loses_white_space_is_refused_with_a_remedy_that_works(
 ):
     folder = llama_folder("LlamaTokenizerFast")
     message = (
-        f"the tokenizer of {folder} is loaded as LlamaTokenizer, which makes 'abc' of 'a b\\nc'; set "
-        '"tokenizer_class": "PreTrainedTokenizerFast" in its tokenizer_config.json'
+        f"the tokenizer of {folder} is loaded as LlamaTokenizer, which makes 'abc' of 'a b\\nc'; "
+        'set "tokenizer_class": "PreTrainedTokenizerFast" in its tokenizer_config.json'
     )
     with pytest.raises(ConfigError) as refused:
         resolve_thought(SwapConfig(), AutoTokenizer.from_pretrained(folder))

@@ -39,15 +39,9 @@ def test_steps_are_read_in_token_space(tokenizer):
     # "hmm\n" is a single token that ends in a newline: it starts the second step, which ends eleven
     # tokens later.
     assert reader.step_texts(ids, ends) == ["ones: 7+6+0=13\n", "hmm\nwait ones: 7+6+0=13\n"]
+    assert reader.step_ends([]) == []
     newlines = ["\n" in tokenizer.decode([i]) for i in ids[: reader.reasoning_length(ids)]]
     assert ends == segment_steps(newlines, 8, 25)
-
-
-def test_without_the_closing_tag_everything_is_reasoning(tokenizer):
-    reader = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=25)
-    ids = tokenizer("ones: 7+6+0=13\n", add_special_tokens=False)["input_ids"]
-    assert reader.reasoning_length(ids) == len(ids)
-    assert reader.step_ends([]) == []
 
 
 def test_a_closing_tag_of_several_tokens_is_found():
@@ -239,16 +233,6 @@ def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places)
         ]
 
 
-@pytest.mark.parametrize("places", [[5000], range(0, 10_000, 100)])
-def test_places_in_a_long_text_take_no_decoding_of_long_prefixes(monkeypatch, places):
-    reader, decoded = ResponseReader(byte_tokenizer(), "!"), []
-    text = reader.text
-    monkeypatch.setattr(reader, "text", lambda ids: decoded.append(len(ids)) or text(ids))
-    assert tokens_for_each(reader.ids("a" * 10_000), places, reader) == list(places)
-    # Twice the whole text, and at most 14 halvings of a chunk or less for each place.
-    assert sum(decoded) <= 2 * 10_000 + 14 * 64 * len(places)
-
-
 # Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing,
 # the policy: 4 5.
 TURNS = Rollout(
@@ -256,13 +240,10 @@ TURNS = Rollout(
 )
 
 
-def test_where_tokens_stand():
+def test_a_turn_is_scored_after_its_observation():
     assert [list(turn) for turn in TURNS.turns] == [[1, 2], [3], [4, 5]]
     assert TURNS.row_ids == [7, 8, 9, 1, 2, 50, 51, 52, 3, 4, 5]
     assert TURNS.positions.tolist() == [3, 4, 8, 9, 10]
-
-
-def test_a_turn_is_scored_after_its_observation():
     rollout = replace(TURNS, step_ends=(0, 1, 2, 3))
     assert rollout.prefix_ends == (2, 3, 7, 8, 9)  # the second step ends with 52
     assert rollout.generated_ends == (3, 4, 8, 9)

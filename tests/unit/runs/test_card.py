@@ -38,7 +38,8 @@ def run(tmp_path):
         written |= {f"swap.{objective}.{name}": value for name, value in options} | FLAGS | flags
         about = {
             "flags": written,
-            "command": f"openrlhf-swap train --swap.close_template 'a|b' --data.prompt_dataset={data} '{tmp_path}/x'",
+            "command": "openrlhf-swap train --swap.close_template 'a|b' "
+            f"--data.prompt_dataset={data} '{tmp_path}/x'",
             "versions": {"openrlhf-swap": "0", "torch": "2.13.0"},
             "commit": "abc",
             "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
@@ -106,10 +107,8 @@ def test_an_adapter_is_loaded_by_peft(run):
     (policy / "config.json").unlink()
     (policy / "adapter_config.json").write_text("{}")
     write_card(policy, folder)
-    assert (
-        "from peft import AutoPeftModelForCausalLM as AutoModelForCausalLM\nfrom transformers import AutoTokenizer\n"
-        in (card_of(policy))
-    )
+    by_peft = "from peft import AutoPeftModelForCausalLM as AutoModelForCausalLM\n"
+    assert f"{by_peft}from transformers import AutoTokenizer\n" in card_of(policy)
 
 
 def test_evaluations_during_training_of_a_base_of_the_hub(run):

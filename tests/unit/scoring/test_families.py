@@ -279,7 +279,7 @@ def test_no_layer_waits_for_the_device(family):
 
 
 def branch(first, end, tokens, hidden=0):
-    """A branch of so many tokens that repeats one behind the `hidden` tokens which it leaves out."""
+    """A branch of so many tokens, the first of which is repeated from behind `hidden` others."""
     return Branch(first, end, range(end + hidden, end + hidden + 1), [3] * tokens, [[tokens]])
 
 

@@ -1,6 +1,7 @@
 """What the rest needs of a step, beside the slow way: a pass with a dense mask for each step."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from support.prefix_scores import masks_of
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.scoring import need
+from openrlhf_swap.scoring import attention, need
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import Rows
 from openrlhf_swap.scoring.need import check_can_hide_steps, hidden_steps
@@ -75,6 +76,37 @@ def test_needs_are_those_of_a_masked_pass_for_each_step(family, left):
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
 def test_of_packed_rows(family):
     assert largest_difference(build(family), packed=True) < 1e-5
+
+
+def plain_varlen_attn(query, key, value, starts, key_starts, *_, scale, **options):
+    """Each branch's queries beside its keys, of which they are the last; causal."""
+    assert options == {"window_size": (-1, 0), "enable_gqa": True}
+    outputs = []
+    for bounds, seen in zip(pairwise(starts.tolist()), pairwise(key_starts.tolist()), strict=True):
+        q, k, v = (
+            part[slice(*span)].transpose(0, 1)
+            for part, span in ((query, bounds), (key, seen), (value, seen))
+        )
+        visible = torch.ones(q.shape[1], k.shape[1]).tril(k.shape[1] - q.shape[1]).bool()
+        attend = torch.nn.functional.scaled_dot_product_attention
+        outputs.append(attend(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True))
+    return torch.cat(outputs, dim=1).transpose(0, 1)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "llama", "deepseek_v3", "gemma3_text"])
+def test_a_kernel_for_varying_lengths_gets_the_keys_of_each_branch(family, monkeypatch):
+    """A GPU's kernel has a plain stand-in here; layers with a window keep their masks."""
+    calls = []
+
+    def counted(*args, **options):
+        calls.append(args)
+        return plain_varlen_attn(*args, **options)
+
+    monkeypatch.setattr(attention, "fits_kernel", lambda queries: True)
+    monkeypatch.setattr(attention, "varlen_attn", counted)
+    model = build(family)
+    assert largest_difference(model, left=True, window=3) < 1e-5
+    assert len(calls) == (1 if family == "gemma3_text" else model.config.num_hidden_layers)
 
 
 @pytest.mark.parametrize("window", [1, 3, 9])

@@ -66,12 +66,6 @@ def test_a_response_takes_one_forward(model, tokenizer):
     assert seen == [(1, len(prompt_ids(tokenizer, TRACE[0])) + len(response) + 3 * len(close))]
 
 
-def test_a_scorer_leaves_out_cudnn(model, tokenizer):
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    Scorer(model, tokenizer)
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
 def test_without_a_template_the_prompt_begins_as_any_text(model):
     """As in evaluation: a tokenizer that adds a beginning-of-text token does so here."""
     from tokenizers import processors

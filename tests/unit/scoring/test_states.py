@@ -28,7 +28,7 @@ def made(family):
 
 
 def rows(left=False):
-    """Two rows of different lengths, their padding on one side, and where some of their tokens are."""
+    """Two rows of different lengths, padded on one side, and requests for some of their tokens."""
     ids = torch.randint(3, WORDS, (2, 50), generator=torch.Generator().manual_seed(2))
     mask, requests = torch.zeros_like(ids), []
     for row, (length, ends) in enumerate(zip(LENGTHS, ((9, 20, 43), (4,)), strict=True)):
@@ -120,12 +120,6 @@ def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
             ours[:, :128] @ ours[:, :128].T / 128,
         )
         assert (products - shown).abs().max() < 0.35
-
-
-def test_without_requests_nothing_is_recorded():
-    model = made("qwen2")
-    ids, mask, _ = rows()
-    assert read_states(model, ids, mask, []) == []
 
 
 def test_a_model_of_one_layer_has_only_a_last_state():

@@ -11,7 +11,7 @@ from itertools import chain
 import pytest
 from dockerfile_parse import DockerfileParser
 from support.paths import ROOT
-from support.scripts import make_tool, run
+from support.scripts import run
 
 
 def read_stages():
@@ -115,20 +115,3 @@ def test_a_container_gets_its_folders_and_the_names_of_the_keys():
     assert options(words, "--env") == ["HF_HOME=/huggingface", *keys]
     assert "secret" not in result.stdout + result.stderr
     assert not {"--publish", "-p", "--publish-all", "-P", "--privileged"} & set(words)
-
-
-@pytest.mark.parametrize(
-    ("docker", "arguments", "message"),
-    [
-        ("exit 1", ["--cpu"], "the Docker engine does not answer; start it, or"),
-        ("echo {}", [], "no NVIDIA GPU was found (nvidia-smi -L lists none); run the image"),
-        ("echo {}", ["--gpus"], "--gpus is not an option; use --build, --cpu, --dry-run or"),
-    ],
-)
-def test_what_is_missing_is_said_in_one_line(tmp_path, docker, arguments, message):
-    for tool in ("dirname", "realpath", "id", "mkdir", "grep"):
-        (tmp_path / tool).symlink_to(shutil.which(tool))
-    make_tool(tmp_path / "docker", docker)
-    result = docker_run(*arguments, path=str(tmp_path))
-    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert result.stderr.startswith("error: " + message)

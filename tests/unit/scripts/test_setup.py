@@ -1,11 +1,8 @@
 """The installation and the test script, with tools that only write down what they were asked."""
 
-import hashlib
 import os
-import re
 
 import pytest
-from support.paths import ROOT
 from support.scripts import bash, make_tool
 
 UV = """
@@ -83,37 +80,3 @@ def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
     result, _ = acted(PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is there")
     assert result.returncode == 2
     assert "error: the packages are not compatible with each other" in result.stderr
-
-
-PYTHON = """
-case "$*" in
-    *tests/unit*) echo "===== 5 passed, 1 skipped in 3.20s =====" ;;
-    *tests/stack*) echo "== {stack} in 70.10s (0:01:10) =="; exit {status} ;;
-esac
-"""
-
-
-@pytest.mark.parametrize(
-    ("stack", "status", "sums"),
-    [
-        ("3 passed", 0, "8 passed, 0 failed, 1 skipped"),
-        ("1 failed, 2 passed, 4 skipped, 2 errors", 1, "7 passed, 3 failed, 5 skipped"),
-        ("no closing line", 4, "5 passed, 1 failed, 1 skipped"),
-    ],
-)
-def test_the_tests_end_with_times_and_sums(tmp_path, stack, status, sums):
-    inputs = [ROOT / name for name in ("requirements-cpu.txt", "pyproject.toml")]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in inputs)).hexdigest()
-    (tmp_path / ".installed").write_text(f"cpu {digest}\n")
-    (tmp_path / "bin").mkdir()
-    for tool in ("ruff", "shellcheck", "mypy", "lint-imports"):
-        make_tool(tmp_path / "bin" / tool)
-    make_tool(tmp_path / "bin" / "python", PYTHON.format(stack=stack, status=status))
-    make_tool(tmp_path / "own_python", '[[ "$1" == -c ]]')  # it can make no environment
-    variables = {"VENV": str(tmp_path), "PYTHON": str(tmp_path / "own_python")}
-    result = bash("scripts/test.sh", **variables)
-    assert result.returncode == (1 if status else 0), result.stderr
-    *_, unit, stack, last = result.stdout.splitlines()
-    assert re.fullmatch(r"\[test\] unit part: \d+ s", unit) and last == sums
-    make_tool(tmp_path / "bin" / "mypy", "exit 1")
-    assert "passed" not in bash("scripts/test.sh", **variables).stdout
