@@ -132,9 +132,11 @@ class Sampler:
                     f"{high:g}: take problems that are neither too easy nor too hard, or leave the "
                     "filter out"
                 )
-
-            if last_step and self._objective.step in (step_before, last_step):
-                return  # the end, or data that give no step
+            # What a checkpoint left of its pass may give no step; a whole pass that gives none is
+            # the end, as the last step is.
+            is_empty = self._objective.step == step_before and episode > position["episode"]
+            if last_step and (is_empty or self._objective.step == last_step):
+                return
 
     def _episodes(self, first: int) -> Iterable[int]:
         """The numbers of the passes over the data; without an end if the steps are counted."""

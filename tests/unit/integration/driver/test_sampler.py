@@ -358,11 +358,11 @@ def test_a_run_of_so_many_steps_passes_over_its_data_as_often_as_they_take(make,
     assert [batch.objective_step for batch in batches] == list(range(1, steps + 1))
     a_pass = rows // 2
     assert [batch.position["episode"] for batch in batches] == [n // a_pass for n in range(steps)]
-    if batches:  # a run that goes on from a checkpoint ends at the same step
+    for number, batch in enumerate(batches, 1):  # a run that goes on ends at the same step
         objective = build(make_config(objective="grpo"))
-        objective.resume(1)
+        objective.resume(number)
         again, _ = make(objective, prompts, swap_run=run)
-        assert len(list(again.batches(batches[0].position))) == steps - 1
+        assert len(list(again.batches(batch.position))) == steps - number
 
 
 def test_sampling_goes_on_where_a_checkpoint_was(make):
