@@ -41,6 +41,7 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import FLAG, Reference, answer_text, find_verifier
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.runs.model_code import check_model_files
@@ -202,7 +203,9 @@ def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bo
         row["response_tokens"] = trace.length
     if grader:
         metadata = {name: value for name, value in entry.row.items() if name not in KEYS}
-        grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
+        prompt = problem if is_rendered else ""
+        text = text_to_grade(prompt, response, scorer.end_of_thought)
+        grade = grader.grade(text, Reference(answer, problem, metadata), scorer.end_of_thought)
         for name in ("correct", "score", "status", "why"):
             row[name] = getattr(grade, name)
     return row

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import step_entropies
+from openrlhf_swap.objectives.group_statistics import step_entropies
 from openrlhf_swap.rollouts.rollout import Batch
 
 CANDIDATES = 5  # the authors take the entropy of the five likeliest tokens, divided by log 5
