@@ -46,12 +46,12 @@ class Scorer:
     ) -> None:
         """Take a causal language model, SWAP's settings, and `scoring` of RunConfig.
 
-        With `entropy_temperature`, the rollouts' in training, the mean token entropy of each step
-        is read as well, of incorrect responses too, in a forward of its own. Without settings they are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in
-        this process, and products in bfloat16 on a CPU that has no instructions for them are
-        computed in float32. Raises ConfigError for a tokenizer that loses white space, or does not
-        know the end of the thought, and for `step_reward` need of a model from which steps cannot
-        be hidden.
+        With `entropy_temperature`, that of training's rollouts, the mean token entropy of each step
+        is read as well, of incorrect responses too, in a forward of its own. Without settings they
+        are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in this process, and
+        products in bfloat16 on a CPU that has no instructions for them are computed in float32.
+        Raises ConfigError for a tokenizer that loses white space, or does not know the end of the
+        thought, and for `step_reward` need of a model from which steps cannot be hidden.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -90,9 +90,9 @@ class Scorer:
     ) -> StepTrace:
         """Score a response for `swap_advantages`.
 
-        Of an incorrect one no answer is scored, because its steps earn nothing. `prompt` and `response` are
-        token ids, the end token included; `observations`, as in `Rollout`, stand between the turns
-        of the response. Raises as `score`.
+        Of an incorrect one no answer is scored, because its steps earn nothing. `prompt` and
+        `response` are token ids, the end token included; `observations`, as in `Rollout`, stand
+        between the turns of the response. Raises as `score`.
         """
         rollout = Rollout(
             "",
