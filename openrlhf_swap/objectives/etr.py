@@ -39,7 +39,7 @@ class ETR(Objective):
         """(...) T from (..., K) entropies of steps."""
         changes = entropies.diff(dim=-1)
         worth = self.fall * (-changes).clamp(min=0) - self.rise * changes.clamp(min=0)
-        total = torch.zeros_like(entropies[..., 0])
+        total = torch.zeros(entropies.shape[:-1], dtype=entropies.dtype)
         momentum = torch.zeros_like(total)
         for step in range(changes.shape[-1]):
             momentum = self.gamma * momentum + worth[..., step]

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -20,6 +20,7 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 from openrlhf_swap.scoring.backends import find_backend
+from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
@@ -41,14 +42,16 @@ class Scorer:
         tokenizer: PreTrainedTokenizerBase,
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
+        entropy_temperature: float | None = None,
     ) -> None:
         """Take a causal language model, SWAP's settings, and `scoring` of RunConfig.
 
-        Without settings they are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in
-        this process, and products in bfloat16 on a CPU that has no instructions for them are
-        computed in float32. Raises ConfigError for a tokenizer that loses white space, or does not
-        know the end of the thought, and for `step_reward` need of a model from which steps cannot
-        be hidden.
+        With `entropy_temperature`, that of training's rollouts, the mean token entropy of each step
+        is read as well, of incorrect responses too, in a forward of its own. Without settings they
+        are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in this process, and
+        products in bfloat16 on a CPU that has no instructions for them are computed in float32.
+        Raises ConfigError for a tokenizer that loses white space, or does not know the end of the
+        thought, and for `step_reward` need of a model from which steps cannot be hidden.
         """
         leave_out_cudnn()
         speed_up_products()
@@ -61,6 +64,9 @@ class Scorer:
         self._scores: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
         if config.step_reward == "need":
             self._scores += (NEED.name,)
+        self._temperature = entropy_temperature
+        if entropy_temperature is not None:
+            self._scores += (ENTROPY.name,)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -84,9 +90,9 @@ class Scorer:
     ) -> StepTrace:
         """Score a response for `swap_advantages`.
 
-        An incorrect one is not scored, because its steps earn nothing. `prompt` and `response` are
-        token ids, the end token included; `observations`, as in `Rollout`, stand between the turns
-        of the response. Raises as `score`.
+        Of an incorrect one no answer is scored, because its steps earn nothing. `prompt` and
+        `response` are token ids, the end token included; `observations`, as in `Rollout`, stand
+        between the turns of the response. Raises as `score`.
         """
         rollout = Rollout(
             "",
@@ -117,7 +123,8 @@ class Scorer:
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
-            `step_reward` need also `need` (n_1..n_K, nats per token).
+            `step_reward` need also `need` (n_1..n_K, nats per token), and with an
+            `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
@@ -132,15 +139,15 @@ class Scorer:
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
-        needs = {}
-        if NEED.name in self._scores:
-            needs[NEED.name] = rollout.signals[NEED.name].tolist() if rollout.step_ends else []
+        more = {}
+        for name in self._scores[1:]:
+            more[name] = rollout.signals[name].tolist() if rollout.step_ends else []
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,
             "gains": monotone_gains(scores, every_step).tolist(),
             "local_gains": local_gains(scores, every_step).tolist(),
-            **needs,
+            **more,
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
@@ -212,22 +219,16 @@ class Scorer:
             return {}
         row = row.to(self._model.device)
         mask = torch.ones_like(row)
+        given = self._model, row, mask, [request]
+        found: dict[str, list[torch.Tensor]] = {}
         with _evaluating(self._model):
             if STATES.name in request.signals:
-                (states,) = read_states(
-                    self._model,
-                    row,
-                    mask,
-                    [request],
-                )
-                return {STATES.name: states}
-            found = self.backend.read(
-                self._model,
-                self._model.config,
-                row,
-                mask,
-                [request],
-            )
+                found[STATES.name] = read_states(*given)
+            if ENTROPY.name in request.signals and self._temperature is not None:
+                found[ENTROPY.name] = read_entropies(*given, self._temperature)
+            if ANSWER_LOGPROBS.name in request.signals:
+                config = self._model.config
+                found |= self.backend.read(self._model, config, row, mask, [request])
         (signals,) = by_request([request], found)
         return signals
 

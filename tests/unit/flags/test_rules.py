@@ -14,6 +14,7 @@ GOOD = (
 )
 TOGETHER = "--train.colocate_all"
 KL = "--algo.kl.init_coef 0.1"
+NEED = "--swap.step_reward need"
 CORRECTED = "--algo.advantage.is_correction_level token"
 
 
@@ -83,6 +84,17 @@ REFUSED = {
     "--train.async_enable --swap.objective lc_r1": "--train.async_enable does not work with lc_r1",
     f"{CORRECTED} --swap.objective lc_r1": "--algo.advantage.is_correction_level is token; lc_r1",
     f"{KL} --swap.objective step_only": "--algo.kl.init_coef is 0.1; step_only multiplies the outc",
+    f"{NEED} --swap.tau .5": "--swap.tau is 0.5 with --swap.step_reward need, where no step pays",
+    f"{NEED} --swap.weights_from monotone": "--swap.weights_from is monotone with --swap.step_rewa",
+    f"{NEED} --swap.length_coef 2": "--swap.length_coef is 2.0 with --swap.step_reward need, where",
+    f"{NEED} --swap.step_price weights": "--swap.step_price is weights with --swap.step_reward ne",
+    f"{NEED} --swap.scoring per_prefix": "--swap.scoring is per_prefix with --swap.step_reward ne",
+    f"{NEED} --swap.objective grpo": "--swap.step_reward is need, but grpo has no step rewards: le",
+    f"{NEED} --swap.objective vsrm_scores": "--swap.step_reward is need, but vsrm_scores has no st",
+    f"{NEED} --swap.process_weight 0": "--swap.step_reward is need, but swap has no step rewards: ",
+    "--swap.need_window 2": "--swap.need_window is 2, but --swap.step_reward gain reads no need: l",
+    "--swap.step_discount .5 --swap.objective outcome_only": "--swap.step_discount is 0.5, but out",
+    "--swap.step_discount 0 --swap.objective length_critic": "--swap.step_discount is 0, but lengt",
     "--reward.overlong_buffer_len 9 --swap.objective step_only": "--reward.overlong_buffer_len or ",
 }
 
@@ -103,6 +115,9 @@ def test_what_cannot_work_is_refused(flags):
         "--eval.dataset d --eval.steps 5",
         "--rollout.top_p 0.95",
         CORRECTED,
+        f"{NEED} --swap.need_window 4 --swap.step_discount 0",
+        f"{NEED} --swap.objective step_only",
+        "--swap.step_discount .9 --swap.objective static_penalty",
         "--swap.objective grpo --swap.grader unit_tests",
         "--swap.grader multiple_choice",
         f"{KL} --algo.kl.use_loss --swap.objective step_only",

@@ -1,5 +1,7 @@
 """The scorer of saved responses; tests/unit/commands/test_score.py has what it computes."""
 
+from statistics import fmean
+
 import pytest
 import torch
 from support.hidden_steps import slow_needs
@@ -51,6 +53,22 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
     assert (alone["need"], alone["steps"], len(alone["answer_logprobs"])) == ([], [], 1)
     rows = swap_advantages([trace, StepTrace(9, False)], config)
     assert [len(row) for row in rows] == [len(response), 9]
+
+
+def test_entropies_are_read_where_they_are_asked_for(model, tokenizer):
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8), entropy_temperature=0.7)
+    found = scorer.score(*TRACE)
+    prompt = prompt_ids(tokenizer, TRACE[0])
+    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 :]
+    entropies = torch.distributions.Categorical(logits=logits / 0.7).entropy().tolist()
+    first, last = (end + 1 for end in found["step_ends"])
+    expected = [fmean(entropies[:first]), fmean(entropies[first:last])]
+    assert found["entropy"] == pytest.approx(expected, abs=1e-9)
+    assert len(found["answer_logprobs"]) == 3
+    wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
+    assert wrong.signals["entropy"].tolist() == found["entropy"] and not wrong.answer_logprobs
 
 
 def test_a_response_takes_one_forward(model, tokenizer):
