@@ -524,8 +524,7 @@ def test_a_problem_that_states_its_answer(problem, answer, stated):
 
 
 @pytest.mark.parametrize(
-    "answer",
-    ["[asy]draw(a);", "#REF!", "![](a.png)", "[Figure]", "Figure 2", "image.jpg", "待定"],
+    "answer", ["[asy]draw(a);", "#REF!", "![](a.png)", "[Figure]", "Figure 2", "image.jpg", "待定"]
 )
 def test_a_picture_or_a_cell_error_is_no_answer(answer):
     assert find_faults([Reference(answer)], "math", "tests") == [NO_ANSWER]

@@ -72,10 +72,7 @@ def test_a_response_that_cannot_be_learnt_from_is_an_error(changes, message):
 
 
 # The response of one turn is cut at every place, and the one of two.
-CUTS = [
-    *((RESPONSE, size) for size in (3, 5, 7, 9)),
-    *((TURNS, size) for size in range(4, 11)),
-]
+CUTS = [*((RESPONSE, size) for size in (3, 5, 7, 9)), *((TURNS, size) for size in range(4, 11))]
 
 
 @pytest.mark.parametrize(("response", "context"), CUTS)
