@@ -3,9 +3,11 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from support.paths import ROOT
 
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
@@ -183,3 +185,12 @@ def test_unparsable_answers_are_recognised(grader):
 )
 def test_no_prompt_and_no_label_makes_it_raise(query, prompt, label):
     assert reward_func([query], [prompt], [label])["rewards"] in (0.0, 1.0)
+
+
+def test_an_answer_may_be_a_number_and_nothing_else(grader):
+    assert grader.grade("It is \\boxed{42}.", 42).correct
+    assert grader.grade("It is \\boxed{42}.", np.int64(42)).correct
+    with pytest.raises(DataError, match="answer is None"):
+        grader.grade("42", None)
+    with pytest.raises(DataError, match=r"response is \[42\] \(list\)"):
+        grader.grade([42], "42")
