@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
@@ -21,10 +20,11 @@ from openrlhf_swap.rewards.verifiers import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
-from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # The text of a response, or `action` and the environment's `observation` of each turn.
 Response = str | Sequence[Mapping[str, str]]
@@ -39,8 +39,8 @@ class Scorer:
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
     ) -> None:
@@ -52,6 +52,10 @@ class Scorer:
         know the end of the thought, and for `step_reward` need of a model from which steps cannot
         be hidden.
         """
+        # Both import what of transformers takes seconds, which whoever has a model has imported.
+        from openrlhf_swap.scoring.backends import find_backend
+        from openrlhf_swap.scoring.need import check_can_hide_steps
+
         leave_out_cudnn()
         speed_up_products()
         self._model = model
@@ -280,7 +284,7 @@ class Scorer:
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def _evaluating(model: "PreTrainedModel") -> Iterator[None]:
     """Turn dropout and activation checkpointing off inside the block."""
     training = model.training
     model.train(False)
