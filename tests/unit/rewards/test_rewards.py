@@ -3,9 +3,11 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 from support.paths import ROOT
 
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.rewards import Grade, grade_answer
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
@@ -133,3 +135,12 @@ def test_the_end_token_is_no_part_of_the_answer(end):
 
 def test_unparsable_answers_are_recognised(grader):
     assert grader.is_gradable(["42", r"\frac{1}{2}", "", " $ $ "]) == [True, True, False, False]
+
+
+def test_an_answer_may_be_a_number_and_nothing_else(grader):
+    assert grader.grade("It is \\boxed{42}.", 42).correct
+    assert grader.grade("It is \\boxed{42}.", np.int64(42)).correct
+    with pytest.raises(DataError, match="answer is None"):
+        grader.grade("42", None)
+    with pytest.raises(DataError, match=r"response is \[42\] \(list\)"):
+        grader.grade([42], "42")
