@@ -296,8 +296,8 @@ def _step_rows(
         row: dict[str, Any] = {"text": text, "end": rollout.step_ends[k]}
         if rollout.answer_logprobs:
             row["answer_logprob"] = rollout.answer_logprobs[k + 1]
-            for name, values in STEP_COLUMNS.items():
-                row[name] = getattr(signals, values)[place][k].item()
+            for name, attribute in STEP_COLUMNS.items():
+                row[name] = getattr(signals, attribute)[place][k].item()
         for name, values in by_step.items():
             row[name] = values[k]
         if left:
