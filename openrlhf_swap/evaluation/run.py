@@ -34,8 +34,10 @@ from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.process import locked, private_ray, quiet_console
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 AT_A_TIME = 512  # samples that are graded

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.policy.weights import without_adapters
+from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 from openrlhf_swap.scoring.entropies import step_entropies

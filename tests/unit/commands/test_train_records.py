@@ -12,7 +12,7 @@ from openrlhf_swap import train
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import preflight
 from openrlhf_swap.runs import provenance
-from openrlhf_swap.runs.process import LOCK, locked
+from openrlhf_swap.runs.locks import LOCK, locked
 
 TORN = [b"", b"{", b"[]", b"null", b"\0" * 4096, b"\xff{}", b"[" * 100_000]
 
