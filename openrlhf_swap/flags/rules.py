@@ -80,6 +80,11 @@ FIXED: dict[str, tuple[Any, str]] = {
         "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out",
     ),
     "ds.load_in_4bit": (False, "vLLM cannot take 4-bit weights over: leave it out"),
+    "train.enable_ema": (
+        False,
+        "OpenRLHF 0.11.2 keeps the average in bfloat16, which rounds away what an update adds, "
+        "and starts it again after a resume: leave it out",
+    ),
     "ds.use_universal_ckpt": (
         False,
         "DeepSpeed would load converted checkpoints only: leave it out",
@@ -304,11 +309,6 @@ COMBINATIONS = (
         "adapters are added to: use 2",
     ),
     Rule(
-        lambda run: run.ds.zero_stage == 3 and run.train.enable_ema,
-        "--train.enable_ema with --ds.zero_stage 3, which shards weights that one process "
-        "averages: use 2",
-    ),
-    Rule(
         lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
         "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
         "collective forwards: use shared_prefix",
@@ -317,11 +317,6 @@ COMBINATIONS = (
         lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",
         "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, where DeepSpeed takes an optimizer "
         "that does not skip gradients that are not finite: use 2 or 3, or leave it out",
-    ),
-    Rule(
-        lambda run: run.train.enable_ema and run.rank,
-        "--train.enable_ema with --ds.lora.rank {rank}: OpenRLHF 0.11.2 averages whole "
-        "models only: leave one of them out",
     ),
     Rule(
         lambda run: (

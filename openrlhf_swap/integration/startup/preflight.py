@@ -50,7 +50,6 @@ def resolve_run(configuration: Configuration) -> Configuration:
     """
     args = configuration.args
     objective = build(configuration.method)
-    refuse_average(args)
     settings = settings_of(configuration)
     recorded, messages = choose_checkpoint(args, settings)
     _say(messages)
@@ -75,15 +74,6 @@ def resolve_run(configuration: Configuration) -> Configuration:
 def _say(messages: Iterable[str]) -> None:
     for message in messages:
         print(f"[swap] {message}")
-
-
-def refuse_average(args: SimpleNamespace) -> None:
-    """Raise ConfigError for OpenRLHF's moving average of the weights."""
-    if args.train.enable_ema:
-        raise ConfigError(
-            "--train.enable_ema is on, but OpenRLHF 0.11.2 keeps the average in bfloat16, which "
-            "rounds away what an update adds, and starts it again after a resume: leave it out"
-        )
 
 
 def settings_of(configuration: Configuration) -> Row:

@@ -63,10 +63,9 @@ REFUSED = {
     "vllm.num_engines x --vllm.tensor_parallel_size is 1; with --train.colocate_all both must be e",
     f"{TOGETHER} --vllm.sync_backend gloo": "--vllm.sync_backend is gloo with --train.colocate_all",
     "--ds.zero_stage 3 --ds.lora.rank 8": "--ds.lora.rank is 8 with --ds.zero_stage 3, which shard",
-    "--ds.zero_stage 3 --train.enable_ema": "--train.enable_ema with --ds.zero_stage 3, which",
     "--ds.zero_stage 3 --swap.scoring per_prefix": "--swap.scoring is per_prefix with --ds.zero_st",
     "--ds.zero_stage 1 --ds.grad_accum_dtype fp32": "--ds.grad_accum_dtype is fp32 with --ds.zero_",
-    "--ds.lora.rank 8 --train.enable_ema": "--train.enable_ema with --ds.lora.rank 8: OpenRLHF 0.1",
+    "--train.enable_ema": "--train.enable_ema is True; OpenRLHF 0.11.2 keeps the average",
     "--algo.advantage.is_correction_mode clip --algo.advantage.is_correction_gating tv": "--algo."
     "advantage.is_correction_mode is clip with level off and gating tv; only the ratio of a token",
     f"{CORRECTED} --rollout.top_p .95": "--rollout.top_p is 0.95 with --algo.advantage.is_correcti",

@@ -14,7 +14,6 @@ REFUSALS = """
 --actor.num_gpus_per_node 2 --train.micro_batch_size 2 --rollout.micro_batch_size 4 => OpenRLHF ref
 --ds.lora.rank 4 --ds.zero_stage 3 => --ds.lora.rank is 4 with --ds.zero_stage 3
 --ds.zero_stage 1 --ds.grad_accum_dtype fp32 => --ds.grad_accum_dtype is fp32 with --ds.zero_stage
---train.enable_ema => --train.enable_ema is on, but OpenRLHF 0.11.2 keeps the average in bfloat16
 --ds.load_in_4bit => --ds.load_in_4bit is True; vLLM cannot
 --ds.use_universal_ckpt => --ds.use_universal_ckpt is True; DeepSpeed would load converted checkpoi
 --ds.param_dtype fp16 => --ds.param_dtype is fp16; OpenRLHF starts vLLM with bfloat16, which takes
