@@ -12,7 +12,6 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
