@@ -9,8 +9,9 @@ the model's chat template; the response is tokenised once. An agent's response m
 instead, a list of `action` and `observation`, and the problem a `prompt` that is rendered: so it
 reads a run's tables of rollouts. Writes one JSON line per response: the input's fields plus `row`
 (its line in the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta),
-`local_gains` (g) and `steps` (texts). With `--swap.grader` each response is also graded, its row
-being the metadata: `correct`, `score`, `status` and `why`.
+`local_gains` (g) and `steps` (texts). With `--swap.step_reward need` each line also gets `need`:
+what the rest of the response loses without each step, in nats per token. With `--swap.grader` each
+response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain
 before the first step and after each step, by a regression on the model's hidden states that is
@@ -63,6 +64,8 @@ SETTINGS = (
     "end_of_thought",
     "close_template",
     "observation_gain",
+    "step_reward",
+    "need_window",
 )
 FEW_STEPS = 1.5  # a response on average, of which the command warns
 
