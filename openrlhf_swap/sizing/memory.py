@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
+from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import MOST_SEQUENCES, policy_ranks, responses_of_an_engine
@@ -28,6 +29,7 @@ BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucke
 LIVE = 1_050_000_000
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
+HIDDEN_TOKENS = 2**13  # of a pass without steps: `MAX_TOKENS` of scoring/need.py
 MIB = 2**20
 PIECE = 256 * MIB  # of weights that travel to vLLM: `PIECE_BYTES` of their transfer
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
@@ -86,6 +88,7 @@ class Settings:
     score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
+    hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
@@ -158,7 +161,7 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
     whole = train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"
-    scores = build(configuration.method).scores_steps
+    objective = build(configuration.method)
     settings = Settings(
         **flagged,
         ranks=ranks,
@@ -167,7 +170,8 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
         update_limit=by_tokens * train.max_tokens_per_gpu,
         score_limit=by_tokens * (rollout.max_tokens_per_gpu or train.max_tokens_per_gpu),
         logits_chunk=run.logits_chunk,
-        branches=scores * (configuration.method.max_steps + 1),
+        branches=objective.scores_steps * (configuration.method.max_steps + 1),
+        hides_steps=NEED.name in objective.wanted_signals,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
         vllm_sleeps=args.vllm.enable_sleep and train.colocate_all,
         engine_responses=responses_of_an_engine(args),
@@ -351,12 +355,39 @@ def kept_cache(model: Model, tokens: int) -> int:
 
 
 def scoring_pass(model: Model, settings: Settings) -> Parts:
-    """What is allocated at the peak of the log-probability pass.
+    """What is allocated at the peak of the log-probability pass, or of the passes without steps.
 
-    The answer branches run behind the rows of responses.
+    The answer branches run behind the rows of responses. Where need is read, the keys and values of
+    the rows are kept for later passes, each without some step.
     """
     branches = settings.score_tokens // settings.context * settings.branches
     n = settings.score_tokens + branches * BRANCH
+    parts = weights(model, settings, gathered=True)
+    parts |= idle(model, settings)
+    kept = {"kept keys": key_bytes(model, settings.score_tokens, len(model.windows))}
+    if settings.hides_steps:
+        parts |= kept
+    of_rows = {**parts, "logits": _forward(model, settings, n)}
+    if branches:
+        # Each call takes a share of branches and keys.
+        seen = branches * BRANCH * n
+        calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
+        recurrent = max(1, model.layers - len(model.windows))
+        states = 2 * FP32 * branches * model.states // recurrent
+        of_rows["branches"] = BIT16 * seen // calls + states
+    if not settings.hides_steps:
+        return of_rows
+    of_hidden = {**parts, **_hidden_steps(model, settings)}
+    return max(of_rows, of_hidden, key=_total)
+
+
+def key_bytes(model: Model, tokens: int, layers: int) -> int:
+    """Bytes of the keys and values of so many tokens and layers in bf16, as attention gets them."""
+    return 2 * BIT16 * model.key_value * tokens * layers
+
+
+def _forward(model: Model, settings: Settings, n: int) -> int:
+    """Bytes of a forward over n tokens for their log-probabilities: logits, or a layer at work."""
     # In bf16 and float32.
     logits = (BIT16 + FP32) * model.vocabulary * n
     if settings.logits_chunk:
@@ -368,17 +399,20 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     # of its layer.
     width = 8 if model.adapters else 6
     layer = (width * model.intermediate + 8 * model.hidden) * n
-    parts = weights(model, settings, gathered=True)
-    parts |= idle(model, settings)
-    parts["logits"] = max(logits, layer)
-    if branches:
-        # Each call takes a share of branches and keys.
-        seen = branches * BRANCH * n
-        calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
-        recurrent = max(1, model.layers - len(model.windows))
-        states = 2 * FP32 * branches * model.states // recurrent
-        parts["branches"] = BIT16 * seen // calls + states
-    return parts
+    return max(logits, layer)
+
+
+def _hidden_steps(model: Model, settings: Settings) -> Parts:
+    """What a pass without steps allocates, besides the kept keys and values.
+
+    A layer gathers what each branch sees: assumed are K branches, which see a whole context each.
+    """
+    n = max(HIDDEN_TOKENS, settings.context)
+    seen = (settings.branches - 1) * settings.context + n
+    return {
+        "logits": _forward(model, settings, n),
+        "gathered keys": key_bytes(model, seen, layers=1),
+    }
 
 
 def transfer(model: Model, settings: Settings) -> Parts:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -261,6 +262,28 @@ def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
     assert all(not rollout.answer_logprobs for rollout in known[:8])
     assert sum(len(rollout.answer_logprobs) > 1 for rollout in known[8:]) > 4
     assert all(len(rollout.states) == len(rollout.step_ends) + 1 for rollout in known)
+
+
+def test_every_response_has_the_entropies_of_its_steps(actor_group, tokenizer, responses):
+    """As a plain float32 softmax at the rollouts' temperature has them; an incorrect one, too."""
+    wrong = {"reward": 0.0, "scores": 0.0}
+    half_wrong = [{**r, **wrong} if i < 8 else r for i, r in enumerate(responses)]
+    objective = build(make_config(objective="infodensity"))
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+    policy = make_policy(actor_group, tokenizer, objective.config)
+    rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
+    _, known = policy.forward(rollouts, objective)
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+    temperature = actor_group[1].args.rollout.temperature
+    for rollout in known:
+        with torch.no_grad():
+            logits = model(torch.tensor([rollout.row_ids])).logits[0] / temperature
+        entropies = torch.distributions.Categorical(logits=logits).entropy()
+        starts = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
+        steps = [entropies[a - 1 : b - 1].mean() for a, b in pairwise(starts)]
+        assert_equal_up_to_bfloat16(rollout.signals["entropy"], torch.stack(steps))
 
 
 def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):

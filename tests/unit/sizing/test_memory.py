@@ -28,6 +28,7 @@ from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
+from openrlhf_swap.scoring.need import MAX_TOKENS
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, read_model
@@ -420,6 +421,26 @@ def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_
     assert parts["logits"] == pytest.approx(traced, rel=0.001)
 
 
+def test_need_keeps_keys_and_values_by_hand():
+    """Of 28 layers with 256 numbers each for keys and values, in bf16; 25 steps, 26 branches."""
+    need = replace(NODE, hides_steps=True)
+    plain = memory.scoring_pass(SMALL, NODE)
+    parts = memory.scoring_pass(SMALL, need)
+    assert parts["kept keys"] == 28 * 2 * 2 * 256 * 14_000 == 401_408_000
+    # A pass repeats at most 14,000 tokens, more than 8,192; the branches see 25 x 14,000 before.
+    assert parts["gathered keys"] == 2 * 2 * 256 * (25 * 14_000 + 14_000)
+    # The logits of 1,024 tokens, beside hidden states of 1,536 numbers.
+    assert parts["logits"] == 6 * 1024 * 151_936 + 2 * 1_536 * (1024 + 14_000)
+    assert "kept keys" not in plain and "branches" not in parts
+    # Short contexts: a pass has 8,192 tokens, and two rows of 3,000 are kept.
+    short = memory.scoring_pass(SMALL, replace(need, context=3000, score_rows=2))
+    assert short["kept keys"] == 28 * 2 * 2 * 256 * 6000
+    assert short["gathered keys"] == 2 * 2 * 256 * (25 * 3000 + 8192)
+    # With few logits at once the answers' masks weigh more than what is gathered of short rows.
+    few = memory.scoring_pass(SMALL, replace(need, context=9000, score_rows=8))
+    assert few["kept keys"] == 28 * 2 * 2 * 256 * 72_000 and "branches" in few
+
+
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
 def test_kept_cache_is_what_transformers_keeps(tmp_path, key_value_heads):
     heads = {"num_attention_heads": 4, "num_key_value_heads": key_value_heads}
@@ -443,6 +464,7 @@ def test_constants_are_those_of_the_installed_packages():
     assert zero.reduce_bucket_size == memory.BUCKET
     assert zero.max_live_parameters + zero.prefetch_bucket_size == memory.LIVE
     assert zero.sub_group_size == memory.SUB_GROUP
+    assert memory.HIDDEN_TOKENS == MAX_TOKENS
     # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but
     # 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)
