@@ -1,5 +1,4 @@
-"""Write the page of the paper's Table 1: what each recipe sets, side by side, and where each value
-comes from.
+"""Write the page of the paper's Table 1: the recipes side by side, and where each value comes from.
 
     python docs/make_recipes.py > docs/use/recipes.md
 

@@ -19,12 +19,14 @@ from openrlhf_swap.errors import ConfigError
 # Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first
 # word.
 COMMANDS = {
+    "quickstart": "openrlhf_swap.quickstart",
     "train": "openrlhf_swap.train",
     "plan": "openrlhf_swap.plan",
     "prepare": "openrlhf_swap.prepare",
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
     "merge": "openrlhf_swap.runs.merge",
+    "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",
     "eval figures": "openrlhf_swap.evaluation.figures",

@@ -173,16 +173,16 @@ class SwapConfig(FlagSettings):
     )
     step_discount: float = setting(
         1.0,
-        "gamma: how much of a later step's reward reaches a token, per step in between: 1 (the paper's) sums all "
-        "rewards to come, 0 leaves each reward in its own step (not in the paper)",
+        "gamma: how much of a later step's reward reaches a token, per step in between: 1 (the "
+        "paper's) sums all rewards to come, 0 leaves each reward in its own step (ours)",
         "use a number from 0 to 1",
         ge=0,
         le=1,
     )
     step_reward: Literal["gain", "need"] = setting(
         "gain",
-        "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus what the rest "
-        "loses without it, in nats, without penalty, weights and tau (not in the paper)",
+        "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus "
+        "what the rest loses without it, in nats, without penalty, weights and tau (ours)",
         "use gain or need",
     )
     need_window: int = setting(

@@ -39,6 +39,13 @@ class RunError(SwapError, RuntimeError):
     """A run cannot go on; the message says why, and how to resume or what to look at."""
 
 
+def check_text(name: str, value: object) -> None:
+    """Raise DataError for what is no text, such as an answer that is a number."""
+    if not isinstance(value, str):
+        kind = type(value).__name__
+        raise DataError(f"{name} is {value!r} ({kind}), which is no text; give a str")
+
+
 def first_line(error: BaseException) -> str:
     """An exception as one line: the first line of its message, or its type if it has none."""
     lines = str(error).strip().splitlines()

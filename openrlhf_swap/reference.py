@@ -32,6 +32,7 @@ from openrlhf_swap.flags.configuration import (
 )
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import identity, record_or_compare
@@ -99,7 +100,8 @@ def main(argv: list[str]) -> None:
         for number, responses in generate(engine, requests):
             prompt = prompts[number]
             texts = [response.text for response in responses]
-            pairs = [(text, references[prompt]) for text in texts]
+            end = config.end_of_thought
+            pairs = [(text_to_grade(prompt, text, end), references[prompt]) for text in texts]
             grades = grader.grade_many(pairs, config.end_of_thought)
             right = []
             for grade, text in zip(grades, texts, strict=True):

@@ -9,8 +9,9 @@ the model's chat template; the response is tokenised once. An agent's response m
 instead, a list of `action` and `observation`, and the problem a `prompt` that is rendered: so it
 reads a run's tables of rollouts. Writes one JSON line per response: the input's fields plus `row`
 (its line in the input, from 0), `step_ends`, `answer_logprobs` (l_0..l_K), `gains` (Delta),
-`local_gains` (g) and `steps` (texts). With `--swap.grader` each response is also graded, its row
-being the metadata: `correct`, `score`, `status` and `why`.
+`local_gains` (g) and `steps` (texts). With `--swap.step_reward need` each line also gets `need`:
+what the rest of the response loses without each step, in nats per token. With `--swap.grader` each
+response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
 With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain
 before the first step and after each step, by a regression on the model's hidden states that is
@@ -41,6 +42,7 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows, write_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import FLAG, Reference, answer_text, find_verifier
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.runs.model_code import check_model_files
@@ -62,6 +64,8 @@ SETTINGS = (
     "end_of_thought",
     "close_template",
     "observation_gain",
+    "step_reward",
+    "need_window",
 )
 FEW_STEPS = 1.5  # a response on average, of which the command warns
 
@@ -202,7 +206,9 @@ def _scored(scorer: Scorer, entry: Entry, grader: Grader | None, with_states: bo
         row["response_tokens"] = trace.length
     if grader:
         metadata = {name: value for name, value in entry.row.items() if name not in KEYS}
-        grade = grader.grade(response, Reference(answer, problem, metadata), scorer.end_of_thought)
+        prompt = problem if is_rendered else ""
+        text = text_to_grade(prompt, response, scorer.end_of_thought)
+        grade = grader.grade(text, Reference(answer, problem, metadata), scorer.end_of_thought)
         for name in ("correct", "score", "status", "why"):
             row[name] = getattr(grade, name)
     return row

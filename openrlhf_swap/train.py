@@ -38,8 +38,11 @@ from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.recipes import NAMES, as_words, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
+from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.ctrl_c import ctrl_c_after
+from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.process import ctrl_c_after, locked, private_ray, quiet_console
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
@@ -147,8 +150,8 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         from openrlhf_swap.integration import patches
 
         patches.check_versions()
-        from openrlhf_swap.integration.startup.cluster import starting_ray
         from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
+        from openrlhf_swap.integration.startup.ray_start import starting_ray
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)

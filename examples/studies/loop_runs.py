@@ -33,7 +33,7 @@ from arms import arm_settings
 from plain_loop import Loop, train
 
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
-from openrlhf_swap.runs.process import locked
+from openrlhf_swap.runs.locks import locked
 
 # A world -> steps and learning rate of its map in docs/method/comparison.md.
 TRAININGS = {

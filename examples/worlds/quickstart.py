@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -29,13 +28,14 @@ from openrlhf_swap.runs.metrics import STEP_PHASES
 HERE = Path(__file__).parent
 LEASH = [sys.executable, str(HERE.parent / "leash.py")]  # ends a command with this process
 SHOWN = 5  # problems on the page
-# Two updates per step need about two thirds of the steps that one needs, and a learning rate that
-# decays to zero avoids the bad last steps that a constant one has now and then:
+# Its two updates per step need about two thirds of the steps that one needs, and its learning rate
+# decays to zero, which avoids the bad last steps that a constant one has now and then:
 # docs/measurements.md.
-SCHEDULE = {"UPDATES": "2", "LEARNING_RATE": "3e-4", "LR_SCHEDULER": "cosine"}
+SETTINGS = HERE.parents[1] / "scripts" / "train_swap_laptop.yaml"
+PROMPTS_A_STEP = 16
 
 
-def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -> Iterator[float]:
+def run(name: str, command: list[str], log: Path) -> Iterator[float]:
     """Run a command with its output in `log`.
 
     Yields the GiB that its processes occupy, about once a second. Less often for many gigabytes:
@@ -43,12 +43,7 @@ def run(name: str, command: list[str], log: Path, environment: dict[str, str]) -
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            [*LEASH, *command],
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-        )
+        process = subprocess.Popen([*LEASH, *command], stdout=file, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
                 started = time.perf_counter()
@@ -99,7 +94,7 @@ def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Pa
         "--traces",
         str(SHOWN),
     ]
-    for _ in run("the evaluation", command, output / "evaluate.log", {}):
+    for _ in run("the evaluation", command, output / "evaluate.log"):
         pass
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
@@ -115,22 +110,25 @@ def train(
         f"[quickstart] training {steps} steps; Ray and vLLM need about a minute to start",
         flush=True,
     )
-    environment = {
-        "MODEL": str(model),
-        "PROMPTS": str(prompts),
-        "OUTPUT": str(output / "train"),
-        "STEPS": str(steps),
-        "SEED": str(seed),
-        **SCHEDULE,
+    flags = {
+        "--config": SETTINGS,
+        "--swap.output_dir": output / "train",
+        "--actor.model_name_or_path": model,
+        "--data.prompt_dataset": prompts,
+        "--data.max_samples": steps * PROMPTS_A_STEP,
+        "--train.seed": seed,
+        "--ckpt.save_steps": -1,
     }
+    command = [sys.executable, "-m", "openrlhf_swap", "train", "--no-ckpt.load_enable"]
+    for flag, value in flags.items():
+        command += [flag, str(value)]
     metrics_file = output / "train" / "metrics.jsonl"
     shutil.rmtree(output / "train", ignore_errors=True)  # left by an earlier quickstart
     peak, metrics = 0.0, []
-    command = ["bash", str(HERE / "train_swap.sh")]
     # Frequent in a terminal, rare in a log file.
     interval = 1 if sys.stderr.isatty() else 20
     with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=interval) as bar:
-        for memory in run("the training", command, output / "train.log", environment):
+        for memory in run("the training", command, output / "train.log"):
             peak = max(peak, memory)
             metrics = list(read_rows(metrics_file))
             bar.update(len(metrics) - bar.n)
@@ -156,7 +154,7 @@ def warnings_in(log: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        sys.argv[0], description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--model", type=Path, default=HERE / "policies" / "addition", help="the base policy"
@@ -176,7 +174,7 @@ def main() -> None:
     args.output.mkdir(parents=True, exist_ok=True)
     data = args.output / "data"
     make_data = [sys.executable, str(HERE / "make_data.py"), "--output", str(data)]
-    make_data += ["--train", str(args.steps * 16), "--test", str(args.problems)]
+    make_data += ["--train", str(args.steps * PROMPTS_A_STEP), "--test", str(args.problems)]
     subprocess.run(make_data, check=True)
 
     metrics, peak = train(args.model, data / "train.jsonl", args.output, args.steps, args.seed)

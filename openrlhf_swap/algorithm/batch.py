@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from openrlhf_swap.algorithm.plain import plain_flag, plain_floats, plain_int, plain_ints
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS, STATES, Signal
 from openrlhf_swap.errors import NonFiniteError
 
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One response of a group.
+    """One response of a group. Numbers may come in tensors, arrays or lists.
 
     Attributes:
         length: L, the number of generated tokens, the end token included.
@@ -41,11 +43,15 @@ class StepTrace:
     signals: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a graded `correct`, which would count as fully correct."""
-        if self.correct not in (0, 1):
-            raise ValueError(
-                f"correct is {self.correct!r}, neither right nor wrong: use True or False"
-            )
+        """Keep Python's own numbers. Raises ValueError for anything else.
+
+        That includes a graded `correct`, which would count as fully correct.
+        """
+        keep = partial(object.__setattr__, self)
+        keep("length", plain_int("length", self.length))
+        keep("correct", plain_flag("correct", self.correct))
+        keep("answer_logprobs", plain_floats("answer_logprobs", self.answer_logprobs))
+        keep("step_ends", plain_ints("step_ends", self.step_ends))
         unknown = self.signals.keys() - SIGNALS.keys()
         if unknown:
             raise ValueError(f"signals has {min(unknown)!r}; known are {', '.join(SIGNALS)}")
@@ -74,6 +80,9 @@ class StepBatch:
         Raises ValueError for an empty or unequal group, or step ends or signals that do not fit the
         response, and NonFiniteError for a NaN or infinite signal of a correct response.
         """
+        for trace in chain(*groups):
+            if not isinstance(trace, StepTrace):
+                raise ValueError(f"a group holds a {type(trace).__name__}; give StepTraces")
         sizes = {len(group) for group in groups}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(
@@ -178,7 +187,10 @@ class _Responses:
             return torch.tensor(self.scores[row], dtype=torch.float64)
         if signal.only_correct and not trace.correct:
             return torch.empty(0, dtype=torch.float64)
-        values = torch.as_tensor(trace.signals.get(signal.name, ()), dtype=torch.float64)
+        given = trace.signals.get(signal.name, ())
+        if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
+            given = torch.stack(list(given))
+        values = torch.as_tensor(given, dtype=torch.float64)
         steps = len(self.ends[row])
         if values.dim() != signal.dimensions or len(values) != signal.count(steps):
             each = "the prompt and of each step" if signal.per == "prefix" else "each step"

@@ -4,6 +4,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 
+from openrlhf_swap.algorithm.plain import plain_flags, plain_int
+
 
 def segment_steps(
     is_newline: Sequence[bool],
@@ -14,22 +16,23 @@ def segment_steps(
     """Cut T reasoning tokens into at most K steps of about M tokens that end at newlines.
 
     Args:
-        is_newline: one flag per reasoning token: does its text contain a newline?
+        is_newline: one flag per reasoning token: does its text contain a newline? A list, tensor
+            or array of bools, or of 0 and 1.
         step_tokens: M, raised to ceil(T/K) where ceil(T/M) would exceed K.
         max_steps: K.
         newline_patience: a step is cut after this many times M tokens when no newline comes.
 
     Returns:
         The index of each step's last token, ascending; the last one is T-1. Empty for T = 0.
+
+    Raises:
+        ValueError: for other flags, or a number of tokens or steps below 1.
     """
-    newlines = [i for i, flag in enumerate(is_newline) if flag]
-    return segment_at_newlines(
-        newlines,
-        len(is_newline),
-        step_tokens,
-        max_steps,
-        newline_patience,
-    )
+    flags = plain_flags("is_newline", is_newline)
+    newlines = [place for place, flag in enumerate(flags) if flag]
+    tokens = plain_int("step_tokens", step_tokens)
+    steps = plain_int("max_steps", max_steps)
+    return segment_at_newlines(newlines, len(flags), tokens, steps, newline_patience)
 
 
 def segment_at_newlines(

@@ -19,6 +19,7 @@ from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, rows_path, sam
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
+from openrlhf_swap.rewards.verdict import closes_thought
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class Sampler:
         """Yield the benchmark and the row of each sample as it finishes.
 
         `settings` are the evaluation's `SETTINGS`. `thinking_tokens` counts through the end of the
-        thought, or all tokens if it is open. A problem that does not fit the model's context gets
-        an empty response that counts as cut off.
+        thought, or all tokens if it is open; a row of a prompt that closes the thought has none,
+        and is `closed_by_prompt`. A problem that does not fit the model's context gets an empty
+        response that counts as cut off.
         """
         # It imports torch, which the checks before the engine do not need.
         from openrlhf_swap.rollouts.rollout import ResponseReader
@@ -77,21 +79,34 @@ class Sampler:
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
-        prompts = (
-            (prompt_ids(tokenizer, each.text), _sampling(settings, each)) for each in requests
-        )
-        for number, (response,) in generate(self.engine, prompts):
+        closed: set[int] = set()  # the requests whose prompts close the thought
+
+        def prompts() -> Iterator[tuple[list[int], Row]]:
+            for number, request in enumerate(requests):
+                ids = prompt_ids(tokenizer, request.text)
+                if closes_thought(reader.text(ids), reader.end_of_thought):
+                    closed.add(number)
+                yield ids, _sampling(settings, request)
+
+        for number, (response,) in generate(self.engine, prompts()):
             request = requests[number]
             ids = list(response.token_ids)
+            thinking = len(ids)
             thought = reader.thought_length(ids)
-            row = {
+            if number in closed:
+                thinking = 0
+            elif thought is not None:
+                thinking = thought + reader.end_tokens
+            row: Row = {
                 "id": request.id,
                 "sample": request.sample,
                 "text": response.text,
                 "tokens": len(ids),
-                "thinking_tokens": len(ids) if thought is None else thought + reader.end_tokens,
+                "thinking_tokens": thinking,
                 "truncated": response.finish_reason == "length",
             }
+            if number in closed:
+                row["closed_by_prompt"] = True
             yield request.benchmark, row
 
 

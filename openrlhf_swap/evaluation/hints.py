@@ -165,6 +165,7 @@ def hinted_rows(files: SampleFiles, args: Namespace) -> list[Row]:
                 "hint": hint,
                 "text_before": sample["text"],
                 "correct_before": before["correct"],
+                "closed_by_prompt": sample.get("closed_by_prompt", False),
             }
             rows.append(row)
     if not rows:
@@ -194,7 +195,7 @@ def grade(
     verifier = rows[0]["problem"].get("grader", MATH)
     with closing(Grader(verifier=verifier)) as grader:
         for field, text, references in questions:
-            texts = [row[text] for row in rows]
+            texts = [samples.text_of(row, end_of_thought, text) for row in rows]
             pairs = list(zip(texts, references, strict=True))
             grades = grader.grade_many(pairs, end_of_thought)
             for row, given in zip(rows, grades, strict=True):

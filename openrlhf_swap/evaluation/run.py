@@ -26,17 +26,18 @@ from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
 from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.report import evaluation_table
-from openrlhf_swap.evaluation.samples import SampleFiles, key_of
+from openrlhf_swap.evaluation.samples import SampleFiles, key_of, text_of
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grade, Grader
-from openrlhf_swap.rewards.answers import SUFFIX, strip_answer
-from openrlhf_swap.rewards.statements import stated_answer, text_after_thought
+from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.runs.console import quiet_console
+from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.process import locked, private_ray, quiet_console
+from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 AT_A_TIME = 512  # samples that are graded
@@ -357,32 +358,27 @@ def grade_file(
         ) as bar,
     ):
         while part := list(islice(left, AT_A_TIME)):
-            pairs = [(row["text"], by_id[row["id"]].reference) for row in part]
+            texts = [text_of(row, end_of_thought) for row in part]
+            pairs = [
+                (text, by_id[row["id"]].reference) for text, row in zip(texts, part, strict=True)
+            ]
             grades = grader.grade_many(pairs, end_of_thought)
             for row, grade in zip(part, grades, strict=True):
-                append(_graded(row, grade, end_of_thought))
+                append(_graded(row, grade))
             bar.update(len(part))
 
 
-def _graded(
-    row: Row,
-    grade: Grade,
-    end_of_thought: str,
-) -> Row:
+def _graded(row: Row, grade: Grade) -> Row:
     """The line of a grade.
 
     It has the stated answer, which the majority vote counts, and a verifier's own score and reason.
     """
-    answer = grade.stated
-    if answer is None:
-        text = stated_answer(text_after_thought(row["text"], end_of_thought))
-        answer = None if text is None else strip_answer(text)
     line = {
         "id": row["id"],
         "sample": row["sample"],
         "correct": grade.correct,
         "status": grade.status,
-        "answer": answer,
+        "answer": grade.stated,
     }
     if grade.score != float(grade.correct):
         line["score"] = grade.score

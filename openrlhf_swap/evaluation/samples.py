@@ -15,6 +15,7 @@ from pathlib import Path
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
@@ -82,6 +83,12 @@ class SampleFiles:
             grade = grades.get(key_of(row))
             if grade:
                 yield row, grade
+
+
+def text_of(row: Row, end_of_thought: str, field: str = "text") -> str:
+    """A sample's text as it is graded; a prompt may have closed the thought before it."""
+    prompt = end_of_thought if row.get("closed_by_prompt") else ""
+    return text_to_grade(prompt, row[field], end_of_thought)
 
 
 def graded_benchmarks(folder: Path) -> list[SampleFiles]:

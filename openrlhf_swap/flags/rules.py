@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import ABLATION, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
@@ -80,6 +80,11 @@ FIXED: dict[str, tuple[Any, str]] = {
         "OpenRLHF starts vLLM with bfloat16, which takes no other weights: leave it out",
     ),
     "ds.load_in_4bit": (False, "vLLM cannot take 4-bit weights over: leave it out"),
+    "train.enable_ema": (
+        False,
+        "OpenRLHF 0.11.2 keeps the average in bfloat16, which rounds away what an update adds, "
+        "and starts it again after a resume: leave it out",
+    ),
     "ds.use_universal_ckpt": (
         False,
         "DeepSpeed would load converted checkpoints only: leave it out",
@@ -114,7 +119,16 @@ def check_objective(configuration: Configuration) -> None:
     Raises ConfigError for the first broken rule.
     """
     objective = build(configuration.method)
-    _refuse(OBJECTIVE, _facts(configuration, objective=objective, name=objective.config.objective))
+    method = objective.config
+    is_own = ":" in method.objective
+    facts = _facts(
+        configuration,
+        objective=objective,
+        name=method.objective,
+        method=method,
+        has_step_rewards=objective.scores_steps and (is_own or method.objective in ABLATION),
+    )
+    _refuse((*OBJECTIVE, *STEP_REWARDS), facts)
     grader = configuration.run.grader
     if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:
         able = [name for name in OBJECTIVES if not build(SwapConfig(objective=name)).reads_answers]
@@ -295,11 +309,6 @@ COMBINATIONS = (
         "adapters are added to: use 2",
     ),
     Rule(
-        lambda run: run.ds.zero_stage == 3 and run.train.enable_ema,
-        "--train.enable_ema with --ds.zero_stage 3, which shards weights that one process "
-        "averages: use 2",
-    ),
-    Rule(
         lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
         "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
         "collective forwards: use shared_prefix",
@@ -308,11 +317,6 @@ COMBINATIONS = (
         lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",
         "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, where DeepSpeed takes an optimizer "
         "that does not skip gradients that are not finite: use 2 or 3, or leave it out",
-    ),
-    Rule(
-        lambda run: run.train.enable_ema and run.rank,
-        "--train.enable_ema with --ds.lora.rank {rank}: OpenRLHF 0.11.2 averages whole "
-        "models only: leave one of them out",
     ),
     Rule(
         lambda run: (
@@ -430,5 +434,41 @@ OBJECTIVE = (
         lambda run: run.penalises_kl and run.objective.outcome_weight != 1,
         "--algo.kl.init_coef is {algo.kl.init_coef}; {name} multiplies the outcome advantage, in "
         "which the KL penalty would be, by {objective.outcome_weight:g}: use --algo.kl.use_loss",
+    ),
+)
+
+
+def _without_need(name: str) -> Rule:
+    """A setting that shares out a penalty, which nobody pays where need is rewarded."""
+    default = SwapConfig.model_fields[name].default
+    return Rule(
+        lambda run: run.method.step_reward == "need" and getattr(run.method, name) != default,
+        f"--swap.{name} is {{method.{name}}} with --swap.step_reward need, where no step pays a "
+        "penalty: leave it out",
+    )
+
+
+# What the settings of step rewards rule out.
+STEP_REWARDS = (
+    Rule(
+        lambda run: run.method.step_reward == "need" and not run.has_step_rewards,
+        "--swap.step_reward is need, but {name} has no step rewards: leave it out, or use "
+        "--swap.objective swap with a --swap.process_weight above 0",
+    ),
+    Rule(
+        lambda run: run.method.step_reward == "need" and run.run.scoring == "per_prefix",
+        "--swap.scoring is per_prefix with --swap.step_reward need, which hides steps from the "
+        "prefixes of one forward: use shared_prefix",
+    ),
+    *map(_without_need, ("tau", "weights_from", "length_coef", "step_price")),
+    Rule(
+        lambda run: run.method.need_window and run.method.step_reward != "need",
+        "--swap.need_window is {method.need_window}, but --swap.step_reward {method.step_reward} "
+        "reads no need: leave it out, or use --swap.step_reward need",
+    ),
+    Rule(
+        lambda run: run.method.step_discount != 1 and not run.has_step_rewards,
+        "--swap.step_discount is {method.step_discount:g}, but {name} has no step rewards to pass "
+        "on: leave it out, or use --swap.objective swap with a --swap.process_weight above 0",
     ),
 )

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.objectives.monitored import Monitored
-from openrlhf_swap.objectives.statistics import EPS
 from openrlhf_swap.rollouts.rollout import Batch
 
 

@@ -7,7 +7,7 @@ from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import REFLECTION, right_answers
-from openrlhf_swap.objectives.statistics import EPS, leave_one_out
+from openrlhf_swap.objectives.group_statistics import EPS, leave_one_out
 from openrlhf_swap.rollouts.rollout import Batch
 
 

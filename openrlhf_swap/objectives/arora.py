@@ -6,7 +6,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import leave_one_out
+from openrlhf_swap.objectives.group_statistics import leave_one_out
 from openrlhf_swap.rollouts.rollout import Batch
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.arora import Arora
 from openrlhf_swap.objectives.formats import right_answers
-from openrlhf_swap.objectives.statistics import Span, fill_spans, group_mean
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans, group_mean
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 

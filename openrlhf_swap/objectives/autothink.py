@@ -7,8 +7,8 @@ from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.formats import is_degenerate
+from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.objectives.staged import Staged
-from openrlhf_swap.objectives.statistics import EPS
 from openrlhf_swap.rollouts.families import open_thought
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, boxes_answer
 

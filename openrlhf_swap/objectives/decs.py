@@ -7,8 +7,8 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
 from openrlhf_swap.objectives.lc_r1 import Extracting
-from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 

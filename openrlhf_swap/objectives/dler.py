@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import group_mean, whitened
+from openrlhf_swap.objectives.group_statistics import group_mean, whitened
 from openrlhf_swap.rollouts.rollout import Batch
 
 

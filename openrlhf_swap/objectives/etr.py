@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import step_entropies
+from openrlhf_swap.objectives.group_statistics import step_entropies
 from openrlhf_swap.rollouts.rollout import Batch
 
 CANDIDATES = 5  # the authors take the entropy of the five likeliest tokens, divided by log 5
@@ -39,7 +39,7 @@ class ETR(Objective):
         """(...) T from (..., K) entropies of steps."""
         changes = entropies.diff(dim=-1)
         worth = self.fall * (-changes).clamp(min=0) - self.rise * changes.clamp(min=0)
-        total = torch.zeros_like(entropies[..., 0])
+        total = torch.zeros(entropies.shape[:-1], dtype=entropies.dtype)
         momentum = torch.zeros_like(total)
         for step in range(changes.shape[-1]):
             momentum = self.gamma * momentum + worth[..., step]

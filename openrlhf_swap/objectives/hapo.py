@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import extremes
+from openrlhf_swap.objectives.group_statistics import extremes
 from openrlhf_swap.rollouts.rollout import Batch, prompt_key
 
 

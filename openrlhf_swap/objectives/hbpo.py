@@ -10,7 +10,7 @@ from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
-from openrlhf_swap.objectives.statistics import EPS
+from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.rollout import Batch

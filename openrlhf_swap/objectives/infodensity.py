@@ -8,7 +8,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import EPS, step_entropies
+from openrlhf_swap.objectives.group_statistics import EPS, step_entropies
 from openrlhf_swap.rollouts.rollout import Batch
 
 

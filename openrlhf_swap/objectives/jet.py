@@ -19,7 +19,7 @@ from openrlhf_swap.objectives.base import (
     split_numbers,
 )
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.statistics import extremes
+from openrlhf_swap.objectives.group_statistics import extremes
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
 
 STOP = (

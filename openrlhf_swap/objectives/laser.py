@@ -7,8 +7,8 @@ from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, WRONG, base_scores
+from openrlhf_swap.objectives.group_statistics import group_mean
 from openrlhf_swap.objectives.monitored import Monitored
-from openrlhf_swap.objectives.statistics import group_mean
 from openrlhf_swap.rollouts.rollout import Batch
 
 EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}

@@ -15,7 +15,7 @@ from torch import Tensor
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import Span, fill_spans
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each

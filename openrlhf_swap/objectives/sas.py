@@ -9,7 +9,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import SwapConfig, setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans
+from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores
-from openrlhf_swap.objectives.statistics import extremes
+from openrlhf_swap.objectives.group_statistics import extremes
 from openrlhf_swap.rollouts.rollout import Batch
 
 

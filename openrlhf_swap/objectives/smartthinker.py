@@ -5,7 +5,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import EPS, extremes, group_mean
+from openrlhf_swap.objectives.group_statistics import EPS, extremes, group_mean
 from openrlhf_swap.rollouts.rollout import Batch
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import EPS, Span, fill_spans, step_entropies
+from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans, step_entropies
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 

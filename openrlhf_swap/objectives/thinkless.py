@@ -8,7 +8,7 @@ from torch import Tensor
 from openrlhf_swap.config import setting
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.statistics import group_mean
+from openrlhf_swap.objectives.group_statistics import group_mean
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.rollout import Batch
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from openrlhf_swap.config import setting
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.statistics import Span, fill_spans
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
 
 DISCOUNT = 0.7  # of a change, for each cut between it and the one that shares in it

@@ -16,11 +16,11 @@ _LETTER = re.compile(
 )
 # "A" and "I" are words, too, so what follows a letter must end it or explain it.
 _EXPLAINED = re.compile(
-    r"\s*(?:\Z|[-.:,;(\d$\\\u2013\u2014]"
+    r"\s*(?:\Z|[-.:,;=(\d$\\\u2013\u2014]"
     r"|(?:because|since|as|for|which|is (?:the )?(?:correct|right|best))\b)"
 )
 _ANOTHER = re.compile(  # whoever names two letters has not chosen
-    r"[\s.,:;/&()\[\]-]*(?:(?:or|and|maybe|option)\s+)*[(\[]?(?:[A-HJ-Z]|I(?=\W*\Z))[)\]]?(?![\w'])"
+    r"[\s.,:;=/&()\[\]-]*(?:(?:or|and|maybe|option)\s+)*[(\[]?(?:[A-HJ-Z]|I(?=\W*\Z))[)\]]?(?![\w'])"
 )
 
 
@@ -83,7 +83,7 @@ def find_letter(text: str) -> str | None:
 
 
 def _without_braces(text: str) -> str:
-    return re.sub(r"\\text ?|[{}]", "", canonical(text)).strip()
+    return re.sub(r"\\text ?|\\?[{}]", "", canonical(text)).strip()
 
 
 def _same(option: str, stated: str) -> bool:

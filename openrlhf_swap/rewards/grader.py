@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from queue import LifoQueue
 from typing import Any, Literal
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, check_text
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
 from openrlhf_swap.rewards.statements import text_after_thought
 from openrlhf_swap.rewards.verifiers import (
@@ -37,6 +37,7 @@ from openrlhf_swap.rewards.verifiers import (
     Reference,
     Verifier,
     find_verifier,
+    given_answer,
 )
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process
@@ -103,7 +104,8 @@ class Grader:
 
         The text after the first `end_of_thought` of a response is graded, or all of it without one.
         There math-verify and `multiple_choice` ask for a stated final answer, because a number in a
-        thought is not an answer. Never raises.
+        thought is not an answer. Raises DataError for a response that is no text, or an answer that
+        is neither text nor a number; never for what they say.
         """
         requests = [_request(*pair, end_of_thought) for pair in pairs]
         return [Grade(**reply) for reply in self._ask_all(requests)]
@@ -132,7 +134,8 @@ class Grader:
 
 
 def _request(response: str, answer: str | Reference, end_of_thought: str) -> dict[str, Any]:
-    known = answer if isinstance(answer, Reference) else Reference(answer)
+    check_text("response", response)
+    known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
     return {
         "problem": known.problem,
         "answer": known.answer,

@@ -89,5 +89,7 @@ def may_be_missing(text: str) -> bool:
 def _is_counted(name: str) -> bool:
     if name in UNITS or name in words("counted"):
         return True
+    if not name.isascii():
+        return name[0] in words("counted")  # 个苹果
     is_plural = name.endswith("s") and not name.endswith(("ss", "us", "is"))
-    return is_plural and len(name) > 3 and name.isascii() and name not in words("not_counted")
+    return is_plural and len(name) > 3 and name not in words("not_counted")

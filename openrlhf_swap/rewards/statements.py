@@ -23,7 +23,7 @@ _ANNOUNCED_BEFORE = re.compile(  # "B is the correct answer"
     r"|(?:the|our|my) (?:(?:final|correct|right|best) )*(?:answer|option|choice)\b)"
 )
 _VERB = re.compile(
-    rf"(?i)(?:\b(?:{'|'.join(words('verbs'))})\b,?|['\u2019]s\b|[=:\uff1a是为有得共])[ *_`]*"
+    rf"(?i)(?:\b(?:{'|'.join(words('verbs'))})\b,?|['\u2019]s\b|[=:\uff1a是为有得共于])[ *_`]*"
     r"(?=[-+$\\(\[{]*[\d.√]|[$\\(\[{]|[A-Z](?![\w']))"
 )
 _END_OF_CLAUSE = re.compile(
@@ -42,7 +42,9 @@ _BETWEEN_BOXES = re.compile(
     r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*"
 )
 _COMPARED = re.compile(r"\$([^$<>\n]{1,40}(?:<|>|\\(?:ne|neq|le|leq|ge|geq)\s))\s*\Z")
-_PROSE = re.compile(r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|\b[A-Z][a-z]{2,}\s+\d")
+_PROSE = re.compile(
+    r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|\b[A-Z][a-z]{2,}\s+\d|[\u4e00-\u9fff]{2}[^\u4e00-\u9fff]*\d"
+)
 _HEADING = re.compile(r"(?i)(?:(?:so|thus|hence) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?")
 _SENTENCE_END = re.compile(r"[.!?]\s+")
 _MARKS = " *_`\"'\t"

@@ -14,10 +14,14 @@ def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUG
         response: the generated text.
         end_of_thought: what closes a thought.
     """
-    is_closed = prompt.rstrip().endswith(end_of_thought.strip())
-    if is_closed:
+    if closes_thought(prompt, end_of_thought):
         return end_of_thought + response
     return response
+
+
+def closes_thought(prompt: str, end_of_thought: str) -> bool:
+    """Whether a rendered prompt ends with the end of the thought, perhaps before white space."""
+    return prompt.rstrip().endswith(end_of_thought.strip())
 
 
 def grade_response(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.packages import import_named
 
 FLAG = "--swap.grader"
@@ -37,6 +37,14 @@ def answer_text(answer: object) -> str:
     """An answer that is text or a number as text; empty for anything else."""
     is_answer = isinstance(answer, str | int | float) and not isinstance(answer, bool)
     return str(answer) if is_answer else ""
+
+
+def given_answer(answer: object) -> str:
+    """An answer that a caller gives as text or as a number; DataError for anything else."""
+    number = answer.item() if hasattr(answer, "item") else answer
+    if not isinstance(number, str | int | float) or isinstance(number, bool):
+        raise DataError(f"answer is {answer!r} ({type(answer).__name__}); give a text, or a number")
+    return str(number)
 
 
 @dataclass(frozen=True)

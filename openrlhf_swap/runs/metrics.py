@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from openrlhf_swap.algorithm.signals import SIGNALS
 from openrlhf_swap.files import read_rows, to_line, write_rows
 
 if TYPE_CHECKING:  # the names are read without torch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # the names are read without torch
 
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
+NEEDED = 0.01  # nats per token; a step with less need is one that nobody needs
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
 LENGTH_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
@@ -113,13 +115,16 @@ def _of_groups(batch: StepBatch, signals: StepSignals, process_weight: float) ->
 
 
 def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
+    from openrlhf_swap.algorithm.known import shares_after_known
+
     steps = batch.step_mask
     count = steps.sum(-1)
     scored = steps.any(-1)
     last = batch.answer_logprobs.gather(-1, count.unsqueeze(-1)).squeeze(-1)
     gains = signals.gains[steps]
     changes = signals.local_gains[steps]
-    return {
+    after_known = shares_after_known(batch.answer_logprobs, batch.step_ends, steps)
+    means = {
         "swap/weights_from_uniform": distances_from_uniform(signals.penalties, steps),
         "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
@@ -129,7 +134,12 @@ def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
         "swap/local_gain_absmean": changes.abs(),
         "swap/answer_logprob_first": batch.answer_logprobs[..., 0][scored],
         "swap/answer_logprob_last": last[scored],
+        "swap/known_after_frac": after_known[scored],
     }
+    if "need" in batch.signals:
+        needs = batch.signals["need"][steps]
+        means |= {"swap/need_mean": needs, "swap/need_zero_frac": needs < NEEDED}
+    return means
 
 
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
@@ -221,10 +231,15 @@ def rollout_rows(
 ) -> list[dict[str, Any]]:
     """Describe the responses of the first groups: what each of their steps earned and paid.
 
-    Only correct responses have scores. `batch` and `signals` may be those of more groups.
+    Only correct responses have scores; signals with a number for each step, such as need, stand in
+    their steps by name. `known_after_steps` are the steps after which the answer is known for good,
+    null for never (`algorithm.known`). `batch` and `signals` may be those of more groups.
     `tokens_left` has, for each response, the tokens that the policy's states predict to be left
     after the prompt and after each step.
     """
+    from openrlhf_swap.algorithm.known import known_from
+
+    known = known_from(batch.answer_logprobs, batch.step_mask)
     rows: list[dict[str, Any]] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
@@ -240,12 +255,15 @@ def rollout_rows(
                 "penalty_mass": signals.penalty_mass[g, n].item(),
                 "answer_logprob_0": scores[0] if scores else None,
             }
+            if scores:
+                count = int(known[g, n])
+                row["known_after_steps"] = count if count <= len(rollout.step_ends) else None
             if rollout.observations:
                 row["turns"] = _turn_rows(rollout, reader)
             if left:
                 row["tokens_left_0"] = left[0]
             row["steps"] = []
-            if scores or left:
+            if scores or left or _by_step(rollout):
                 row["steps"] = _step_rows(rollout, signals, (g, n), reader, left)
             rows.append(row)
     return rows
@@ -259,6 +277,12 @@ def _turn_rows(rollout: Rollout, reader: StepReader) -> list[dict[str, str]]:
     ]
 
 
+def _by_step(rollout: Rollout) -> dict[str, list[float]]:
+    """The signals of a response that are a number for each step."""
+    signals = rollout.signals.items()
+    return {name: values.tolist() for name, values in signals if SIGNALS[name].per == "step"}
+
+
 def _step_rows(
     rollout: Rollout,
     signals: StepSignals,
@@ -266,13 +290,16 @@ def _step_rows(
     reader: StepReader,
     left: Sequence[float],
 ) -> list[dict[str, Any]]:
+    by_step = _by_step(rollout)
     rows = []
     for k, text in enumerate(reader.step_texts(rollout.response_ids, rollout.step_ends)):
         row: dict[str, Any] = {"text": text, "end": rollout.step_ends[k]}
         if rollout.answer_logprobs:
             row["answer_logprob"] = rollout.answer_logprobs[k + 1]
-            for name, values in STEP_COLUMNS.items():
-                row[name] = getattr(signals, values)[place][k].item()
+            for name, attribute in STEP_COLUMNS.items():
+                row[name] = getattr(signals, attribute)[place][k].item()
+        for name, values in by_step.items():
+            row[name] = values[k]
         if left:
             row["tokens_left"] = left[k + 1]
         rows.append(row)

@@ -5,15 +5,17 @@ Everything else is tested against `score_per_prefix`.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, Signal
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards.answers import strip_answer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreReques
 
 
 def answer_branch(
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: "PreTrainedTokenizerBase",
     close_template: str,
     answer: str,
 ) -> AnswerBranch:

@@ -5,24 +5,27 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
+from openrlhf_swap.algorithm.plain import plain_flag, plain_int, plain_ints
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
+from openrlhf_swap.rewards.verifiers import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import answer_branch
-from openrlhf_swap.scoring.backends import find_backend
-from openrlhf_swap.scoring.need import check_can_hide_steps
+from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # The text of a response, or `action` and the environment's `observation` of each turn.
 Response = str | Sequence[Mapping[str, str]]
@@ -37,19 +40,25 @@ class Scorer:
 
     def __init__(
         self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
+        model: "PreTrainedModel",
+        tokenizer: "PreTrainedTokenizerBase",
         config: SwapConfig | None = None,
         scoring: str = "shared_prefix",
+        entropy_temperature: float | None = None,
     ) -> None:
         """Take a causal language model, SWAP's settings, and `scoring` of RunConfig.
 
-        Without settings they are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in
-        this process, and products in bfloat16 on a CPU that has no instructions for them are
-        computed in float32. Raises ConfigError for a tokenizer that loses white space, or does not
-        know the end of the thought, and for `step_reward` need of a model from which steps cannot
-        be hidden.
+        With `entropy_temperature`, that of training's rollouts, the mean token entropy of each step
+        is read as well, of incorrect responses too, in a forward of its own. Without settings they
+        are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in this process, and
+        products in bfloat16 on a CPU that has no instructions for them are computed in float32.
+        Raises ConfigError for a tokenizer that loses white space, or does not know the end of the
+        thought, and for `step_reward` need of a model from which steps cannot be hidden.
         """
+        # Both import what of transformers takes seconds, which whoever has a model has imported.
+        from openrlhf_swap.scoring.backends import find_backend
+        from openrlhf_swap.scoring.need import check_can_hide_steps
+
         leave_out_cudnn()
         speed_up_products()
         self._model = model
@@ -61,6 +70,9 @@ class Scorer:
         self._scores: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
         if config.step_reward == "need":
             self._scores += (NEED.name,)
+        self._temperature = entropy_temperature
+        if entropy_temperature is not None:
+            self._scores += (ENTROPY.name,)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -84,18 +96,12 @@ class Scorer:
     ) -> StepTrace:
         """Score a response for `swap_advantages`.
 
-        An incorrect one is not scored, because its steps earn nothing. `prompt` and `response` are
-        token ids, the end token included; `observations`, as in `Rollout`, stand between the turns
-        of the response. Raises as `score`.
+        Of an incorrect one no answer is scored, because its steps earn nothing. `prompt` and
+        `response` are the token ids of one row in a list, tensor or array, the end token included
+        and no padding; `observations`, as in `Rollout`, stand between the turns of the response.
+        Raises as `score`, and ValueError for anything but token ids.
         """
-        rollout = Rollout(
-            "",
-            answer,
-            response,
-            prompt,
-            float(correct),
-            observations=observations,
-        )
+        rollout = self._rollout_of_ids(prompt, response, answer, correct, observations)
         return self._read(rollout, self._scores).trace()
 
     def score(
@@ -117,7 +123,8 @@ class Scorer:
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
-            `step_reward` need also `need` (n_1..n_K, nats per token).
+            `step_reward` need also `need` (n_1..n_K, nats per token), and with an
+            `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
@@ -132,15 +139,15 @@ class Scorer:
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
-        needs = {}
-        if NEED.name in self._scores:
-            needs[NEED.name] = rollout.signals[NEED.name].tolist() if rollout.step_ends else []
+        more = {}
+        for name in self._scores[1:]:
+            more[name] = rollout.signals[name].tolist() if rollout.step_ends else []
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,
             "gains": monotone_gains(scores, every_step).tolist(),
             "local_gains": local_gains(scores, every_step).tolist(),
-            **needs,
+            **more,
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
@@ -169,19 +176,42 @@ class Scorer:
     ) -> StepTrace:
         """Read the model's states at the ends of steps, for `length_critic_advantages`.
 
-        `prompt` and `response` are token ids, the end token included. Raises DataError when they
-        exceed the model's context.
+        `prompt` and `response` are token ids as in `trace`. Raises DataError when they exceed the
+        model's context, and ValueError for anything but token ids.
         """
-        return self._read(
-            Rollout(
-                "",
-                "",
-                response,
-                prompt,
-                float(correct),
-            ),
-            (STATES.name,),
-        ).trace()
+        rollout = self._rollout_of_ids(prompt, response, "", correct)
+        return self._read(rollout, (STATES.name,)).trace()
+
+    def _rollout_of_ids(
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        answer: str,
+        correct: bool,
+        observations: Sequence[tuple[int, Sequence[int]]] = (),
+    ) -> Rollout:
+        """What a caller gives, as Python's own numbers."""
+        ids = plain_ints("response", response)
+        self._refuse_padding(ids)
+        turns = []
+        for number, (place, observation) in enumerate(observations):
+            where = f"observations[{number}]"
+            turns.append((plain_int(f"{where}[0]", place), plain_ints(f"{where}[1]", observation)))
+        reward = float(plain_flag("correct", correct))
+        prompt = plain_ints("prompt", prompt)
+        return Rollout("", given_answer(answer), ids, prompt, reward, observations=turns)
+
+    def _refuse_padding(self, response: list[int]) -> None:
+        """Raise DataError for a response that ends with padding, which would count as its tokens.
+
+        Where the end token also pads, that is a second one.
+        """
+        padding = self._tokenizer.pad_token_id
+        allowed = int(padding == self._tokenizer.eos_token_id)
+        if padding is not None and response[-1 - allowed :] == [padding] * (1 + allowed):
+            raise DataError(
+                f"response ends with padding (token {padding}); give the tokens up to its end"
+            )
 
     def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
         """The rollout with its steps and the signals of these names that it has.
@@ -212,22 +242,16 @@ class Scorer:
             return {}
         row = row.to(self._model.device)
         mask = torch.ones_like(row)
+        given = self._model, row, mask, [request]
+        found: dict[str, list[torch.Tensor]] = {}
         with _evaluating(self._model):
             if STATES.name in request.signals:
-                (states,) = read_states(
-                    self._model,
-                    row,
-                    mask,
-                    [request],
-                )
-                return {STATES.name: states}
-            found = self.backend.read(
-                self._model,
-                self._model.config,
-                row,
-                mask,
-                [request],
-            )
+                found[STATES.name] = read_states(*given)
+            if ENTROPY.name in request.signals and self._temperature is not None:
+                found[ENTROPY.name] = read_entropies(*given, self._temperature)
+            if ANSWER_LOGPROBS.name in request.signals:
+                config = self._model.config
+                found |= self.backend.read(self._model, config, row, mask, [request])
         (signals,) = by_request([request], found)
         return signals
 
@@ -238,8 +262,16 @@ class Scorer:
         response: Response,
         rendered: bool,
     ) -> Rollout:
+        check_text("problem", problem)
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response
+        for number, turn in enumerate(turns):
+            if not isinstance(turn, Mapping):
+                raise DataError(
+                    f"response[{number}] is {turn!r}, which is no turn; give the response's text, "
+                    "or `action` and `observation` of each turn; token ids go to `trace`"
+                )
+            check_text(f"the action of turn {number}", turn.get("action"))
         actions = [ids(turn["action"]) for turn in turns]
         prompt = ids(problem) if rendered else prompt_ids(self._tokenizer, problem)
         places = accumulate(map(len, actions))
@@ -248,18 +280,12 @@ class Scorer:
             for place, turn in zip(places, turns[:-1], strict=False)
         ]
         response_ids = [*chain(*actions)]
-        return Rollout(
-            problem,
-            answer,
-            response_ids,
-            prompt,
-            reward=1.0,
-            observations=observations,
-        )
+        known = given_answer(answer)
+        return Rollout(problem, known, response_ids, prompt, 1.0, observations=observations)
 
 
 @contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
+def _evaluating(model: "PreTrainedModel") -> Iterator[None]:
     """Turn dropout and activation checkpointing off inside the block."""
     training = model.training
     model.train(False)

@@ -11,13 +11,15 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from openrlhf_swap.scoring.answer import ScoreRequest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 WIDTH = 128  # numbers of each of the two states
 
@@ -67,7 +69,7 @@ def recording_states(
 
 
 def read_states(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],

@@ -16,7 +16,7 @@ from support.actors import changed, learn_from, make_config, response_to, runnin
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.policy.checkpoints import forbid_pickles
+from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
 from openrlhf_swap.runs import checkpoints
 
 pytestmark = pytest.mark.slow

@@ -17,6 +17,11 @@ TRAINING = {"openrlhf", "deepspeed", "peft", "datasets"}
             {*TRAINING, "torch", "transformers", "vllm"},
         ),
         (
+            "the Scorer of another trainer",
+            "openrlhf_swap.scoring.scorer, openrlhf_swap.objectives.swap",
+            {*TRAINING, "transformers", "ray", "vllm"},
+        ),
+        (
             "a grader",
             "openrlhf_swap.rewards.grader",
             {*TRAINING, "torch", "transformers", "ray", "vllm"},

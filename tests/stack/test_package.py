@@ -16,7 +16,9 @@ import openrlhf_swap
 from openrlhf_swap.__main__ import COMMANDS
 
 DATA = {".md", ".yaml", ".csv", ".html", ".js", ".typed"}
-BUILD = "from setuptools import build_meta; build_meta.build_wheel('dist'); build_meta.build_sdist('dist')"
+BUILD = "from setuptools import build_meta; build_meta.build_{0}({1!r})"
+CARRIED = "openrlhf_swap/checkout/"  # what the quickstart runs
+TAKEN = ("openrlhf_swap/", "tests/unit/docs/", "examples/", "scripts/")
 
 
 def tracked():
@@ -28,40 +30,89 @@ def tracked():
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """The folder of a wheel and an sdist of a copy of this checkout."""
+    """The folder of an sdist of a copy of this checkout, and of the wheel that it makes."""
     folder = tmp_path_factory.mktemp("package")
     for name in tracked():
-        if name.startswith(("openrlhf_swap/", "tests/unit/docs/")) or "/" not in name:
+        if name.startswith(TAKEN) or "/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-    result = run(sys.executable, "-c", BUILD, cwd=folder)
+    out = folder / "dist"
+    build(folder, "sdist", out)
+    (sdist,) = out.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    build(unpacked, "wheel", out)
+    return out
+
+
+def build(folder, kind, out):
+    result = run(sys.executable, "-c", BUILD.format(kind, str(out)), cwd=folder)
     assert result.returncode == 0, result.stderr
-    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def installed(dist, tmp_path_factory):
+    """The wheel as pip would install it, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("installed")
+    (wheel,) = dist.glob("*.whl")
+    assert wheel.stat().st_size < 10e6
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_the_wheel_works_in_an_empty_folder(installed, tmp_path):
+    """Without the checkout: each command finds what it needs in the package."""
+
+    def command(*words, statuses=(0,)):
+        result = run(*words, cwd=tmp_path, PYTHONPATH=str(installed))
+        assert result.returncode in statuses, result.stderr
+        return result.stdout
+
+    code = "import openrlhf_swap; from openrlhf_swap import Scorer, swap_advantages"
+    found = command(sys.executable, "-c", f"{code}; print(openrlhf_swap.__file__)")
+    assert found == f"{installed}/openrlhf_swap/__init__.py\n"
+    swap = (sys.executable, "-m", "openrlhf_swap")
+    assert "usage: openrlhf-swap quickstart" in command(*swap, "quickstart", "--help")
+    plan = (*swap, "plan", "--gpu", "h200", "--model", "r1-1.5b", "--gpus", "8")
+    assert "GiB" in command(*plan, statuses=(0, 1))  # 1 with warnings
+    policy = installed / CARRIED / "examples" / "worlds" / "policies" / "addition"
+    (tmp_path / "traces.jsonl").write_text(
+        '{"problem": "What is 123 + 456?", "answer": "579", "response": "ones: 3+6+0=09\\n"}\n'
+    )
+    words = ["--model", policy, "--input", "traces.jsonl", "--output", "scored.jsonl"]
+    command(*swap, "score", *map(str, words), "--swap.step_tokens", "8")
+    command(*swap, "eval", "page", "scored.jsonl", "--output", "page.html")
+    assert "What is 123 + 456?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    data = installed / CARRIED / "examples" / "worlds" / "make_data.py"
+    command(sys.executable, str(data), "--output", "data", "--train", "16", "--test", "4")
+    laptop = installed / CARRIED / "scripts" / "train_swap_laptop.yaml"
+    words = ["--config", str(laptop), "--data.prompt_dataset", "data/train.jsonl", "--dry-run"]
+    assert "data.prompt_dataset: data/train.jsonl" in command(*swap, "train", *words)
 
 
 def test_the_wheel_holds_the_packages_and_their_data(dist):
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
+    carried = {name for name in found if name.startswith(CARRIED)}
+    assert {name.removeprefix(CARRIED) for name in carried} <= set(tracked())
+    found -= carried
     assert found == {name for name in tracked() if name.startswith("openrlhf_swap/")}
     assert {name.rpartition(".")[2] for name in found} == {"py", *(suffix[1:] for suffix in DATA)}
     (sdist,) = dist.glob("*.tar.gz")
     assert sdist.name == f"openrlhf_swap-{openrlhf_swap.__version__}.tar.gz"
 
 
-def test_its_command(dist, tmp_path):
-    """As pip would install it, in a folder of its own."""
-    (wheel,) = dist.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
+def test_its_command(installed):
     code = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from importlib.metadata import distribution; "
+        f"import sys; sys.path.insert(0, {str(installed)!r}); from importlib.metadata import distribution; "
         "(script,) = distribution('openrlhf-swap').entry_points; assert script.name == 'openrlhf-swap'; "
         "import openrlhf_swap; print(openrlhf_swap.__file__); sys.exit(script.load()(['--version']))"
     )
     result = run(sys.executable, "-I", "-c", code)
     expected = [
-        f"{tmp_path}/openrlhf_swap/__init__.py",
+        f"{installed}/openrlhf_swap/__init__.py",
         f"openrlhf-swap {openrlhf_swap.__version__}",
     ]
     assert result.stdout.splitlines() == expected, result.stderr

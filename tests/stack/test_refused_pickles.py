@@ -10,7 +10,7 @@ LOADING = """
 import os, pickle, sys, torch
 from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
-from openrlhf_swap.integration.policy.checkpoints import forbid_pickles
+from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
 
 class Written:
     def __init__(self, *how): self.how = how

@@ -7,9 +7,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scorer import PolicyScorer
-from openrlhf_swap.integration.policy.weights import without_adapters
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model

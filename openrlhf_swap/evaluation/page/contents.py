@@ -79,12 +79,13 @@ def complete(row: Row) -> Row:
     A row of an evaluation has tokens and `correct`, a row of a run's table a prompt and a reward.
     """
     reward = row.get("reward")
+    length = row.get("tokens", row.get("length"))
     return {
         "tokens_left": [],
         **row,
         "problem": str(row.get("problem", row.get("prompt"))),
         "response": "".join(turn["action"] for turn in turns_of(row)) or row["response"],
-        "length": row.get("tokens", row.get("length", row["step_ends"][-1] + 1)),
+        "length": row["step_ends"][-1] + 1 if length is None else length,
         "correct": row.get("correct", None if reward is None else reward > 0),
     }
 
@@ -99,19 +100,31 @@ def page_data(
     Each of `files`, or of folders of evaluations, is a column. `config` has the settings of the
     penalties. Raises DataError for a column without scored traces.
     """
-    problems: dict[tuple[str, str], list[list[Row]]] = {}
-    for column, file in enumerate(files):
+    columns = []
+    for file in files:
         rows = [complete(row) for row in read_scored(file)]
         add_penalties(rows, config)
+        columns.append(rows)
+    return page_of_columns([label_of(file) for file in files], columns, limit)
+
+
+def page_of_columns(
+    names: Sequence[str],
+    columns: Sequence[Sequence[Row]],
+    limit: int,
+) -> dict[str, Any]:
+    """`page_data` of each column's name and rows, which are `complete` and have penalties."""
+    problems: dict[tuple[str, str], list[list[Row]]] = {}
+    for place, rows in enumerate(columns):
         for row in rows:
             benchmark = row.get("benchmark", row.get("dataset", ""))
-            columns = problems.setdefault((str(benchmark), row["problem"]), [[] for _ in files])
-            columns[column].append(row)
+            found = problems.setdefault((str(benchmark), row["problem"]), [[] for _ in names])
+            found[place].append(row)
     fullest = sorted(problems, key=lambda key: -sum(map(bool, problems[key])))
     formulas: Formulas = {}
     return {
         "title": "Where the length went",
-        "names": [label_of(file) for file in files],
+        "names": list(names),
         "problems": [_problem(*key, problems[key], formulas) for key in fullest[:limit]],
         "formulas": formulas,
     }

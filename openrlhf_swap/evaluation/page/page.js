@@ -191,7 +191,8 @@ function column(name, problem, responses) {
     const title = element("h2", {}, name, element("span", { class: verdict(r) }, verdict(r)),
       element("span", { class: "dim" }, `${counted(r.tokens, "token")}, ${counted(r.steps.length, "step")}`));
     if (responses.length > 1) title.append(choice);
-    made.replaceChildren(title, curve(r, most), legend(largest, most), listed(element("ol", { tabindex: -1 }), r.steps, (s, k) => card(s, k, largest, most)));
+    const scored = r.steps.length ? [curve(r, most), legend(largest, most)] : [];
+    made.replaceChildren(title, ...scored, listed(element("ol", { tabindex: -1 }), r.steps, (s, k) => card(s, k, largest, most)));
     if (r.rest.join("").trim()) made.append(written(element("div", { class: "rest text", tabindex: 0 }), trimmed(r.rest)));
   };
   choice.addEventListener("change", () => { fill(); choice.focus(); });
@@ -252,6 +253,7 @@ by("title").textContent = document.title = data.title;
 const benchmarks = [...new Set(data.problems.map(p => p.benchmark))];
 for (const name of ["all", ...benchmarks]) by("benchmark").append(option(name, name || "unnamed"));
 by("benchmark").parentElement.hidden = benchmarks.length < 2;
+if (data.groups) by("benchmark").previousSibling.textContent = `${data.groups} `;
 for (const name of Object.keys(FILTERS)) by("show").append(option(name, name));
 
 // ── user input
@@ -286,3 +288,23 @@ by("previous").addEventListener("click", KEYS.ArrowLeft);
 by("next").addEventListener("click", KEYS.ArrowRight);
 by("help").addEventListener("click", KEYS["?"]);
 filter();
+
+// ── the page of a run that still trains is written again and again; a reload keeps what was looked at
+const CHOSEN = ["benchmark", "show", "longer", "scale"];
+function restore({ chosen, problem, place }) {
+  CHOSEN.forEach((id, i) => {
+    const offered = by(id).options;
+    if (!offered || [...offered].some(one => one.value === chosen[i])) by(id).value = chosen[i];
+  });
+  filter();
+  const index = shown.findIndex(p => p.benchmark + p.text.join("") === problem);
+  if (index > 0) show(index);
+  scrollTo(0, place);
+}
+if (history.state?.chosen) restore(history.state);
+if (data.reload) setInterval(() => {
+  if (by("helped").open || document.activeElement.matches("select, input")) return;
+  const problem = shown.length ? shown[position].benchmark + shown[position].text.join("") : "";
+  history.replaceState({ chosen: CHOSEN.map(id => by(id).value), problem, place: scrollY }, "");
+  location.reload();
+}, data.reload * 1000);

@@ -76,7 +76,7 @@ class Loop:
         self._step += 1
         self._objective.resume(sampled.objective_step, sampled.objective_state)
         metrics: dict[str, Any] = dict(sampled.metrics)
-        batch = None
+        skipped: str | None
         try:
             with clock.phase("make_experience"):
                 rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
@@ -91,7 +91,8 @@ class Loop:
             with clock.phase("broadcast"):
                 self._publish()
             metrics |= describe(batch, experiences, terms, self._objective)
-            skipped = "a loss or gradient was not finite" * bool(metrics["swap/skipped_updates"])
+            ruined = metrics["swap/skipped_updates"]
+            skipped = "a loss or gradient was not finite" if ruined else None
         except NonFiniteError as error:
             batch = None
             skipped = str(error)
@@ -126,11 +127,11 @@ class Loop:
         with self._sampler.replacing_weights():
             self._policy.publish()
 
-    def _count(self, skipped: str) -> None:
-        """Count the step, and the reason for which it was skipped, empty for none."""
+    def _count(self, skipped: str | None) -> None:
+        """Count the step, and the reason for which it was skipped, None if it was not."""
         if skipped:
             print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
-        self._skipped.observe(skipped or None)
+        self._skipped.observe(skipped)
 
     def _record(self, batch: Batch | None, metrics: dict[str, Any], clock: StepClock) -> None:
         """Let the guards see the step's metrics, and write them.

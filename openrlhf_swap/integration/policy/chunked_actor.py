@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
-from openrlhf_swap.integration.policy.weights import without_adapters
+from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.need import HiddenPass

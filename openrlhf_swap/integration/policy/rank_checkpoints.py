@@ -22,11 +22,16 @@ class PolicyCheckpoints:
 
     def __init__(self, strategy: Any) -> None:
         self._ckpt = strategy.args.ckpt
-        self._rank = strategy.get_rank()
+        self._strategy = strategy
         self._path = Path(self._ckpt.path)
         self._folder = self._path / checkpoints.FOLDER
         self._latest = self._folder / checkpoints.LATEST
         forbid_pickles()
+
+    @property
+    def _rank(self) -> int:
+        """The rank of this process; before the ranks have met, it is 0 in all of them."""
+        return self._strategy.get_rank()
 
     @contextmanager
     def explained_loading(self) -> Iterator[None]:

@@ -1,19 +1,20 @@
 """The policy's signals, read in the forward that gives its action log-probabilities."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 import torch.distributed
 from torch import Tensor
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.policy.weights import without_adapters
+from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
+from openrlhf_swap.scoring.entropies import step_entropies
 from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
@@ -46,6 +47,17 @@ class MicroBatch:
     sequences: Tensor
     action_mask: Tensor
     attention_mask: Tensor
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What a pass over a micro-batch gave, and the seconds that scoring took."""
+
+    log_probs: Tensor  # (B, A), of actions
+    entropies: Any  # (B, T-1) in nats at the rollouts' temperature, if they are wanted
+    answers: Any  # (m,) log-probabilities of the branches' targets, if there are branches
+    found: Mapping[str, list[Tensor]] = field(default_factory=dict)  # signals by name
+    seconds: float = 0.0
 
 
 class PolicyScorer:
@@ -109,34 +121,31 @@ class PolicyScorer:
         idle = not scored and self._collective and ANSWER_LOGPROBS.name in signals
         asked = [_IDLE_REQUEST] if idle else scored
         stated = naming(requests, STATES)
+        mask = batch.attention_mask
         self._actor.eval()
-        with recording_states(
-            self._base,
-            batch.attention_mask,
-            stated,
-            self._packed,
-        ) as states:
-            log_probs, found, seconds = self._pass(batch, asked, NEED.name in signals)
+        with recording_states(self._base, mask, stated, self._packed) as states:
+            result = self._pass(batch, asked, signals)
         self._actor.train()
-        if idle:
-            found = {}
+        found = {} if idle else dict(result.found)
         found[STATES.name] = states
-        return ScoredForward(log_probs.to("cpu"), by_request(requests, found), seconds)
+        if ENTROPY.name in signals:
+            found[ENTROPY.name] = step_entropies(result.entropies, naming(requests, ENTROPY))
+        log_probs = result.log_probs.to("cpu")
+        return ScoredForward(log_probs, by_request(requests, found), result.seconds)
 
     def _pass(
         self,
         batch: MicroBatch,
         requests: Sequence[ScoreRequest],
-        hides_steps: bool,
-    ) -> tuple[Tensor, dict[str, list[Tensor]], float]:
-        """Action log-probabilities, what was found by name, and the seconds that this took."""
-        inputs = batch.sequences, batch.action_mask, batch.attention_mask
+        signals: Sequence[str],
+    ) -> _Pass:
+        """The pass over the rows, with the answers that are scored of these requests."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
         if requests and rides:
-            return self._pass_with_branches(batch, requests, hides_steps)
-        log_probs = self._actor(*inputs)
+            return self._pass_with_branches(batch, requests, signals)
+        result = self._pass_over_rows(batch, signals)
         if not requests:
-            return log_probs, {}, 0.0
+            return result
         start = _clock()
         found = self._backend.read(
             self._model,
@@ -146,18 +155,33 @@ class PolicyScorer:
             requests,
             self._packed,
             self._largest_on_any_rank,
-            hides_steps,
+            NEED.name in signals,
         )
-        return log_probs, found, _clock() - start
+        return replace(result, found=found, seconds=_clock() - start)
+
+    def _pass_over_rows(
+        self,
+        batch: MicroBatch,
+        signals: Sequence[str],
+        branches: BranchedRows | None = None,
+    ) -> _Pass:
+        """The pass over the rows, and their branches; entropies if a signal is made of them."""
+        inputs = batch.sequences, batch.action_mask, batch.attention_mask
+        log_probs, output = self._actor(
+            *inputs, return_output=True, return_entropy=ENTROPY.name in signals, branches=branches
+        )
+        entropies = getattr(output, "entropy", None)
+        answers = getattr(output, "answer_log_probs", None)
+        return _Pass(log_probs, entropies, answers)
 
     def _pass_with_branches(
         self,
         batch: MicroBatch,
         requests: Sequence[ScoreRequest],
-        hides_steps: bool,
-    ) -> tuple[Tensor, dict[str, list[Tensor]], float]:
+        signals: Sequence[str],
+    ) -> _Pass:
         """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
-        inputs = batch.sequences, batch.action_mask, batch.attention_mask
+        hides_steps = NEED.name in signals
         rows = BranchedRows(
             self._model,
             self._config,
@@ -168,14 +192,15 @@ class PolicyScorer:
             keeps_keys=hides_steps,
         )
         start = _clock()
-        log_probs, output = self._actor(*inputs, return_output=True, branches=rows)
+        result = self._pass_over_rows(batch, signals, rows)
         passed = _clock()
-        scores = rows.scores(output.answer_log_probs)
-        needs = rows.needs(output.answer_log_probs, self._actor.log_probs_of)
+        scores = rows.scores(result.answers)
+        needs = rows.needs(result.answers, self._actor.log_probs_of)
         seconds = (passed - start) * rows.share
         if hides_steps:
             seconds += _clock() - passed
-        return log_probs, {ANSWER_LOGPROBS.name: scores, NEED.name: needs}, seconds
+        found = {ANSWER_LOGPROBS.name: scores, NEED.name: needs}
+        return replace(result, found=found, seconds=seconds)
 
     def _largest_on_any_rank(self, count: int) -> int:
         """The largest `count` of all ranks, where they must run the same forwards."""

@@ -14,9 +14,6 @@ import ray
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.startup.ray_start import start_ray, starting_ray
-
-__all__ = ["main", "start_ray", "starting_ray"]  # the last two for rooms that import them from here
 
 POLL_SECONDS = 2.0
 

@@ -20,7 +20,7 @@ from openrlhf_swap.integration.engine.actor import expert_kernels
 from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
-from openrlhf_swap.integration.runtime.weights import engine_arguments
+from openrlhf_swap.integration.runtime.transport import engine_arguments
 from openrlhf_swap.runs import checkpoints
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor

@@ -12,7 +12,8 @@ from openrlhf_swap.errors import ConfigError, first_line, reader_errors
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.rules import check_flags
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.scoring.backends import MODEL_ERRORS
+from openrlhf_swap.scoring.backends import MODEL_ERRORS, ScoringBackend
+from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 MODEL = "--actor.model_name_or_path"
@@ -88,6 +89,18 @@ def check_heads(configuration: Configuration) -> None:
             f"{size} dimensions, which vLLM does not take on a CPU: use a model with "
             f"{', '.join(map(str, sizes))}"
         )
+
+
+def check_hidden_steps(configuration: Configuration, backend: ScoringBackend) -> None:
+    """Raise ConfigError for a model from which steps cannot be hidden, by a model without weights.
+
+    `backend` is how its prefixes are scored.
+    """
+    config, make = model_code(configuration)
+    model = None
+    if backend.obstacle_to_branches is None:
+        model = small_model(config, make, device="meta", narrow=False)
+    check_can_hide_steps(model, backend.obstacle_to_branches)
 
 
 def settle_packing(configuration: Configuration) -> tuple[Configuration, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
@@ -19,6 +19,7 @@ from openrlhf_swap.integration.startup.machine import check_gpus
 from openrlhf_swap.integration.startup.model_checks import (
     MODEL,
     check_heads,
+    check_hidden_steps,
     check_model,
     check_weights,
     model_code,
@@ -48,7 +49,6 @@ def resolve_run(configuration: Configuration) -> Configuration:
     """
     args = configuration.args
     objective = build(configuration.method)
-    refuse_average(args)
     settings = settings_of(configuration)
     recorded, messages = choose_checkpoint(args, settings)
     _say(messages)
@@ -73,15 +73,6 @@ def resolve_run(configuration: Configuration) -> Configuration:
 def _say(messages: Iterable[str]) -> None:
     for message in messages:
         print(f"[swap] {message}")
-
-
-def refuse_average(args: SimpleNamespace) -> None:
-    """Raise ConfigError for OpenRLHF's moving average of the weights."""
-    if args.train.enable_ema:
-        raise ConfigError(
-            "--train.enable_ema is on, but OpenRLHF 0.11.2 keeps the average in bfloat16, which "
-            "rounds away what an update adds, and starts it again after a resume: leave it out"
-        )
 
 
 def settings_of(configuration: Configuration) -> Row:
@@ -143,7 +134,10 @@ def _check_policy(configuration: Configuration) -> PreTrainedTokenizerBase:
 def _about_scoring(
     configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
 ) -> list[str]:
-    """Lines about how the steps will be scored, and a thought that is closed before it begins."""
+    """Lines about how the steps will be scored, and a thought that is closed before it begins.
+
+    Raises ConfigError where need is wanted of a model from which steps cannot be hidden.
+    """
     method = configuration.method
     if not objective.scores_steps:
         return [f"objective {method.objective} needs no step scores; none will be computed"]
@@ -157,6 +151,8 @@ def _about_scoring(
         )
     config, make = model_code(configuration)
     backend = find_backend(config, make, configuration.run.scoring, packed=packs(configuration))
+    if NEED.name in objective.wanted_signals:
+        check_hidden_steps(configuration, backend)
     return [*messages, str(backend)]
 
 

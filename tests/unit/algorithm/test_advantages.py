@@ -2,6 +2,7 @@ import math
 import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -498,3 +499,36 @@ def test_distances_from_uniform_by_hand():
     assert distances_from_uniform(
         uniform.penalties, StepBatch.from_traces([GROUP]).step_mask
     ).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("held", [torch.tensor, np.array, tuple, lambda each: list(np.array(each))])
+def test_traces_of_numbers_of_any_kind_have_the_same_advantages(held):
+    def copied(trace):
+        ends = held(list(trace.step_ends)) if trace.step_ends else ()
+        scores = held(list(trace.answer_logprobs)) if trace.answer_logprobs else ()
+        return StepTrace(np.int64(trace.length), np.bool_(trace.correct), scores, ends)
+
+    known = swap_advantages(GROUP, SwapConfig())
+    found = swap_advantages([copied(trace) for trace in GROUP], SwapConfig())
+    for one, other in zip(found, known, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"length": 9.5}, "length is 9.5"),
+        ({"length": 9, "step_ends": [1.5]}, r"step_ends\[0\] is 1.5 \(float\); give whole numbers"),
+        ({"length": 9, "step_ends": torch.tensor([[1]])}, "step_ends has several dimensions"),
+        ({"length": 9, "answer_logprobs": ["-1"]}, r"answer_logprobs\[0\] is '-1' \(str\)"),
+        ({"length": 9, "answer_logprobs": -1.0}, r"answer_logprobs is -1.0 \(float\)"),
+    ],
+)
+def test_what_are_no_numbers_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        StepTrace(correct=True, **values)
+
+
+def test_a_group_holds_traces():
+    with pytest.raises(ValueError, match="a group holds a dict; give StepTraces"):
+        swap_advantages([{"length": 3}], SwapConfig())

@@ -1,6 +1,8 @@
 import math
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +64,17 @@ def test_no_reasoning_has_no_steps():
 def test_sizes_below_one_are_refused(step_tokens, max_steps):
     with pytest.raises(ValueError, match="must be at least 1"):
         segment_steps([True], step_tokens, max_steps)
+
+
+def test_flags_of_any_kind_are_cut_alike():
+    flags = [False, False, True, False, True, False, False, True]
+    known = segment_steps(flags, 3, 5)
+    held = (torch.tensor(flags), np.array(flags), [int(flag) for flag in flags], tuple(flags))
+    assert [segment_steps(each, 3, 5) for each in held] == [known] * 4
+    assert segment_steps(torch.tensor(flags), torch.tensor(3), np.int64(5)) == known
+
+
+@pytest.mark.parametrize("flags", ["abc", [0.5], torch.tensor([[True]]), [7], None, True])
+def test_other_flags_are_refused(flags):
+    with pytest.raises(ValueError, match="is_newline"):
+        segment_steps(flags, 3, 5)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from addition import CLOSE, overthinking_trace, problems
+from support.hidden_steps import slow_needs
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
@@ -15,6 +16,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data
 from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 
 
 @pytest.fixture
@@ -233,3 +235,28 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]
     assert [step["turn"] for step in shown["steps"]] == [1, 2]
     assert ("".join(shown["rest"]), shown["correct"]) == ("</think>\n\n\\boxed{83}", True)
+
+
+def test_need_of_turns_is_that_of_masked_passes(tmp_path, tokenizer):
+    """What a turn observed is hidden with it, and is not read again as a later turn's own."""
+    prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
+    flags = ["--swap.steps", "turns", "--swap.step_reward", "need"]
+    status, (row,) = run(tmp_path, [{"prompt": prompt, "answer": "83", "turns": AGENT}], *flags)
+    ids = tokens_of(tokenizer, prompt)
+    prefix_ends = [len(ids) - 1]
+    own_ends = []
+    for turn in AGENT[:2]:
+        ids += tokens_of(tokenizer, turn["action"])
+        own_ends.append(len(ids) - 1)
+        ids += tokens_of(tokenizer, turn["observation"])
+        prefix_ends.append(len(ids) - 1)
+    branch = answer_branch(tokenizer, CLOSE, "83")
+    request = ScoreRequest(0, tuple(prefix_ends), branch, generated_ends=tuple(own_ends))
+    model = AutoModelForCausalLM.from_pretrained(
+        POLICY, dtype=torch.float32, attn_implementation="eager"
+    )
+    expected = slow_needs(model.eval(), torch.tensor(ids), request)
+    assert status == 0 and row["need"] == pytest.approx(expected.tolist(), abs=1e-4)
+    (page,) = page_data([tmp_path / "scores.jsonl"], SwapConfig(), 9)["problems"]
+    ((shown,),) = page["columns"]
+    assert [step["need"] for step in shown["steps"]] == pytest.approx(row["need"], abs=1e-4)

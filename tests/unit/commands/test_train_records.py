@@ -11,7 +11,7 @@ from openrlhf_swap import train
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import preflight
 from openrlhf_swap.runs import provenance
-from openrlhf_swap.runs.process import LOCK, locked
+from openrlhf_swap.runs.locks import LOCK, locked
 
 
 @pytest.mark.parametrize("flag", ["--swap.output_dir", "--ckpt.path", "--ckpt.output_dir"])

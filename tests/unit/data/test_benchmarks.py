@@ -121,7 +121,7 @@ def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("answer", ["\\frac{1}{", "\\sqrt{", "\\text{see figure", "proof", "N/A"])
 def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, answer, capsys):
-    """Every sample would count as wrong; in a benchmark's copy, which has a checksum, they count."""
+    """Every sample would count as wrong; a benchmark's copy, which has a checksum, keeps them."""
     rows = [{"problem": "What?", "answer": "12"}, {"problem": "Which?", "answer": answer}]
     write_rows(tmp_path / "own.jsonl", rows)
     with pytest.raises(DataError, match=r"own.jsonl has 1 answer that no response can be graded"):

@@ -78,14 +78,23 @@ REFUSED = """
 --train.dynamic_batch_enable --actor.num_nodes 3 --actor.num_gpus_per_node 8 => --train.batch_size
 --rollout.batch_size 2 --train.batch_size 5 => --train.batch_size
 --train.colocate_all --train.async_enable
---ds.zero_stage 3 --train.enable_ema => --train.enable_ema
---ds.lora.rank 8 --train.enable_ema => --train.enable_ema | --train.micro_batch_size 3
+--train.enable_ema | --train.micro_batch_size 3
 --train.partial_rollout_enable
 --swap.objective vsrm --train.async_enable --train.partial_rollout_enable => \
 --train.partial_rollout_enable
 --vllm.gpu_memory_utilization 1.5
 --train.colocate_all --vllm.sync_backend gloo => --vllm.sync_backend
 --train.async_enable --train.colocate_all --vllm.enable_sleep => Async
+--swap.step_reward need --swap.tau .5 => --swap.tau
+--swap.step_reward need --swap.weights_from monotone => --swap.weights_from
+--swap.step_reward need --swap.length_coef 2 => --swap.length_coef
+--swap.step_reward need --swap.step_price weights => --swap.step_price
+--swap.step_reward need --swap.scoring per_prefix => --swap.scoring
+--swap.step_reward need --swap.objective grpo
+--swap.step_reward need --swap.objective vsrm_scores
+--swap.step_reward need --swap.process_weight 0 | --swap.need_window 2
+--swap.step_discount .5 --swap.objective outcome_only
+--swap.step_discount 0 --swap.objective length_critic
 --rollout.n_samples_per_prompt 1 => group_norm
 """
 SUBJECT = re.compile(
@@ -113,6 +122,9 @@ def test_what_cannot_work_is_refused(case):
         "--eval.dataset d --eval.steps 5",
         "--rollout.top_p 0.95",
         "--algo.advantage.is_correction_level token",
+        "--swap.step_reward need --swap.need_window 4 --swap.step_discount 0",
+        "--swap.step_reward need --swap.objective step_only",
+        "--swap.step_discount .9 --swap.objective static_penalty",
         "--swap.objective grpo --swap.grader unit_tests",
         "--swap.grader multiple_choice",
         "--algo.kl.init_coef 0.1 --algo.kl.use_loss --swap.objective step_only",

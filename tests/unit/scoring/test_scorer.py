@@ -1,5 +1,8 @@
 """The scorer of saved responses; tests/unit/commands/test_score.py has what it computes."""
 
+from statistics import fmean
+
+import numpy as np
 import pytest
 import torch
 from support.hidden_steps import slow_needs
@@ -51,6 +54,22 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
     assert (alone["need"], alone["steps"], len(alone["answer_logprobs"])) == ([], [], 1)
     rows = swap_advantages([trace, StepTrace(9, False)], config)
     assert [len(row) for row in rows] == [len(response), 9]
+
+
+def test_entropies_are_read_where_they_are_asked_for(model, tokenizer):
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8), entropy_temperature=0.7)
+    found = scorer.score(*TRACE)
+    prompt = prompt_ids(tokenizer, TRACE[0])
+    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 :]
+    entropies = torch.distributions.Categorical(logits=logits / 0.7).entropy().tolist()
+    first, last = (end + 1 for end in found["step_ends"])
+    expected = [fmean(entropies[:first]), fmean(entropies[first:last])]
+    assert found["entropy"] == pytest.approx(expected, abs=1e-9)
+    assert len(found["answer_logprobs"]) == 3
+    wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
+    assert wrong.signals["entropy"].tolist() == found["entropy"] and not wrong.answer_logprobs
 
 
 def test_a_response_takes_one_forward(model, tokenizer):
@@ -173,3 +192,72 @@ def test_a_token_across_the_seam_is_scored():
     joint = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert answer_branch(joint, "{", "-7") == AnswerBranch((3, 2), (True, True))
     assert answer_branch(joint, "{", "7") == AnswerBranch((0, 2), (False, True))
+
+
+KINDS = {
+    "lists": list,
+    "tuples": tuple,
+    "tensors": torch.tensor,
+    "int32 tensors": lambda ids: torch.tensor(ids, dtype=torch.int32),
+    "arrays": np.array,
+    "lists of tensors": lambda ids: list(torch.tensor(ids)),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_token_ids_of_any_kind_give_the_same_trace(model, tokenizer, kind):
+    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
+    prompt = prompt_ids(tokenizer, TRACE[0])
+    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    seen = [(10, tokenizer("Well. ", add_special_tokens=False)["input_ids"])]
+    known = scorer.trace(prompt, response, "579", True, seen)
+    held = KINDS[kind]
+    observed = [(held([10])[0], held(seen[0][1]))]
+    found = scorer.trace(held(prompt), held(response), 579, held([1])[0], observed)
+    assert found == known and len(known.step_ends) >= 2
+    states = scorer.state_trace(held(prompt), held(response), True).states
+    assert torch.equal(states, scorer.state_trace(prompt, response, True).states)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"response": [[1, 2]]}, "response has several dimensions"),
+        ({"response": torch.tensor([[1, 2]])}, "response has several dimensions"),
+        ({"response": torch.tensor([1.0, 2.0])}, r"response\[0\] is 1.0 \(float\); give whole"),
+        ({"response": torch.tensor([True])}, r"response\[0\] is True"),
+        ({"response": "a text"}, r"response is 'a text' \(str\); give a list, tensor"),
+        ({"prompt": None}, r"prompt is None \(NoneType\); give a list, tensor"),
+        ({"prompt": {"input_ids": [1]}}, r"prompt\[0\] is 'input_ids'"),
+        ({"answer": None}, "answer is None .*give a text, or a number"),
+        ({"answer": [5]}, r"answer is \[5\]"),
+        ({"correct": torch.tensor(0.5)}, "correct is 0.5, neither right nor wrong"),
+        ({"correct": None}, "correct is None"),
+        ({"observations": [(1.5, [1])]}, r"observations\[0\]\[0\] is 1.5"),
+    ],
+)
+def test_what_are_no_token_ids_is_refused(model, tokenizer, changed, message):
+    given = {"prompt": [1, 2], "response": [3, 4], "answer": "5", "correct": True, **changed}
+    with pytest.raises(ValueError, match=message):
+        Scorer(model, tokenizer).trace(**given)
+
+
+def test_padding_is_refused_whether_or_not_the_end_token_pads(model):
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    with pytest.raises(DataError, match=rf"ends with padding \(token {pad}\)"):
+        Scorer(model, tokenizer).trace([1], [5, end, pad, pad], "5", True)
+    tokenizer.pad_token = tokenizer.eos_token
+    Scorer(model, tokenizer).trace([1], [5, end], "5", True)
+    with pytest.raises(DataError, match=rf"ends with padding \(token {end}\)"):
+        Scorer(model, tokenizer).trace([1], [5, end, end], "5", True)
+
+
+def test_text_is_asked_for_where_ids_or_numbers_are_given(model, tokenizer):
+    scorer = Scorer(model, tokenizer)
+    with pytest.raises(DataError, match="problem is 5"):
+        scorer.score(5, "5", "five")
+    with pytest.raises(DataError, match=r"response\[0\] is 7, which is no turn"):
+        scorer.score("What?", "5", [7, 8])
+    with pytest.raises(DataError, match="the action of turn 0 is None"):
+        scorer.score("What?", "5", [{"observation": "five"}])

@@ -149,3 +149,38 @@ def test_need_is_read_behind_the_pass(family, packing):
         assert (first["need"] - expected).abs().max() < 1e-4
         assert (first["answer_logprobs"] - plain.signals[0]["answer_logprobs"]).abs().max() < 1e-5
         assert list(second) == ["states"] and len(second["states"]) == 2
+
+
+def plain_entropies(model, ids, request):
+    """(K,) the mean entropy of each step's tokens, from the softmax of each place."""
+    probabilities = (model(ids[None]).logits[0].double() / TEMPERATURE).softmax(-1)
+    entropies = -(probabilities * probabilities.log()).sum(-1)
+    starts = [end + 1 for end in request.prefix_ends]
+    steps = zip(starts, request.own_ends, strict=False)
+    return torch.stack([entropies[start - 1 : end].mean() for start, end in steps])
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("chunk", [7, 0])
+def test_entropies_come_with_the_pass(packing, chunk):
+    """Of all steps, beside the scores of one response; what a step observed does not count."""
+    model = small_model(CONFIG_MAPPING["qwen2"](), AutoModelForCausalLM.from_config)
+    model.config.use_cache = False
+    ids, action_mask, mask, request = micro_batch()
+    names = ("answer_logprobs", "entropy")
+    observed = ScoreRequest(1, (12, 25, 49), signals=("entropy",), generated_ends=(21, 49))
+    requests = [replace(request, signals=names), observed]
+    with torch.no_grad():
+        expected = [plain_entropies(model, ids[each.row], each) for each in requests]
+    if packing:
+        model.set_attn_implementation("swap_rows")
+    actor, scorer, _ = make_scorer(model, packing=packing, chunk=chunk)
+    with torch.no_grad():
+        log_probs = actor.eval()(ids, action_mask, mask)
+    scored = scorer.forward(ids, action_mask, mask, requests, names)
+    torch.testing.assert_close(scored.action_log_probs, log_probs, rtol=0, atol=1e-5)
+    for found, plain in zip(scored.signals, expected, strict=True):
+        torch.testing.assert_close(found["entropy"], plain, rtol=0, atol=1e-5)
+    assert list(scored.signals[1]) == ["entropy"]
+    alone = scorer.forward(ids, action_mask, mask, [observed], ("entropy",))
+    torch.testing.assert_close(alone.signals[0]["entropy"], expected[1], rtol=0, atol=1e-5)

@@ -8,6 +8,7 @@ from transformers import CONFIG_MAPPING
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import machine, model_checks
+from openrlhf_swap.scoring.backends import SHARED_PREFIX, ScoringBackend
 
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
 MODEL = "--actor.model_name_or_path"
@@ -43,6 +44,18 @@ def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason,
     assert not (padded.args.ds.packing_samples or padded.args.train.dynamic_batch_enable)
     rows = "(--rollout.micro_batch_size 1, --train.micro_batch_size 4)"
     assert line.startswith(f"responses are padded instead of packed {rows}: {tmp_path} {reason}")
+
+
+def test_need_is_refused_where_steps_cannot_be_hidden(tmp_path):
+    shared = ScoringBackend(SHARED_PREFIX)
+    for family in ("qwen2", "gemma3_text", "deepseek_v3"):
+        CONFIG_MAPPING[family]().save_pretrained(tmp_path)
+        model_checks.check_hidden_steps(run_of(tmp_path), shared)
+    with pytest.raises(ConfigError, match="cannot be hidden to read need, because it is odd; use"):
+        model_checks.check_hidden_steps(run_of(tmp_path), ScoringBackend("per_prefix", "it is odd"))
+    CONFIG_MAPPING["qwen3_5_text"]().save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"recurrent layers.*use --swap.step_reward gain"):
+        model_checks.check_hidden_steps(run_of(tmp_path), shared)
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3"])

@@ -83,7 +83,6 @@ def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(
 REFUSALS = """
 --rollout.batch_size 65 --train.batch_size 260 => --data.prompt_dataset is
 --actor.num_gpus_per_node 2 --train.micro_batch_size 2 --rollout.micro_batch_size 4 => OpenRLHF ref
---train.enable_ema => --train.enable_ema is on, but OpenRLHF 0.11.2 keeps the average in bfloat16
 --eval.steps 5 --eval.dataset no/such => --eval.dataset is no/such, which cannot be read
 --eval.steps 5 --eval.dataset OTHER_COLUMNS => --data.input_key is problem, but
 --data.max_len 100000 => --data.max_len is 100000

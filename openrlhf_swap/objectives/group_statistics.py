@@ -50,7 +50,9 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
     steps = batch.steps
-    return steps.signals["entropy"], steps.state_mask[..., 1:]
+    exists = steps.state_mask[..., 1:]
+    nothing = torch.zeros(exists.shape, dtype=torch.float64)
+    return steps.signals.get("entropy", nothing), exists
 
 
 Span = tuple[int, int, float]

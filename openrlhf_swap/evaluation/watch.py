@@ -1,0 +1,221 @@
+"""Look at a run while it trains: a page with its curves and newest rollouts, which reloads itself.
+
+    openrlhf-swap watch outputs/swap_laptop
+    openrlhf-swap watch outputs/swap_laptop --serve 8000
+
+Reads metrics.jsonl and rollouts/ of the run's folder, and writes watch.html beside them until the
+run has finished or Ctrl-C. The page is one file without a network request; `--serve` offers it on
+127.0.0.1 for a browser that cannot open the file.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache, partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from openrlhf_swap.command import Parser
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.files import Row, read_rows, write_text
+from openrlhf_swap.runs.checkpoints import CONFIGURATION
+from openrlhf_swap.runs.metrics import METRICS
+
+TABLES = 3  # newest tables of rollouts on the page
+# Title of each chart -> the metric of each of its lines.
+CHARTS = {
+    "accuracy of rollouts": {"accuracy": "swap/accuracy"},
+    "tokens per rollout": {"all": "length/mean", "target": "length/target"},
+    "reward": {"reward": "reward"},
+    "seconds a step": {"seconds": "timing/step_total"},
+}
+PENALTY = "share of the penalty on steps without gain"
+
+
+def main(argv: list[str]) -> None:
+    """Write the page again and again. Raises ConfigError for a folder without a run."""
+    parser = Parser("openrlhf-swap watch", __doc__)
+    parser.add_argument("folder", type=Path, help="--swap.output_dir of a training")
+    parser.add_argument("--output", type=Path, help="HTML to write (default: FOLDER/watch.html)")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
+    parser.add_argument("--once", action="store_true", help="write the page once, and end")
+    parser.add_argument("--serve", type=int, help="port on 127.0.0.1 where the page is offered")
+    args = parser.parse_args(argv)
+    if not (args.folder / CONFIGURATION).exists():
+        raise ConfigError(
+            f"{args.folder} holds no {CONFIGURATION}; give the --swap.output_dir of a training "
+            "that has started"
+        )
+    if args.every <= 0:
+        raise ConfigError(f"--every is {args.every:g}; use a positive number of seconds")
+    page = args.output or args.folder / "watch.html"
+    with _served(page, args.serve) as address:
+        print(f"[watch] open {address}; Ctrl-C ends this command, not the training", flush=True)
+        for last in _looks(args.folder, args.every, args.once):
+            write_text(page, page_of(args.folder, 0.0 if last else args.every))
+    print(f"[watch] {page} shows the run as it is now")
+
+
+def _looks(folder: Path, seconds: float, once: bool) -> Iterator[bool]:
+    """Whether this is the last look: each time that there is something new to see."""
+    seen = None
+    while True:
+        last = once or is_finished(folder)
+        files = [folder / METRICS, *folder.glob("rollouts/*.jsonl")]
+        state = (last, [file.stat().st_mtime for file in files if file.exists()])
+        if state != seen:
+            yield last
+        if last:
+            return
+        seen = state
+        time.sleep(seconds)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the training has said that it is finished."""
+    return "finished" in json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+
+
+def page_of(folder: Path, reload_seconds: float) -> str:
+    """The page as HTML. It reloads itself after so many seconds; 0 for never."""
+    from openrlhf_swap.evaluation.page.contents import complete, page_of_columns, render
+
+    metrics = folder / METRICS
+    steps = {row["step"]: row for row in (read_rows(metrics) if metrics.exists() else ())}
+    tables = sorted(folder.glob("rollouts/step_*.jsonl"))
+    newest = [complete(row) for table in reversed(tables[-TABLES:]) for row in _rollouts(table)]
+    data = page_of_columns(["rollouts"], [newest], limit=len(newest))
+    data["title"] = f"{folder.absolute().name}, as it trains" if reload_seconds else folder.name
+    data["groups"] = "step"
+    data["reload"] = reload_seconds
+    data["summary"] = {
+        "notes": [_state(steps), _about_rollouts(tables)],
+        "tables": [],
+        "charts": [*charts_of(steps), *_penalty_chart(tables)],
+    }
+    return render(data)
+
+
+def _state(steps: Mapping[int, Row]) -> str:
+    """What the last step was like, in a sentence."""
+    looked = f"looked at {datetime.now():%H:%M:%S}"
+    measured = [row for row in steps.values() if "swap/accuracy" in row]
+    if not measured:
+        return f"No step has ended yet; {looked}."
+    row = measured[-1]
+    said = f"Step {row['step']}: accuracy {row['swap/accuracy']:.1%}"
+    for key, text in (
+        ("length/mean", "{:.0f} tokens"),
+        ("reward", "reward {:.3f}"),
+        ("timing/step_total", "{:.1f} s"),
+    ):
+        if row.get(key) is not None:
+            said += ", " + text.format(row[key])
+    return f"{said}; {looked}."
+
+
+def _about_rollouts(tables: list[Path]) -> str:
+    if tables:
+        return "Below: rollouts of the newest steps that were kept (--swap.rollouts_every)."
+    return "No rollouts were kept yet; --swap.rollouts_every says of which steps they are."
+
+
+def charts_of(steps: Mapping[int, Row]) -> list[dict[str, Any]]:
+    """The curves of what the run measures; a step that measured nothing is left out."""
+    rows = [row for row in steps.values() if "swap/accuracy" in row]
+    drawn = []
+    for title, keys in CHARTS.items():
+        lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
+        lines = {name: values for name, values in lines.items() if set(values) - {None}}
+        if lines:
+            drawn.append({"title": title, "steps": [row["step"] for row in rows], "lines": lines})
+    return drawn
+
+
+def _penalty_chart(tables: list[Path]) -> list[dict[str, Any]]:
+    shares = {}
+    for table in tables:
+        share = penalty_share(table, table.stat().st_mtime)
+        if share is not None:
+            shares[_step_of(table)] = share
+    if not shares:
+        return []
+    return [{"title": PENALTY, "steps": [*shares], "lines": {"share": [*shares.values()]}}]
+
+
+@cache
+def penalty_share(table: Path, changed: float) -> float | None:
+    """The share of the penalty in a table of rollouts that falls on steps with a gain of 0.
+
+    It is None where no step is penalised. `changed`, the file's time, makes a new table be read.
+    """
+    steps = [step for row in read_rows(table) for step in row["steps"] if step.get("penalty")]
+    whole = sum(step["penalty"] for step in steps)
+    without_gain = sum(step["penalty"] for step in steps if step["gain"] == 0)
+    return without_gain / whole if whole > 0 else None
+
+
+def _rollouts(table: Path) -> Iterator[Row]:
+    """The rows of a table of rollouts as scored traces, with the penalties of the training."""
+    for row in read_rows(table):
+        steps = [step for step in row["steps"] if "answer_logprob" in step]
+        before = [row["answer_logprob_0"]] if steps else []
+        yield {
+            **row,
+            "benchmark": f"{_step_of(table)}",
+            "problem": row["prompt"],
+            "steps": [step["text"] for step in steps],
+            "step_ends": [step["end"] for step in steps],
+            "answer_logprobs": before + [step["answer_logprob"] for step in steps],
+            "gains": [step["gain"] for step in steps],
+            "local_gains": [step["local_gain"] for step in steps],
+            "penalties": [step["penalty"] for step in steps],
+        }
+
+
+def _step_of(table: Path) -> int:
+    return int(table.stem.removeprefix("step_"))
+
+
+class _Page(BaseHTTPRequestHandler):
+    """Offers one file, and nothing else of the folder."""
+
+    def __init__(self, page: Path, *rest: Any) -> None:
+        self._page = page
+        super().__init__(*rest)
+
+    def do_GET(self) -> None:
+        if self.path != "/" or not self._page.exists():
+            self.send_error(404)
+            return
+        body = self._page.read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of each request."""
+
+
+@contextmanager
+def _served(page: Path, port: int | None) -> Iterator[str]:
+    """Yields where a browser finds the page; with a port it is offered inside the block."""
+    if port is None:
+        yield str(page)
+        return
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Page, page))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--serve is {port}, which cannot be used ({error})") from error
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()

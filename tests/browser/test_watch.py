@@ -1,0 +1,77 @@
+"""The page of a run that trains, in headless Chromium: it reloads, and keeps what was looked at."""
+
+import time
+
+import pytest
+from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
+from support.traces import HARM
+
+from openrlhf_swap.evaluation.watch import page_of
+from openrlhf_swap.files import read_rows, write_rows, write_text
+
+pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
+STEP = {"text": "so\n", "end": 1, "answer_logprob": -0.5, "gain": 0.5, "local_gain": 0.5}
+MEASURED = {"swap/accuracy": 0.5, "length/mean": 20.0, "length/target": 18.0, "reward": 0.5}
+MEASURED["timing/step_total"] = 2.0
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder after five steps, of which two have two groups of rollouts each."""
+    write_text(tmp_path / "swap_config.json", "{}")
+    write_rows(tmp_path / "metrics.jsonl", [{**MEASURED, "step": n} for n in range(1, 6)])
+    (tmp_path / "rollouts").mkdir()
+    for number in (1, 5):
+        rows = []
+        for group in (0, 1):
+            common = {"prompt": f"Step {number}, problem {group} {HARM}", "answer": "5"}
+            common |= {"response": "so\n</think> 5", "length": 6, "answer_logprob_0": -1.0}
+            rows.append({**common, "reward": 1.0, "steps": [STEP | {"penalty": 0.1}]})
+            rows.append({**common, "reward": 0.0, "steps": []})
+        write_rows(tmp_path / "rollouts" / f"step_{number:06d}.jsonl", rows)
+    return tmp_path
+
+
+def test_a_reload_shows_what_is_new_and_keeps_the_place(run):
+    page = run / "watch.html"
+    write_text(page, page_of(run, 0.5))
+    with Browser() as browser:
+        browser.open(page, WIDTHS["phone"])
+        browser.ask(
+            "by('benchmark').value = '1'; by('benchmark').dispatchEvent(new Event('change'))"
+        )
+        browser.ask("by('next').click(); scrollTo(0, 150)")
+        metrics = [*read_rows(run / "metrics.jsonl"), {**MEASURED, "step": 6, "swap/accuracy": 1.0}]
+        write_rows(run / "metrics.jsonl", metrics)
+        write_text(page, page_of(run, 0))  # the run is finished: this one does not reload
+        for _ in range(100):
+            time.sleep(0.1)
+            if browser.ask("document.readyState === 'complete' && data.reload") == 0:
+                break
+        assert browser.ask("data.summary.notes[0]").startswith("Step 6: accuracy 100.0%")
+        assert browser.ask("[by('benchmark').value, position, scrollY]") == ["1", 1, 150]
+        assert "Step 1, problem 1" in browser.ask("by('main').textContent")
+        assert browser.faults() == []
+
+
+@pytest.mark.parametrize("width", WIDTHS.values())
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_it_is_readable(run, width, scheme):
+    write_text(run / "watch.html", page_of(run, 0))
+    with Browser() as browser:
+        browser.open(run / "watch.html", width, scheme)
+        assert browser.faults() == []
+        assert browser.ask("document.querySelectorAll('.chart').length") == 5
+        wrong = (
+            "by('show').value = 'rollouts: wrong'; by('show').dispatchEvent(new Event('change'))"
+        )
+        browser.ask(wrong)
+        assert browser.faults() == []
+
+
+def test_a_run_without_a_step_is_readable(tmp_path):
+    write_text(tmp_path / "watch.html", page_of(tmp_path, 0))
+    with Browser() as browser:
+        browser.open(tmp_path / "watch.html")
+        assert browser.faults() == []
+        assert "No step has ended yet" in browser.ask("document.body.innerText")

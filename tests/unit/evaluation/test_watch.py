@@ -1,0 +1,138 @@
+"""The page of a run that trains: what is on it, when it is written, and who may read it."""
+
+import json
+import re
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from openrlhf_swap.command import run_command
+from openrlhf_swap.evaluation.watch import PENALTY, _served, main
+from openrlhf_swap.files import to_line, write_rows, write_text
+
+DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
+
+
+def response(group, correct, gains):
+    """A row of a run's table: a correct response has scores, of which steps of 1 nat are new."""
+    steps = [
+        {"text": f"line {k}\n", "end": 9 + 10 * k, "answer_logprob": -1.0 + gain, "gain": gain}
+        | {"local_gain": gain, "penalty": 0.25, "price": 0.1, "reward": 0.0}
+        for k, gain in enumerate(gains)
+    ]
+    row = {"group": group, "prompt": f"<|user|>problem {group}<|assistant|>", "answer": "5"}
+    row |= {"response": "".join(step["text"] for step in steps) + "</think> 5", "length": 30}
+    row |= {"reward": float(correct), "penalty_mass": 0.5, "steps": steps if correct else []}
+    return row | {"answer_logprob_0": -1.0 if correct else None}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder after three steps: one was skipped, and the rollouts of two were kept."""
+    write_text(tmp_path / "swap_config.json", "{}")
+    measured = {"length/target": 80.0, "reward": 0.5, "timing/step_total": 2.5}
+    rows = [
+        {"step": 1, "swap/accuracy": 0.5, "length/mean": 100.0, **measured},
+        {"step": 2, "timing/step_total": 1.0},
+        {"step": 3, "swap/accuracy": 0.75, "length/mean": 90.0, **measured},
+    ]
+    write_rows(tmp_path / "metrics.jsonl", rows)
+    (tmp_path / "rollouts").mkdir()
+    tables = {1: [1.0, 0.0, 0.0, 0.0], 3: [1.0, 0.0]}
+    for step, gains in tables.items():
+        rows = [response(0, True, gains), response(0, False, gains), response(1, False, gains)]
+        write_rows(tmp_path / "rollouts" / f"step_{step:06d}.jsonl", rows)
+    return tmp_path
+
+
+def data_of(page):
+    html = page.read_text(encoding="utf-8")
+    assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
+    return json.loads(DATA.search(html)[1])
+
+
+def test_the_page_has_the_curves_and_the_newest_rollouts(run):
+    assert run_command(main, [str(run), "--once"]) == 0
+    data = data_of(run / "watch.html")
+    charts = {chart["title"]: chart for chart in data["summary"]["charts"]}
+    assert charts["accuracy of rollouts"]["steps"] == [1, 3]
+    assert charts["accuracy of rollouts"]["lines"] == {"accuracy": [0.5, 0.75]}
+    assert charts["tokens per rollout"]["lines"] == {"all": [100, 90], "target": [80, 80]}
+    assert charts["reward"]["lines"] == {"reward": [0.5, 0.5]}
+    assert charts["seconds a step"]["lines"] == {"seconds": [2.5, 2.5]}
+    assert charts[PENALTY]["lines"] == {"share": [0.75, 0.5]}  # 3 of 4 steps, then 1 of 2
+    assert data["summary"]["notes"][0].startswith(
+        "Step 3: accuracy 75.0%, 90 tokens, reward 0.500, 2.5 s; looked at "
+    )
+    found = [(problem["benchmark"], len(problem["columns"][0])) for problem in data["problems"]]
+    assert sorted(found, reverse=True) == [("3", 2), ("3", 1), ("1", 2), ("1", 1)]
+    scored = [r for p in data["problems"] for r in p["columns"][0] if r["steps"]]
+    assert sorted(len(response["steps"]) for response in scored) == [2, 4]
+    assert all(step["penalty"] == 0.25 for response in scored for step in response["steps"])
+    assert (data["groups"], data["reload"]) == ("step", 0)
+
+
+def test_a_run_without_a_step_has_a_page(tmp_path):
+    write_text(tmp_path / "swap_config.json", "{}")
+    page = tmp_path / "page.html"
+    assert run_command(main, [str(tmp_path), "--once", "--output", str(page)]) == 0
+    data = data_of(page)
+    assert data["problems"] == [] and data["summary"]["charts"] == []
+    assert data["summary"]["notes"][0].startswith("No step has ended yet; looked at ")
+
+
+def test_the_page_follows_the_run_until_it_is_finished(run):
+    """A line that is half written is left for the next look."""
+    words = [str(run), "--every", "0.05", "--output", str(run / "page.html")]
+    watching = threading.Thread(target=run_command, args=(main, words))
+    watching.start()
+    wait_until(lambda: (run / "page.html").exists())
+    assert data_of(run / "page.html")["reload"] == 0.05
+    whole = to_line({"step": 4, "swap/accuracy": 1.0, "length/mean": 70.0})
+    with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write(whole[:20])
+        file.flush()
+        assert watching.is_alive()
+        file.write(whole[20:])
+    wait_until(lambda: "Step 4" in data_of(run / "page.html")["summary"]["notes"][0])
+    write_text(run / "swap_config.json", to_line({"finished": {}}))
+    watching.join(60)
+    assert not watching.is_alive() and data_of(run / "page.html")["reload"] == 0
+
+
+def wait_until(seen, seconds=60):
+    done = threading.Event()
+    for _ in range(int(seconds / 0.05)):
+        if seen():
+            return
+        done.wait(0.05)
+    pytest.fail("nothing happened")
+
+
+def test_the_server_offers_the_page_and_nothing_else(tmp_path):
+    page = tmp_path / "watch.html"
+    (tmp_path / "secret").write_text("a key")
+    with _served(page, 0) as address:
+        assert address.startswith("http://127.0.0.1:")
+        page.write_text("the page")
+        assert urllib.request.urlopen(address).read() == b"the page"
+        for other in ("secret", "../secret", "watch.html"):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(address + other)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "holds no swap_config.json; give the --swap.output_dir of a training"),
+        (["--every", "0"], "--every is 0; use a positive number"),
+        (["--serve", "99999", "--once"], "--serve is 99999, which cannot be used"),
+    ],
+)
+def test_refusals(tmp_path, capsys, words, message):
+    if words:
+        write_text(tmp_path / "swap_config.json", "{}")
+    assert run_command(main, [str(tmp_path), *words]) == 2
+    assert message in capsys.readouterr().err
