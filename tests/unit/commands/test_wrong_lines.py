@@ -1,16 +1,10 @@
 """Wrong command lines as a user types them: one line, status 2, mostly at once."""
 
-import resource
-
 import pytest
 from support.paths import POLICY
-from support.scripts import python
 
 from openrlhf_swap.__main__ import main
 
-# Of CPU time: under one if no hub is contacted, more on a busy machine and in an environment that
-# is yet to be compiled; the imports of a training take ten.
-SECONDS = 3.0
 DATA = "--data.prompt_dataset ROWS --data.input_key problem --data.label_key answer"
 GOOD = f"train --actor.model_name_or_path {POLICY} {DATA}"
 SCORE = f"score --model {POLICY} --output new"
@@ -62,15 +56,3 @@ def test_a_wrong_command_line(folder, capsys, line):
     (error,) = [each for each in output.err.splitlines() if each.startswith("error: ")]
     assert output.out == "" and error.startswith(f"error: {LINES[line]}")
     assert sorted(path.name for path in folder.iterdir()) == before
-
-
-@pytest.mark.parametrize("number", range(0, len(LINES), 7))
-def test_a_wrong_command_line_is_answered_at_once(folder, number):
-    line = list(LINES)[number]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    result = python("-m", "openrlhf_swap", *line.split(), cwd=folder)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert (result.returncode, result.stdout) == (2, "")
-    (error,) = result.stderr.splitlines()
-    assert error.startswith(f"error: {LINES[line]}")
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < SECONDS

@@ -19,12 +19,8 @@ from openrlhf_swap.data.benchmarks import (
     load_benchmark,
 )
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.evaluation.measures import measure_benchmark
-from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
-from openrlhf_swap.evaluation.samples import SampleFiles, rows_path
-from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.answers import SUFFIX
 
 
 def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
@@ -221,55 +217,3 @@ def test_a_faulty_row_is_named(own_file, row, message):
     with pytest.raises(DataError) as raised:
         load_benchmark(path)
     assert str(raised.value).startswith(f"{path}, row 2") and message in str(raised.value)
-
-
-def evaluate(folder, path, texts, *flags):
-    """Grade samples as an evaluation does; `texts` has one for each problem."""
-    args = parse(
-        ["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags]
-    )
-    ((name, problems),) = load_problems(args).items()
-    requests = missing_samples(folder, {name: problems}, 1, SUFFIX)
-    counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
-    rows = [
-        {"id": p.id, "sample": 0, "text": text, **counts}
-        for p, text in zip(problems, texts, strict=True)
-    ]
-    write_rows(rows_path("samples", folder, name), rows)
-    write_rows(
-        rows_path("problems", folder, name), [{"id": p.id, "grader": p.grader} for p in problems]
-    )
-    grader = Grader(processes=1, verifier=problems[0].grader)
-    if args.grade_again:
-        rows_path("grades", folder, name).unlink()
-    grade_file(SampleFiles(folder, name), problems, grader, "</think>")
-    grader.close()
-    return (
-        requests,
-        list(read_rows(rows_path("grades", folder, name))),
-        measure_benchmark(SampleFiles(folder, name)).values,
-    )
-
-
-def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
-    path = own_file(
-        {"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"}
-    )
-    flags = ["--swap.grader", "support.verifiers:nearness"]
-    requests, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
-    assert requests[0].text.endswith(SUFFIX)
-    assert [(grade["correct"], grade.get("score"), grade["why"]) for grade in grades] == [
-        (True, 0.5, "1 off"),
-        (False, 0.25, "3 off"),
-    ]
-    assert (values["accuracy"], values["score"]) == (0.5, 0.375)
-    # Grades of one grader are not mixed with those of another.
-    with pytest.raises(
-        ConfigError, match=r"--benchmarks has own, .* has another grader than .* add --grade-again"
-    ):
-        evaluate(tmp_path, path, ["41", "7"])
-    assert evaluate(tmp_path, path, ["41", "7"], "--grade-again")[2]["accuracy"] == 0.5
-    with pytest.raises(
-        ConfigError, match=r"--swap.grader is support.verifiers:crashes, which fails on an empty"
-    ):
-        evaluate(tmp_path / "new", path, ["", ""], "--swap.grader", "support.verifiers:crashes")

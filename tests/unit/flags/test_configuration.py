@@ -90,27 +90,6 @@ def test_a_file_that_cannot_be_used_is_one_line(file, tmp_path, capsys, text, me
         assert line.startswith(f"error: --config is {path}, ") and message in line
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            "rollout.batchsize: 8",
-            "unrecognized arguments: --rollout.batchsize=8; did you mean --rollout.batch_size?",
-        ),
-        ("rollout.batch_size: many", "--rollout.batch_size: invalid int value: 'many'; see "),
-        ("actor.optim: sgd", "--actor.optim: invalid choice: 'sgd' (choose from "),
-        (
-            "rollout.n_samples_per_prompt: -1, actor.adam.betas: [0.9, -x]",
-            "--actor.adam.betas: expected 2 arguments",
-        ),
-    ],
-)
-def test_a_file_is_read_as_a_command_line_is(file, text, message):
-    with pytest.raises(ConfigError) as refused:
-        configure(["--config", file(f"flags: {{{text}}}")])
-    assert str(refused.value).startswith(message)
-
-
 def test_later_files_win_and_the_command_line_wins_over_them(file):
     text = "swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]"
     first = file(f"flags: {{{text}}}", "a.yaml")

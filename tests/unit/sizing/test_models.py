@@ -26,13 +26,8 @@ def test_a_model_in_a_folder():
     ("change", "reason"),
     [
         (None, "is not a valid JSON file"),
-        ({"model_type": "no_such"}, "does not recognize this architecture"),
         ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
         ({"hidden_size": -8}, "negative dimension"),
-        ({"num_attention_heads": 0}, "integer division or modulo by zero"),
-        ({"hidden_act": "no_such"}, "no_such"),
-        ({"dtype": "float99"}, "has no attribute 'float99'"),
-        ({"pad_token_id": 10**6}, "Padding_idx must be within num_embeddings"),
         ([], "list indices"),
     ],
 )

@@ -56,7 +56,6 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
 @pytest.mark.parametrize(
     ("flags", "place", "flag"),
     [
-        ("1.5B --gpu h100 --train.micro_batch_size 32", "update", "--train.micro_batch_size 16"),
         (
             "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0",
             "update",
@@ -72,7 +71,6 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
             "generate",
             "--vllm.gpu_memory_utilization 0.85",
         ),
-        ("14B --gpu 70", "update", "--ds.zero_stage 3"),
         (
             "14B --gpu 24 --ds.zero_stage 3",
             "vLLM's cache",
@@ -106,8 +104,12 @@ def test_what_a_flag_is_said_to_save_it_saves(capsys, flags, place, flag):
 def test_the_text_says_what_the_numbers_say(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
     output = capsys.readouterr().out
-    assert f"```\n{output}```\n" in (ROOT / "docs" / "use" / "sizing.md").read_text()
     lines = output.splitlines()
+    page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
+    (shown,) = (part.strip().splitlines() for part in page.split("```") if "GiB on a GPU" in part)
+    shown.remove("...")  # five rows are left out
+    left_out = [line for line in lines if line not in shown]
+    assert [line for line in lines if line in shown] == shown and len(left_out) == 5
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
     # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
@@ -145,15 +147,10 @@ SEVEN = f"--gpu 80 --model {R1}7B --gpus"
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("", "--gpu"),
         ("--gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
-        ("--gpu -3", "--gpu: -3 is unknown"),
         (f"{SEVEN} 1 --train.async_enable", "--vllm.num_engines is 0"),
         (f"{SEVEN} 7", "--train.micro_batch_size is 1; 7 actors"),
         ("--gpu 80 --gpus 8 --model no/model", "--actor.model_name_or_path is no/model, whose"),
-        (f"{SEVEN} 8 --data.max_len 200000", "--data.max_len is 200000"),
-        (f"{SEVEN} 8 --no.such 1", "unrecognized arguments: --no.such 1"),
-        (f"{SEVEN} 1 --ds.lora.rank 8 --ds.lora.target_modules q", "which names no linear layer"),
         (f"{SEVEN} 8 --vllm.num_engines 4", "both must be equal"),
         (f"{SEVEN} 16 --vllm.tensor_parallel_size 16", "28 attention"),
         (

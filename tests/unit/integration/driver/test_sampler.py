@@ -193,17 +193,6 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn):
     assert len(seeds) == 2 * 3 * 4
 
 
-def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(make):
-    sampler, engine = make(vsrm(), **{"train.full_determinism_enable": False})
-    metrics = sampler.evaluate(1)
-    assert len(engine.asked) == 2 * GROUP == metrics["eval_num_samples"]
-    assert metrics["eval_data_pass1"] == 0.5
-    objective = build(make_config(objective="autothink").replaced(start_of_thought="<think>"))
-    sampler, engine = make(objective)
-    sampler.evaluate(1)
-    assert {text for text, *_ in engine.asked} == {prompt + "...\n" for prompt in PROMPTS}
-
-
 def scored(*means):
     """Prompts by the mean score of their groups of two, and an engine that gives it."""
     prompts = {f"{number}: {mean}?": str(mean) for number, mean in enumerate(means)}

@@ -104,21 +104,6 @@ def test_a_row_is_kept_or_dropped_with_a_reason(capsys, usable, rows, kept, reas
     assert f"[swap] {counts}{dropped}" in capsys.readouterr().out
 
 
-def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, usable):
-    row = json.dumps({"problem": "What is 100 + 100?", "answer": "200"}).encode()
-    bad = [b'{"problem": "caf\xe9"}', b"\0" * 64, b'{"problem": "\\ud800"}', b'{"problem"']
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
-    assert usable(str(path)) == [json.loads(row)] * 2
-    report = capsys.readouterr().out
-    assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9" in report
-    assert "row 3: zero bytes, as a crash leaves them" in report
-    assert "2 of 2 rows usable" in report
-    path.write_bytes(b"\n".join(bad))
-    with pytest.raises(DataError, match="which cannot be read: row 1: not UTF-8"):
-        usable(str(path))
-
-
 def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", chats([user("What is 1?")]))
     args = data_arguments(path, apply_chat_template=False)
