@@ -11,7 +11,6 @@ from support.slow_advantages import EPS, slow_advantages
 
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.advantages import (
-    local_gains,
     monotone_gains,
     outcome_advantages,
     penalty_masses,
@@ -24,7 +23,7 @@ from openrlhf_swap.algorithm.advantages import (
     target_lengths,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
-from openrlhf_swap.errors import ConfigError, NonFiniteError
+from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.objectives.registry import ABLATION, coefficients
 from openrlhf_swap.runs.metrics import distances_from_uniform
 
@@ -168,14 +167,6 @@ def test_a_negative_price_pays_the_steps_that_would_otherwise_be_charged():
     )  # the step that lost is paid the most
     total = signals.penalties.sum(-1) / (signals.deviation + EPS) + signals.charges.sum(-1)
     assert total[0, 0] > 0 > total[0, 1]  # longer than the target still pays, the other one is paid
-
-
-def test_a_price_that_nobody_is_charged_cannot_be_shared():
-    message = (
-        r"step_price is weights, but --swap.step_baseline zero .* use --swap.step_baseline mean"
-    )
-    with pytest.raises(ConfigError, match=message):
-        SwapConfig(step_price="weights", step_baseline="zero")
 
 
 def test_baselines_and_prices_by_hand():
@@ -376,19 +367,9 @@ def test_values_are_standardised_by_hand():
         assert not found[1:].any() and found.dtype == torch.float64
 
 
-def test_one_response_and_one_step_have_no_statistics():
-    (row,) = swap_advantages([StepTrace(4, True, [-2.0, -1.0], [2])], SwapConfig())
-    assert torch.equal(row, torch.zeros(4, dtype=torch.float64))
-
-
 def test_target_is_the_mean_of_the_middle_two():
     lengths, correct = torch.tensor([[10, 40, 20, 30, 999]]), torch.tensor([[True] * 4 + [False]])
     assert target_lengths(lengths, correct).tolist() == [25.0]
-
-
-def test_a_group_without_a_correct_response_gets_nothing():
-    rows = swap_advantages([StepTrace(3, False, [], []), StepTrace(5, False, [], [])], SwapConfig())
-    assert [row.tolist() for row in rows] == [[0.0] * 3, [0.0] * 5]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -445,17 +426,6 @@ def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
             torch.testing.assert_close(process[g, n, : trace.length], expected, rtol=0, atol=1e-9)
 
 
-def test_local_gains_are_differences():
-    mask = torch.tensor([True, True, False])
-    assert local_gains(torch.tensor([-3.0, -1.0, -2.0, 9.0]), mask).tolist() == [2.0, -1.0, 0.0]
-
-
-def test_a_graded_reward_is_no_correct_response():
-    with pytest.raises(ValueError, match=r"correct is 0.5, neither right nor wrong"):
-        StepTrace(3, 0.5)
-    assert StepTrace(3, 1).correct == 1
-
-
 # Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3.
 # The median of the lengths is 20, so P = 1/2 for the longer one. The wrong response has scores that
 # must not count.
@@ -497,17 +467,6 @@ def test_weights_from_monotone_gains_by_hand():
     found = signals(GROUP, HALF.replaced(weights_from="monotone"))
     expected = [weight / 2 for weight in weights_of([1, 0, 0], math.sqrt(11 / 12) / 2)]
     assert found.penalties[0, 0].tolist() == pytest.approx(expected)
-
-
-def test_the_unit_of_the_gains_and_other_groups_do_not_matter():
-    alone = signals(GROUP, HALF).penalties[0]
-    others = [stretched(trace, 7.0) for trace in GROUP]
-    both = step_signals(StepBatch.from_traces([GROUP, others]), coefficients(HALF)).penalties
-    assert torch.allclose(both[0], alone) and torch.allclose(both[1], alone)
-    in_nats = step_signals(
-        StepBatch.from_traces([GROUP, others]), coefficients(SwapConfig())
-    ).penalties
-    assert (in_nats[0] - in_nats[1]).abs().max() > 0.1
 
 
 def test_gains_without_a_spread_are_penalised_evenly_and_noise_is_not_blown_up():

@@ -1,6 +1,5 @@
 """Adapters become a whole model."""
 
-import json
 import re
 import shlex
 
@@ -73,28 +72,3 @@ def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
         with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
             main(shlex.split(words))
     assert not (tmp_path / "out").exists()
-
-
-def test_bad_input_is_one_line(adapters, tmp_path):
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("mine")
-    lost = tmp_path / "lost"
-    lost.mkdir()
-    (lost / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": f"{tmp_path}/gone"})
-    )
-    for folder, output, message in (
-        (POLICY, "new", "without adapter_config.json; give a folder with LoRA adapters"),
-        (adapters, "full", "which is not empty; use another folder"),
-        (
-            lost,
-            "new",
-            f"--adapters is {lost}, and its base is {tmp_path / 'gone'}, which cannot be read (",
-        ),
-    ):
-        with pytest.raises(ConfigError) as error:
-            merge.main(["--adapters", str(folder), "--output", str(tmp_path / output)])
-        assert message in str(error.value) and "\n" not in str(error.value)
-    assert (
-        not (tmp_path / "new").exists() and (tmp_path / "full" / "notes.txt").read_text() == "mine"
-    )

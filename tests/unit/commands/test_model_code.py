@@ -111,9 +111,7 @@ COMMANDS = {
     "train": "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
     "--data.label_key answer --actor.model_name_or_path {model} " + OUT,
     "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path {model}",
-    "abbreviated sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name {model}",
     "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model {model}",
-    "reference": "openrlhf_swap.reference --dataset {rows} --output {out}.jsonl --model {model}",
     "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model {model}",
 }
 

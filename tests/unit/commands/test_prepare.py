@@ -1,7 +1,6 @@
 """Data preparation: the files that it reads, writes and leaves alone, and what it reports."""
 
 import json
-from decimal import Decimal
 
 import datasets
 import pandas
@@ -12,7 +11,6 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap import files
 from openrlhf_swap.command import run_command
-from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.rows import EMPTY_PROBLEM
 from openrlhf_swap.flags.configuration import configure
@@ -114,32 +112,6 @@ def test_what_is_prepared_is_read_by_the_training_and_stays_as_it_is(tmp_path):
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_options(tmp_path):
-    rows = [{"question": f"What is ${n}$ halves?", "result": n / 2} for n in range(1, 5)]
-    source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "prompts.jsonl"
-    keys = ("--problem-key", "question", "--answer-key", "result", "--no-benchmarks")
-    assert run(source, output, *keys, "--suffix", "", "--limit", "2") == 0
-    # Numbers become text, and a row without an id stays without one.
-    assert read_rows(output) == [
-        {"problem": "What is $1$ halves?", "answer": "0.5"},
-        {"problem": "What is $2$ halves?", "answer": "1"},
-    ]
-
-
-def test_whole_numbers_and_mixed_answers(tmp_path):
-    rows = [
-        {"problem": f"p{n}", "answer": answer}
-        for n, answer in enumerate((7, r"\pi", [3], True, {}))
-    ]
-    output = tmp_path / "prompts.jsonl"
-    assert run(write_rows(tmp_path / "rows.jsonl", rows), output) == 0
-    assert [row["answer"] for row in read_rows(output)] == ["7", r"\pi", "3"]
-    assert [row["reason"] for row in read_rows(removed_path(output))] == [
-        EMPTY_ANSWER,
-        EMPTY_ANSWER,
-    ]
-
-
 def test_solutions_give_their_answers(tmp_path, capsys):
     """Raw GSM8K, other columns that hold no usable answers, and what is reported about them."""
     rows = [
@@ -159,17 +131,6 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     assert f"1 dropped: {LONG_ANSWER}" in shown and "  '72' (from '" in shown
     assert run(tmp_path / "rows.jsonl", output, "--no-benchmarks", "--swap.keep_placeholders") == 0
     assert [row["answer"] for row in read_rows(output)][-1] == "None"
-
-
-def test_the_answers_of_a_csv_are_read_as_text(tmp_path):
-    source = tmp_path / "rows.csv"
-    source.write_text(
-        'problem,answer\nA share?,0.50\n"How many, in all?",007\nA fraction?,1/2\nNothing?,nan\n'
-    )
-    output = tmp_path / "prompts.jsonl"
-    assert run(source, output, "--suffix", "", "--no-benchmarks") == 0
-    rows = [(row["problem"], row["answer"]) for row in read_rows(output)]
-    assert rows[:3] == [("A share?", "0.50"), ("How many, in all?", "7"), ("A fraction?", "1/2")]
 
 
 def test_chats_and_keys_inside_of_columns(tmp_path):
@@ -225,24 +186,8 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
 
 
-def test_a_configuration_of_a_data_set_of_the_hub(tmp_path, monkeypatch):
-    asked = []
-
-    def load_dataset(*words, **options):
-        asked.append((*words, options))
-        return Dataset.from_list([{"question": "What is 1+1?", "answer": "1+1 = 2\n#### 2"}])
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    output = tmp_path / "prompts.jsonl"
-    flags = ("--config", "main", "--problem-key", "question", "--no-benchmarks")
-    assert run("openai/gsm8k", output, *flags) == 0
-    assert asked == [("openai/gsm8k", "main", {"split": "train", "revision": None})]
-    assert read_rows(output) == [{"problem": "What is 1+1?" + SUFFIX, "answer": "2"}]
-
-
 def test_bad_input_is_one_line(tmp_path, capsys):
     good = write_rows(tmp_path / "rows.jsonl", ROWS)
-    (tmp_path / "empty.json").write_text("")
     (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
     (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
     (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
@@ -255,18 +200,13 @@ def test_bad_input_is_one_line(tmp_path, capsys):
     key = ("--no-benchmarks", "--answer-key")
     cases = [
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
-        ((tmp_path / "empty.json", output), "which cannot be read: it has no rows"),
         ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parq"),
         ((tmp_path / "torn.csv", output), "row 2: more or fewer fields than the header"),
         ((tmp_path / "twice.csv", output), "it has the column answer more than once; rename one"),
         ((inner, output, *key, "reward_model.gold"), "are: problem, reward_model.ground_truth"),
-        ((tmp_path, output), "which cannot be loaded ("),
         ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
-        (("own/no-data-set", output), "--input is own/no-data-set, which cannot be loaded"),
         ((good, output, *key, "gold"), "its columns are: id, problem, answer, source"),
         ((useless, output), f"no row can be used: 1 with {EMPTY_PROBLEM}, 1 with {EMPTY_ANSWER}"),
-        ((good, output, "--no-benchmarks", "--limit", "0"), "--limit is 0; use at least 1"),
-        ((good, tmp_path / "prompts.parquet"), "use .jsonl"),
         ((good, good), "which is the input"),
         ((good, good / "prompts.jsonl"), "cannot be written to"),
         ((good, output, "--benchmarks", str(tmp_path)), "math500.jsonl cannot be read"),
@@ -278,92 +218,3 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         (line,) = [line for line in errors if line.startswith("error: ")]
         assert message in line
         assert not (output.exists() or removed_path(output).exists())
-
-
-def test_rows_of_another_grader_keep_their_columns(tmp_path, capsys):
-    options, target = ["4", "7", "9"], tmp_path / "out.jsonl"
-    rows = [
-        {"problem": f"Which of {n}?", "answer": answer, "options": options}
-        for n, answer in enumerate("BDb7")
-    ]
-    given = (
-        write_rows(tmp_path / "rows.jsonl", rows),
-        target,
-        "--no-benchmarks",
-        "--suffix",
-        "",
-        "--swap.grader",
-    )
-    assert run(*given, "multiple_choice") == 0
-    assert read_rows(target) == [rows[0], rows[2]]
-    report = capsys.readouterr().out
-    assert "1 dropped: an answer that is no option's letter" in report
-    assert "1 dropped: an answer that is not a letter" in report
-    assert run(*given, "multiple") == 2
-    assert capsys.readouterr().err.startswith(
-        "error: --swap.grader is 'multiple'; use one of math, multiple_choice"
-    )
-
-
-def test_the_chosen_columns_win_over_others_of_the_same_name(tmp_path):
-    """As MedQA has them: the answer's text is in `answer`, its letter in `answer_idx`."""
-    row = {
-        "question": "Which?",
-        "answer": "7",
-        "answer_idx": "B",
-        "options": ["4", "7"],
-        "problem": "Another one.",
-    }
-    source, target = write_rows(tmp_path / "rows.jsonl", [row]), tmp_path / "out.jsonl"
-    keys = ("--problem-key", "question", "--answer-key", "answer_idx", "--no-benchmarks")
-    assert run(source, target, *keys, "--swap.grader", "multiple_choice") == 0
-    assert read_rows(target) == [
-        {"problem": "Which?" + SUFFIX, "answer": "B", "options": ["4", "7"]}
-    ]
-
-
-def test_rendered_templates_can_be_taken_off(tmp_path, capsys, monkeypatch):
-    pears = [f"{n} pears hang in a tree, {n} fall. How many stay?" for n in range(2, 6)]
-    form = (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nQuestion: {} Answer:<|im_end|>"
-    )
-    problems = ["What is $3 + 4$?", *pears]
-    rows = [{"problem": form.format(problem), "answer": "7"} for problem in problems]
-    source, output = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out.jsonl"
-    monkeypatch.setattr(
-        "openrlhf_swap.prepare.load_benchmark",
-        lambda name, folder, **_: [Problem(name, "What is $3+4$?", "7")],
-    )
-    assert run(source, output, "--suffix", "") == 0
-    report = capsys.readouterr().out
-    assert "1 of MATH-500" in report
-    assert "4 prompts have special tokens of a chat template in their text" in report
-    (removed,) = read_rows(removed_path(output))
-    assert (removed["row"], removed["benchmark"], removed["benchmark_id"]) == (
-        1,
-        "math500",
-        "math500",
-    )
-    assert read_rows(output) == rows[1:]
-    assert run(source, output, "--suffix", "", "--strip-templates") == 0
-    assert "special tokens" not in capsys.readouterr().out
-    assert [row["problem"] for row in read_rows(output)] == [
-        f"Question: {text} Answer:" for text in pears
-    ]
-
-
-def test_decimals_and_chats_as_text(tmp_path):
-    """A decimal column of Parquet holds numbers; a chat may be held as JSON or Python text."""
-    answers = [Decimal("10.00"), Decimal("18.50"), Decimal("-1.25")]
-    chats = [
-        '[{"role": "system", "content": "Add."}, {"role": "user", "content": "1+9?"}]',
-        "[{'role': 'user', 'content': 'How much?'}]",
-        "[{1}, {2}] has how many sets?",
-    ]
-    pandas.DataFrame({"problem": chats, "answer": answers}).to_parquet(tmp_path / "rows.parquet")
-    output = tmp_path / "out.jsonl"
-    assert run(tmp_path / "rows.parquet", output, "--suffix", "", "--no-benchmarks") == 0
-    rows = read_rows(output)
-    assert [row["answer"] for row in rows] == ["10", "18.50", "-1.25"]
-    assert [row["problem"][-1]["content"] for row in rows] == ["1+9?", "How much?", chats[2]]
-    assert rows[0]["problem"][0] == {"role": "system", "content": "Add."}

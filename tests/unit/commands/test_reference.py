@@ -17,7 +17,6 @@ ROWS = [
     {"problem": "What is 123 + 456?", "answer": "579"},
 ]
 
-CRASHES = "support.verifiers:crashes"
 TEXTS = [r"</think> \boxed{579}", r"\boxed{579}"]
 
 
@@ -78,20 +77,6 @@ def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
     assert len(engine.asked) == 3
 
 
-@pytest.mark.parametrize(
-    ("flags", "context"),
-    [
-        ([], {"longest": 15 + 12000, "max_model_len": None}),
-        (["--max-tokens", "50"], {"longest": 65, "max_model_len": None}),
-        (["--max-model-len", "70"], {"longest": 15 + 12000, "max_model_len": 70}),
-    ],
-)
-def test_the_engine_gets_the_context_that_the_responses_need(tmp_path, engine, flags, context):
-    """A prompt has 15 tokens: a mark, "What is ", ten characters, two marks, the end of a line."""
-    assert run(tmp_path, *flags) == 0
-    assert engine.options == {"trust_remote_code": False, **context}
-
-
 def test_another_grader_gets_the_row(tmp_path, engine):
     answers = {"What is 500 + 78?": "578", "What is 500 + 79?": "600"}
     rows = [
@@ -104,21 +89,3 @@ def test_another_grader_gets_the_row(tmp_path, engine):
         0.0,
         0.5,
     ]  # a thought that does not end is never right
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--swap.grader", "none"], "--swap.grader is 'none'; use one of math, "),
-        (["--swap.grader", CRASHES], f"--swap.grader is {CRASHES}, which fails on an empty"),
-        (["--input-key", "text"], "--input-key is text, but "),
-        (["--label-key", "gold"], "--label-key is gold, but "),
-        (["--dataset", "no/such/data"], "--dataset is no/such/data, which cannot be read"),
-        (["--model", "no/such/model"], "--model is no/such/model, which cannot be read"),
-        (["--max-model-len", "999999"], "--max-model-len is 999999, but "),
-    ],
-)
-def test_errors_name_the_commands_own_flags(tmp_path, capsys, flags, message):
-    assert run(tmp_path, *flags) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: " + message)
-    assert not (tmp_path / "new").exists()

@@ -170,39 +170,6 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     assert len(scored[1]["answer_logprobs"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--input missing.jsonl", "--input is missing.jsonl, which cannot be read: "),
-        ("--swap.step_tokens 0", "--swap.step_tokens is '0'"),
-        ("--swap.newline_patience 0.5", "--swap.newline_patience is '0.5'"),
-        ("--swap.scoring quick", "--swap.scoring is 'quick', which should be 'shared_prefix'"),
-        ("--model no/such/model", "--model is no/such/model, which cannot be read"),
-        ("--swap.grader unit_tests", "--swap.grader is unit_tests, whose tasks have no answer"),
-    ],
-)
-def test_bad_arguments_give_one_line(tmp_path, rows, capsys, flags, message):
-    assert run(tmp_path, rows[:1], *flags.split(), name="out/scores.jsonl") == (2, [])
-    assert capsys.readouterr().err.splitlines()[-1].startswith("error: " + message)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_line_longer_than_the_patience_is_cut(tmp_path, rows):
-    """A line has ten tokens or more; with M = 2 it is cut after four, or left whole."""
-    steps = ["--swap.step_tokens", "2", "--swap.max_steps", "99"]
-    _, (cut,) = run(tmp_path, rows[:1], *steps, name="cut")
-    _, (whole,) = run(tmp_path, rows[:1], *steps, "--swap.newline_patience", "20", name="whole")
-    lines = rows[0]["response"].split("</think>")[0].count("\n")
-    assert len(whole["steps"]) <= lines < 2 * lines <= len(cut["steps"])
-
-
-def test_a_line_separator_inside_a_text_does_not_end_the_row(tmp_path, rows):
-    rows[0]["problem"] += "\u2028"
-    status, output = run(tmp_path, rows[:2])
-    assert status == 0
-    assert [line["problem"] for line in output] == [row["problem"] for row in rows[:2]]
-
-
 def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows):
     off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
     grader = "support.verifiers:nearness"
@@ -293,54 +260,3 @@ def test_need_of_turns_is_that_of_masked_passes(tmp_path, tokenizer):
     (page,) = page_data([tmp_path / "scores.jsonl"], SwapConfig(), 9)["problems"]
     ((shown,),) = page["columns"]
     assert [step["need"] for step in shown["steps"]] == pytest.approx(row["need"], abs=1e-4)
-
-
-def test_states_are_read_after_observations(tmp_path):
-    agent = {"answer": "83", "turns": AGENT}
-    agents = [{**agent, "problem": f"What is {a} + 36?"} for a in range(42, 48)]
-    status, scored = run(tmp_path, agents, "--tokens-left", "--swap.steps", "turns")
-    assert (status, {len(row["tokens_left"]) for row in scored}) == (0, {3})
-
-
-def test_turns_that_cannot_be_read_are_skipped(tmp_path, rows, capsys):
-    wrong = {**rows[0], "turns": [{"action": "x"}]}
-    status, (scored,) = run(tmp_path, [wrong, {**rows[0], "turns": 1}])
-    assert (status, scored["row"]) == (0, 1)
-    assert "1 skipped: turns without the texts action and observation" in capsys.readouterr().out
-
-
-def test_a_problem_is_rendered_with_the_arguments_of_the_template(tmp_path, rows):
-    model = tmp_path / "thinking"
-    shutil.copytree(POLICY, model)
-    thought = "{{ '<think>\n' if enable_thinking else '' }}"
-    template = "<|user|>{{ messages[0].content }}<|assistant|>" + thought
-    (model / "chat_template.jinja").write_text(template)
-    given = ["--model", str(model), "--swap.end_of_thought", "</think>"]
-    _, plain = run(tmp_path, rows[:2], name="plain")
-    thinking = ["--data.chat_template_kwargs", '{"enable_thinking": true}']
-    _, same = run(tmp_path, rows[:2], *given, *thinking, name="same")
-    _, other = run(tmp_path, rows[:2], *given, name="other")
-    scores = [[row["answer_logprobs"] for row in found] for found in (plain, same, other)]
-    assert scores[0] == scores[1] != scores[2]
-    assert run(tmp_path, rows[:2], *given, name="same")[0] == 2
-
-
-def test_a_system_prompt_stands_before_the_problem(tmp_path, rows, capsys):
-    """As if the chat template itself wrote it; a template that fails is one line."""
-    model = tmp_path / "model"
-    shutil.copytree(POLICY, model)
-    file = model / "chat_template.jinja"
-    template = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|><think>\n"
-    given = ["--model", str(model)]
-    file.write_text(template)
-    _, told = run(tmp_path, rows[:2], *given, "--system-prompt", "42", name="told")
-    file.write_text(template.replace("<|user|>", "<|user|>42<|user|>", 1))
-    _, same = run(tmp_path, rows[:2], *given, name="same")
-    assert [row["answer_logprobs"] for row in told] == [row["answer_logprobs"] for row in same]
-    assert "warning" not in capsys.readouterr().out
-    run(tmp_path, rows[:2], "--swap.step_tokens", "350", name="long")
-    warning = "warning: 1.0 steps a response; a smaller --swap.step_tokens makes more"
-    assert warning in capsys.readouterr().out
-    file.write_text("{% endif %}")
-    assert run(tmp_path, rows[:2], *given, name="broken") == (2, [])
-    assert "error: the model's chat template fails (Encountered" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """What a start makes of files that an earlier one left, and of a run that is under way."""
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,6 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import preflight
 from openrlhf_swap.runs import provenance
 from openrlhf_swap.runs.locks import LOCK, locked
-
-TORN = [b"", b"{", b"[]", b"null", b"\0" * 4096, b"\xff{}", b"[" * 100_000]
-
-
-@pytest.mark.parametrize("torn", TORN)
-def test_a_torn_record_is_one_line_and_ignored(tmp_path, capsys, torn):
-    record = tmp_path / "swap_config.json"
-    record.write_bytes(torn)
-    assert train._read_record(record) == {}
-    assert capsys.readouterr().out == f"[swap] {record} cannot be read and is ignored\n"
 
 
 @pytest.mark.parametrize("flag", ["--swap.output_dir", "--ckpt.path", "--ckpt.output_dir"])
@@ -67,26 +56,3 @@ def test_ray_gets_whole_paths_and_the_records_what_was_given(tmp_path, monkeypat
     names = {kind: one["name"] for kind, (one,) in about["inputs"].items()}
     assert names == {"data": "rows.jsonl", "weights": "model"}
     assert about["flags"]["actor.model_name_or_path"] == "model"
-
-
-def test_trackers_take_a_resumed_run_up_under_its_name(tmp_path):
-    output = ["--swap.output_dir", str(tmp_path)]
-    first = train._tracked_run(configure([*output, "--ckpt.load_enable"]), tmp_path)
-    key = "--logger.wandb.key secret --data.prompt_dataset d"
-    given = [*output, "--swap.close_template", "a b", *key.split()]
-    run = configure([*given, "--actor.model_name_or_path", "m"])
-    (tmp_path / "swap_config.json").write_text('{"finished": {}}')
-    train._write_records(run, train.redacted(given), {**first, "run_name": "a"})
-    written = (tmp_path / "swap_config.json").read_text()
-    assert "secret" not in written + (tmp_path / "run.yaml").read_text()
-    record = json.loads(written)
-    assert record["command"] == shlex.join(["openrlhf-swap", "train", *train.redacted(given)])
-    assert record["versions"]["openrlhf"] == "0.11.2"
-    assert "finished" not in record  # a run begins
-    resumed = [*output, "--ckpt.load_enable"]
-    again = train._tracked_run(configure(resumed), tmp_path)
-    assert again == {"run_name": "a", "run_id": first["run_id"]}
-    named = train._tracked_run(configure([*resumed, "--logger.wandb.run_name", "b"]), tmp_path)
-    assert named == {"run_name": "b", "run_id": first["run_id"]}
-    other = train._tracked_run(configure(output), tmp_path)
-    assert other["run_name"] != "a" and other["run_id"] != first["run_id"]

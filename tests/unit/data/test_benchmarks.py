@@ -9,24 +9,18 @@ import re
 from pathlib import Path
 
 import pytest
-from support.confined import confined
 
 from openrlhf_swap.data.benchmarks import (
     BENCHMARKS,
     CHOOSE,
     PAPER_BENCHMARKS,
     Problem,
-    checksum,
     gpqa,
     load_benchmark,
 )
 from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.evaluation.measures import measure_benchmark
-from openrlhf_swap.evaluation.run import grade_file, load_problems, missing_samples, parse
-from openrlhf_swap.evaluation.samples import SampleFiles, rows_path
-from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.answers import SUFFIX
 
 
 def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
@@ -121,17 +115,9 @@ def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
         load_benchmark("amc23")
 
 
-def test_a_data_set_that_the_hub_does_not_give_has_a_remedy():
-    """The tests run without the hub (HF_HUB_OFFLINE), for which datasets gives another reason."""
-    with pytest.raises(DataError) as refused:
-        load_benchmark("gpqa_diamond")
-    assert str(refused.value).startswith("Idavidrein/gpqa cannot be loaded (")
-    assert "); give a folder with a local copy: --data. If https://hugg" in str(refused.value)
-
-
 @pytest.mark.parametrize("answer", ["\\frac{1}{", "\\sqrt{", "\\text{see figure", "proof", "N/A"])
 def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, answer, capsys):
-    """Every sample would count as wrong. In a benchmark's copy, which has a checksum, they count."""
+    """Every sample would count as wrong; a benchmark's copy, which has a checksum, keeps them."""
     rows = [{"problem": "What?", "answer": "12"}, {"problem": "Which?", "answer": answer}]
     write_rows(tmp_path / "own.jsonl", rows)
     with pytest.raises(DataError, match=r"own.jsonl has 1 answer that no response can be graded"):
@@ -149,11 +135,6 @@ def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, an
         write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
         load_benchmark("amc23", tmp_path)
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
-
-
-def test_the_checksum_ignores_order_and_white_space():
-    assert checksum(["a b", "c"]) == checksum(["c", "a\n b"])
-    assert checksum(["ab"]) != checksum(["a", "b"])
 
 
 @pytest.mark.skipif(
@@ -214,18 +195,6 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     assert len({gpqa("", {**GPQA, "Question": f"{n}"}).answer for n in range(20)}) == 4
 
 
-def test_mmlu_pro(own_file):
-    (problem,) = load_benchmark(own_file(MMLU_PRO))
-    assert problem.problem == f"1 + 1?\n\n(A) 1\n(B) 2\n(C) 3\n\n{CHOOSE}"
-    assert (problem.answer, problem.grader) == ("B", "multiple_choice")
-
-
-def test_incomplete_copies_are_refused(tmp_path, own_file):
-    own_file(GPQA, name="gpqa_diamond.jsonl")
-    with pytest.raises(DataError, match="GPQA Diamond has 1 problems; it should have 198"):
-        load_benchmark("gpqa_diamond", tmp_path)
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -248,92 +217,3 @@ def test_a_faulty_row_is_named(own_file, row, message):
     with pytest.raises(DataError) as raised:
         load_benchmark(path)
     assert str(raised.value).startswith(f"{path}, row 2") and message in str(raised.value)
-
-
-def test_problems_of_two_graders_belong_into_two_files(own_file):
-    plain = {"problem": "1 + 1?", "answer": "2"}
-    path = own_file({**GPQA, "id": 1}, {**MMLU_PRO, "id": 2}, {**plain, "id": 3})
-    with pytest.raises(DataError) as raised:
-        load_benchmark(path)
-    expected = "the graders multiple_choice (row 1) and math (row 3); put them into one file each"
-    assert str(raised.value) == f"{path} has problems for {expected}"
-
-
-def evaluate(folder, path, texts, *flags):
-    """Grade samples as an evaluation does; `texts` has one for each problem."""
-    args = parse(
-        ["--model", "m", "--output", str(folder), "--benchmarks", path, "--samples", "1", *flags]
-    )
-    ((name, problems),) = load_problems(args).items()
-    requests = missing_samples(folder, {name: problems}, 1, SUFFIX)
-    counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
-    rows = [
-        {"id": p.id, "sample": 0, "text": text, **counts}
-        for p, text in zip(problems, texts, strict=True)
-    ]
-    write_rows(rows_path("samples", folder, name), rows)
-    write_rows(
-        rows_path("problems", folder, name), [{"id": p.id, "grader": p.grader} for p in problems]
-    )
-    grader = Grader(processes=1, verifier=problems[0].grader)
-    if args.grade_again:
-        rows_path("grades", folder, name).unlink()
-    grade_file(SampleFiles(folder, name), problems, grader, "</think>")
-    grader.close()
-    return (
-        requests,
-        list(read_rows(rows_path("grades", folder, name))),
-        measure_benchmark(SampleFiles(folder, name)).values,
-    )
-
-
-def test_choices_are_evaluated_by_their_letters(tmp_path, own_file):
-    path = own_file(GPQA, MMLU_PRO)
-    correct = load_benchmark(path)[0].answer
-    texts = [f"hm</think>The answer is ({correct}).", r"</think>\boxed{C}"]
-    requests, grades, values = evaluate(tmp_path, path, texts)
-    assert not any(
-        request.text.endswith(SUFFIX) for request in requests
-    )  # they have an instruction of their own
-    assert [(grade["correct"], grade["answer"]) for grade in grades] == [
-        (True, correct),
-        (False, "C"),
-    ]
-    assert values["accuracy"] == 0.5 and "score" not in values
-
-
-@confined
-def test_code_is_evaluated_by_its_tests(tmp_path, own_file):
-    program = "```python\nprint(2 * int(input()) if {} else 0)\n```"
-    texts = [program.format("True"), program.format("int(input) < 3")]
-    texts[1] = "```python\nprint(2)\n```"
-    tests = json.dumps([{"input": "1\n", "output": "2"}, {"input": "4", "output": "8"}])
-    path = own_file(*[{"problem": "Double the number.", "answer": tests}] * 2)
-    _, grades, values = evaluate(tmp_path, path, texts, "--swap.grader", "unit_tests")
-    assert [grade["correct"] for grade in grades] == [True, False]
-    assert (grades[1]["score"], grades[1]["why"]) == (0.5, "1 of 2 tests passed")
-    assert (values["accuracy"], values["score"]) == (0.5, 0.75)
-
-
-def test_a_file_of_ones_own_takes_a_grader(tmp_path, own_file):
-    path = own_file(
-        {"problem": "Near 42?", "answer": 42, "tolerance": 1}, {"problem": "7?", "answer": "7"}
-    )
-    flags = ["--swap.grader", "support.verifiers:nearness"]
-    requests, grades, values = evaluate(tmp_path, path, ["it is 41", "it is 10"], *flags)
-    assert requests[0].text.endswith(SUFFIX)
-    assert [(grade["correct"], grade.get("score"), grade["why"]) for grade in grades] == [
-        (True, 0.5, "1 off"),
-        (False, 0.25, "3 off"),
-    ]
-    assert (values["accuracy"], values["score"]) == (0.5, 0.375)
-    # Grades of one grader are not mixed with those of another.
-    with pytest.raises(
-        ConfigError, match=r"--benchmarks has own, .* has another grader than .* add --grade-again"
-    ):
-        evaluate(tmp_path, path, ["41", "7"])
-    assert evaluate(tmp_path, path, ["41", "7"], "--grade-again")[2]["accuracy"] == 0.5
-    with pytest.raises(
-        ConfigError, match=r"--swap.grader is support.verifiers:crashes, which fails on an empty"
-    ):
-        evaluate(tmp_path / "new", path, ["", ""], "--swap.grader", "support.verifiers:crashes")

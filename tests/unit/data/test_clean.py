@@ -2,15 +2,13 @@
 
 import html
 import json
-import os
 import random
 import string
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.problems import DIE, local_benchmarks
+from support.problems import DIE
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import (
@@ -27,7 +25,7 @@ from openrlhf_swap.data.clean import (
     read_text,
     strip_template,
 )
-from openrlhf_swap.data.rows import NO_ANSWER, STATED_ANSWER, find_faults, states_answer
+from openrlhf_swap.data.rows import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
 
@@ -211,26 +209,6 @@ def test_thresholds():
     assert not near(text(38) + " 7 9", text(38, 20, 37) + " 7 9")
 
 
-def test_a_better_match_is_not_hidden_by_a_likelier_one():
-    reworded = DIE.replace("any one of the", "each of the").replace(
-        "When two such", "If two of these"
-    )
-    other = Problem("other number", DIE.replace("288", "289"), "")
-    index = BenchmarkIndex({"own": [other, Problem("it", reworded, "")]})
-    assert find(DIE, index) == Match("own", "it", exact=False)
-
-
-def test_a_figure_counts_where_the_words_say_little():
-    first, second = "[asy] draw((0,0)--(4,3)); [/asy]", "[asy] draw((0,0)--(5,12)); [/asy]"
-    assert not same("Find $x$ in the diagram. " + first, "Find $x$ in the diagram. " + second)
-    assert same("Find $x$ in the diagram. " + first, "Find $x$ in the diagram! " + first)
-    # Two numbers in the words: the figure only shows them.
-    words = "Triangle $ABC$ has $AB=AC$ and altitude $AM=11$; $D$ is on it with $AD=10$. "
-    assert same(words + first, words + second)
-    assert same(words + first, words)
-    assert same(words + "![](https://example.org/figure_3.png)", words)
-
-
 def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     rng = random.Random(3)
     words = [
@@ -270,37 +248,6 @@ def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     assert 20 < found < len(rows) - 20  # the test sees both sides
 
 
-# Known from reading: what is in the benchmark as it stands, and what is reworded there or asked for
-# another form of answer. One is another question about the same balloon (ds-math-3304).
-AIME = {f"ds-aime-{number}" for number in (1, 177, 302, 560, 725, 744, 786)}
-AIME_NEAR = {f"ds-aime-{number}" for number in (188, 326, 454)}
-POOLS = {
-    "deepscaler_pool_aime": ("math500", AIME, AIME_NEAR),
-    "deepscaler_pool_math": ("olympiadbench", {"ds-math-4520", "ds-math-6844"}, {"ds-math-3304"}),
-    "deepscaler_preview_partial": ("olympiadbench", {"dsrsub-708"}, {"dsr-13734"}),
-    "gsm8k_train": (None, set(), set()),
-}
-
-
-@pytest.mark.skipif(
-    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
-)
-@pytest.mark.skipif(
-    "TRAIN_DATA" not in os.environ, reason="TRAIN_DATA names no folder with the training pools"
-)
-def test_the_real_pools():
-    index = BenchmarkIndex(local_benchmarks())
-    for name, (benchmark, same_ids, near_ids) in POOLS.items():
-        with open(Path(os.environ["TRAIN_DATA"]) / f"{name}.jsonl", encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        matches = {row["id"]: find(row["problem"], index) for row in rows}
-        assert {row_id for row_id, match in matches.items() if match and match.exact} == same_ids
-        assert {
-            row_id for row_id, match in matches.items() if match and not match.exact
-        } == near_ids
-        assert all(matches[row_id].benchmark == benchmark for row_id in same_ids)
-
-
 # As the files of verl's examples and of DAPO's authors have them.
 VERL = "{} Let's think step by step and output the final answer within \\boxed{{}}."
 DAPO = (
@@ -336,23 +283,17 @@ FORMS = {
     "Mistral": lambda text, n: f"<s>[INST] {text} [/INST]",
     "Gemma": lambda text, n: f"<bos><start_of_turn>user\n{text}<end_of_turn>\n",
     "short labels": lambda text, n: f"Q: {text}\nA:",
-    "German, glued": lambda text, n: f"Aufgabe {n}:{text}Lösung:",
     "Chinese behind": lambda text, n: f"{text}请一步一步地推理并把最终答案放在\\boxed{{}}中。",
     "Chinese in front": lambda text, n: f"解答下面的数学题{text}",
     "doubled backslashes": lambda text, n: text.replace("\\", "\\\\"),
     "numbers": lambda text, n: f"{n}. {text}",
-    "glued numbers": lambda text, n: f"({n}){text}",
     "headings": lambda text, n: f"### Task {n}\n\n{text}\n\n### Response\n",
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "JSON": lambda text, n: json.dumps({"id": n, "question": text, "lang": "en"}),
     "JSON in JSON": lambda text, n: json.dumps({"body": json.dumps({"id": n, "question": text})}),
     "an example in front": lambda text, n: EXAMPLE.format(text),
     "a quotation": lambda text, n: "\n".join(f"> {line}" for line in text.split("\n")),
-    "labelled numbers": lambda text, n: f"Q{n}) {text}",
-    "a switch behind": lambda text, n: f"{text} /no_think",
-    "Vicuna": lambda text, n: f"A chat of a curious user and an assistant. USER: {text} ASSISTANT:",
     "BBCode": lambda text, n: f"[i]{text}[/i]",
-    "BBCode around the number": lambda text, n: f"[b]p{n}.[/b] {text}",
     "a label behind": lambda text, n: f"{text} A:",
     "a number behind": lambda text, n: f"{text} #{n}",
     "twice": lambda text, n: f"{text}\n\n{text}",
@@ -373,19 +314,6 @@ def test_a_copy_of_a_benchmark_problem_is_found_in_its_wrapper(form):
     reasons = reasons_of(rows, BenchmarkIndex({"math500": problems}))
     found = [reason and reason["benchmark_id"] for reason in reasons]
     assert found == ["0", "1", "2", "3", "4", *[None] * 10]
-
-
-def test_reworded_and_in_a_wrapper():
-    index = BenchmarkIndex({"aime24": [Problem("a", PROBLEMS[0], "1"), Problem("b", DIE, "1")]})
-    reworded = ["In autumn, " + PROBLEMS[0], DIE.replace("die", "cube")]
-    reasons = reasons_of([DAPO.format(text) for text in reworded + PROBLEMS[1:]], index)
-    assert [reason and reason["benchmark_id"] for reason in reasons] == ["a", "b", *[None] * 9]
-
-
-def test_a_single_row_in_a_template_is_found():
-    index = BenchmarkIndex({"math500": [Problem("m", SHORT[0], "7")]})
-    for name in ("Llama", "DeepSeek", "Mistral", "Gemma"):
-        assert reasons_of([FORMS[name](SHORT[0], 1)], index)[0]["benchmark_id"] == "m"
 
 
 # A benchmark's problem, and other problems that have its words, or most of them.
@@ -424,24 +352,6 @@ NEAR_MISSES = {
         "Let $k$ be a digit. How many primes are less than 20k, if k is 3?",
         "How many squares are less than 20?",
     ),
-    "Simplify $\\frac{x^2-4}{x-2}$.": (
-        "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$.",
-        "Simplify $\\frac{x^2-4}{x-2}$ and solve the equation that sets it equal to 7.",
-        "Simplify $\\frac{x^2-9}{x-3}$.",
-    ),
-    "What is the area of the circle?": (
-        "A circle has radius 4. What is the area of the circle?",
-        "What is the area of the circle that touches the sides of a square of side 6?",
-    ),
-    "Compute $\\sin 60^\\circ$.": (
-        "Compute $\\sin 60^\\circ \\cos 30^\\circ$.",
-        "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted.",
-        "Compute $\\sin 600^\\circ$.",
-    ),
-    "Let $f(x)=x^2+5$. Find $f(3)$.": (
-        "Let $f(x)=x^2+5$. Find $f(4)$.",
-        "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$.",
-    ),
     "Is 91 prime?": ("Is 91 prime or is 97 prime, and which of the two is the larger number?",),
     "Factor $x^2 - 9$.": ("Factor $x^2 - 9x + 20$.",),
 }
@@ -457,27 +367,6 @@ def test_problems_that_contain_a_benchmarks_words_stay(form):
     # After a formula's last number, a letter and a wrapper's words are not told apart.
     expected = ["Solve for $x$: $2x = 10y$."] if form in ("verl", "short labels") else []
     assert dropped == expected
-
-
-def test_words_that_many_problems_end_with_are_part_of_a_benchmark_problem_too():
-    ending = " Express the answer as a common fraction."
-    index = BenchmarkIndex({"math500": [Problem("m/1", PROBLEMS[0] + ending, "1/2")]})
-    reasons = reasons_of([problem + ending for problem in PROBLEMS], index)
-    assert reasons[0]["benchmark_id"] == "m/1"
-    assert reasons[1:] == [None] * 9
-
-
-@pytest.mark.skipif(
-    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
-)
-def test_every_benchmark_problem_is_found_in_a_mixture_of_wrappers():
-    benchmarks = local_benchmarks()
-    problems = [problem.problem for found in benchmarks.values() for problem in found]
-    forms = list(FORMS.values())
-    rows = [forms[n % len(forms)](text, n) for n, text in enumerate(problems)]
-    assert all(
-        reason and "benchmark" in reason for reason in reasons_of(rows, BenchmarkIndex(benchmarks))
-    )
 
 
 def test_every_reason():
@@ -521,18 +410,6 @@ def test_every_reason():
 )
 def test_a_problem_that_states_its_answer(problem, answer, stated):
     assert states_answer(problem, answer) == stated
-
-
-@pytest.mark.parametrize(
-    "answer", ["[asy]draw(a);", "#REF!", "![](a.png)", "[Figure]", "Figure 2", "image.jpg", "待定"]
-)
-def test_a_picture_or_a_cell_error_is_no_answer(answer):
-    assert find_faults([Reference(answer)], "math", "tests") == [NO_ANSWER]
-
-
-@pytest.mark.parametrize("answer", ["无解", r"\text{undefined}", "12", "x.5", "[1,2]"])
-def test_what_looks_like_none_is_an_answer(answer):
-    assert find_faults([Reference(answer)], "math", "tests") != [NO_ANSWER]
 
 
 @pytest.mark.parametrize(

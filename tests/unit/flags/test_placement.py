@@ -1,6 +1,5 @@
 """How many GPUs a run takes, and how much each rollout engine may take on at a time."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -65,27 +64,6 @@ def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
         "block_size": 32,
     }
     assert "block_size" not in limits(POLICY, *few, engines=1)
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        # 2 x 2 bytes x 8 layers x 4 heads x 8 = 1,024 a token, of 2**18.
-        ({"num_key_value_heads": 4}, 2**28),
-        ({"num_key_value_heads": 4, "head_dim": 16}, 2**29),
-        # 8 heads, as many as of queries.
-        ({"layer_types": ["sliding_attention", "full_attention"] * 4}, 2**29),
-        ({"layer_types": ["linear_attention", "full_attention"] * 4}, GIB),
-        ({"kv_lora_rank": 8}, GIB),
-    ],
-)
-def test_a_cache_on_a_cpu_of_other_families(tmp_path, changes, expected):
-    shape = {"num_hidden_layers": 8, "num_attention_heads": 8, "hidden_size": 64, "vocab_size": 32}
-    config = {"model_type": "qwen3", "num_key_value_heads": 8, "head_dim": 8, **shape, **changes}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    # x 1,024 responses.
-    flags = ["--rollout.batch_size=64", "--train.batch_size=1024", "--data.max_len=256"]
-    assert limits(tmp_path, *flags, on_cpu=True, engines=1) == {"kv_cache_memory_bytes": expected}
 
 
 def test_a_run_sizes_its_engines_without_the_planner():

@@ -6,12 +6,10 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.stock import nested, stock_parser
-from openrlhf_swap.packages import is_cpu_build
 
 NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --vllm.num_engines 2"
 GIVEN = "--rollout.batch_size 7 --actor.adam.betas 0.8 0.9 --train.dynamic_batch_enable"
@@ -87,10 +85,6 @@ def _words(name, value):
         return [f"--{name}"]
     values = value if isinstance(value, list | tuple) else [value]
     return [f"--{name}", *map(str, values)]
-
-
-def test_whether_torch_has_an_accelerator_is_read_without_it():
-    assert is_cpu_build() == (torch.version.cuda is None and torch.version.hip is None)
 
 
 LABEL = f"{NEEDED} --data.label_key a"

@@ -11,9 +11,7 @@ from unittest import mock
 
 import pytest
 import torch
-from support.actors import changed
 from support.loops import run_args
-from support.paths import POLICY
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.flags.configuration import configure
@@ -61,30 +59,6 @@ def test_the_cross_entropy_is_torchs(rows):
     torch.testing.assert_close(gradient, torch.autograd.grad((theirs * weights).sum(), logits)[0])
 
 
-@pytest.mark.parametrize(
-    ("installed", "asked", "taken", "says"),
-    [
-        (True, "flash_attention_2", "flash_attention_2", "attention: flash-attn"),
-        (True, "sdpa", "swap_rows", "attention: torch's; packed responses get no masks"),
-        (
-            False,
-            "flash_attention_2",
-            "swap_rows",
-            "attention: torch's; packed responses get no masks",
-        ),
-        (False, "eager", "eager", "attention: eager"),
-    ],
-)
-def test_the_attention_that_is_there_is_taken_and_said(monkeypatch, installed, asked, taken, says):
-    monkeypatch.setattr(attention, "is_installed", lambda: installed)
-    attention.implementation.cache_clear()
-    assert attention.implementation(asked, str(POLICY)) == taken
-    assert says in attention.summary(asked, str(POLICY)) and "\n" not in attention.summary(
-        asked, str(POLICY)
-    )
-    attention.implementation.cache_clear()
-
-
 # Before the start
 
 
@@ -97,33 +71,6 @@ def test_expandable_segments_are_refused(monkeypatch, name):
         CompatibilityError, match=f"^{name} is max_split.*: unset expandable_segments$"
     ):
         patches.check_versions()
-
-
-def test_openrlhf_makes_engines_with_the_limits_that_it_has_no_flags_for(monkeypatch, arguments):
-    """In its own `create_vllm_engines`, as far as Ray and vLLM; none sleeps at once."""
-    import vllm
-    from openrlhf.trainer.ray import vllm_engine
-
-    from openrlhf_swap.integration.driver import run
-
-    made = []
-
-    class Actor:
-        @classmethod
-        def options(cls, **options):
-            return SimpleNamespace(remote=lambda **arguments: made.append((options, arguments)))
-
-    monkeypatch.setattr(vllm_engine, "PlacementGroupSchedulingStrategy", lambda **_: "place")
-    monkeypatch.setattr(run.ray, "remote", lambda actor_class: Actor)
-    changes = {"vllm.num_engines": 2, "vllm.enable_sleep": True, "train.colocate_all": True}
-    limits = {"max_num_seqs": 212, "max_num_batched_tokens": 8192}
-    run.start_engines(changed(arguments, changes), limits, "group")
-    assert len(made) == 2
-    for options, given in made:
-        assert options == {"num_cpus": 0.2, "num_gpus": 0.2, "scheduling_strategy": "place"}
-        assert given["model"] == str(POLICY) and given["enable_sleep_mode"]
-        assert limits.items() <= given.items()
-    assert limits.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
 
 
 # Weights and sleep

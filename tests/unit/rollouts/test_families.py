@@ -1,26 +1,17 @@
 """Problems as prompts; each family's thought, steps, branch and grade, by hand."""
 
-import json
 import os
 from dataclasses import dataclass
 
 import pytest
-from support.paths import POLICY
 from support.pieces import tokenizer_of
 from support.real_tokenizers import deepseek, gpt_oss, qwen3_5
-from transformers import AutoTokenizer, LlamaConfig, LlamaTokenizer, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from openrlhf_swap import SwapConfig, sft
-from openrlhf_swap.command import run_command
+from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import (
-    R1,
-    check_white_space,
-    find_family,
-    prompt_ids,
-    resolve_thought,
-)
+from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 
@@ -224,45 +215,6 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
     assert tokenizer.decode(scored) == "12"
 
 
-def test_without_marks_it_is_taken_for_r1():
-    assert find_family(None) is find_family(ASK) is None
-    for template in (None, ASK):
-        config, (message,) = resolve_thought(SwapConfig(), tokenizer_of(template=template))
-        assert config.end_of_thought == R1.end_of_thought
-        assert "(assumed, because the chat template has none; '</think>' takes 8 tokens)" in message
-
-
-@pytest.mark.parametrize(
-    ("template", "given", "close", "said"),
-    [
-        (
-            "ASSISTANT\n<think>\n\n</think>\n\n",
-            {},
-            f"\n\n{HEAD}",
-            "(closed by the chat template: the model is asked not to think)",
-        ),
-        ("<think>\n", {"close_template": "</think>x"}, "</think>x", f"(r1{OPENED}); "),
-        (
-            "<think>\n",
-            {"start_of_thought": "<t>", "end_of_thought": "</t>"},
-            f"\n</t>\n\n{HEAD}",
-            "warning: the chat template closes a thought with '</think>', not with '</t>'",
-        ),
-        (
-            "<think>\n",
-            {"close_template": "foo"},
-            "foo",
-            "'foo' does not contain '</think>': answers are scored inside the thought",
-        ),
-    ],
-)
-def test_what_is_given_wins_and_what_is_odd_is_said(template, given, close, said):
-    tokenizer = tokenizer_of(special=THINK, template=ASK + template)
-    config, messages = resolve_thought(SwapConfig(**given), tokenizer)
-    assert config.close_template == close and said in "\n".join(messages)
-    assert resolve_thought(config, tokenizer)[0] == config
-
-
 def test_an_end_that_the_tokenizer_does_not_know_is_refused():
     with pytest.raises(
         ConfigError,
@@ -275,7 +227,6 @@ def test_an_end_that_the_tokenizer_does_not_know_is_refused():
 def letters():
     """A tokenizer of letters that begins a text with `^`, as many do with their own token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
 
     backend = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate("^abc\n<>")}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -292,70 +243,3 @@ def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
     )  # one token at the beginning, not two
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "<ab>"
-
-
-@pytest.fixture
-def llama_folder(tmp_path):
-    """A Llama with a tokenizer of bytes, as DeepSeek-R1-Distill-Llama has, and the class that its
-    settings name.
-    """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(
-        models.BPE({character: number for number, character in enumerate(characters)}, [])
-    )
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path)
-    LlamaConfig().save_pretrained(tmp_path)
-
-    def named(tokenizer_class):
-        path = tmp_path / "tokenizer_config.json"
-        path.write_text(
-            json.dumps({**json.loads(path.read_text()), "tokenizer_class": tokenizer_class})
-        )
-        return tmp_path
-
-    return named
-
-
-def test_a_tokenizer_that_loses_white_space_is_refused_with_a_remedy_that_works(
-    llama_folder, capsys
-):
-    folder = llama_folder("LlamaTokenizerFast")
-    message = (
-        f"the tokenizer of {folder} is loaded as LlamaTokenizer, which makes 'abc' of 'a b\\nc'; "
-        'set "tokenizer_class": "PreTrainedTokenizerFast" in its tokenizer_config.json'
-    )
-    with pytest.raises(ConfigError) as refused:
-        resolve_thought(SwapConfig(), AutoTokenizer.from_pretrained(folder))
-    assert str(refused.value) == message
-    # The command that does not look for the marks of thoughts.
-    assert (
-        run_command(sft.main, ["--model.model_name_or_path", str(folder), "--data.dataset", "any"])
-        == 2
-    )
-    assert capsys.readouterr().err == f"error: {message}\n"
-    check_white_space(AutoTokenizer.from_pretrained(llama_folder("PreTrainedTokenizerFast")))
-
-
-def with_metaspace():
-    """A Llama 2's: a space is part of the word after it, and a newline is a byte."""
-    marks = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    vocabulary = {token: number for number, token in enumerate([*marks, *"▁abc", "▁a", "▁b"])}
-    return LlamaTokenizer(vocab=vocabulary, merges=[("▁", "a"), ("▁", "b")])
-
-
-@pytest.mark.parametrize(
-    "load",
-    [
-        *(
-            lambda world=world: AutoTokenizer.from_pretrained(world)
-            for world in sorted(POLICY.parent.iterdir())
-        ),
-        *(deepseek, qwen3_5, with_metaspace, tokenizer_of),
-    ],
-)
-def test_a_tokenizer_that_keeps_white_space_passes(load):
-    check_white_space(load())

@@ -44,23 +44,6 @@ def test_steps_are_read_in_token_space(tokenizer):
     assert ends == segment_steps(newlines, 8, 25)
 
 
-def test_a_closing_tag_of_several_tokens_is_found():
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    backend = Tokenizer(
-        models.BPE(vocab={c: i for i, c in enumerate("abc</think>\n0" + "xyz") if c}, merges=[])
-    )
-    backend.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    backend.decoder = decoders.Fuse()
-    letters = PreTrainedTokenizerFast(tokenizer_object=backend)
-    reader = StepReader(letters, "</think>", *SwapConfig().segmentation)
-    ids = letters("abc\n</think>x")["input_ids"]
-    assert reader.reasoning_length(ids) == 4
-    assert (reader.thought_length(ids), reader.thought_length(ids[:-2])) == (4, None)
-    assert reader.reasoning_length(letters("abc")["input_ids"]) == 3
-
-
 # The first end is the tokens `.</`, `thought` and `>\n`; the second is those that the end has on
 # its own.
 TWO_ENDS = "2+2=4.</thought>\nThe answer is \\boxed{4}.\nWait, let me check.\n</thought> \\boxed{4}"

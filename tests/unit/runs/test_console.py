@@ -1,16 +1,13 @@
 """The console of a run, in a process of its own, because it redirects both outputs."""
 
 import os
-import pty
-import resource
 import subprocess
 import sys
 
 import pytest
 from support.paths import ROOT
 
-from openrlhf_swap.errors import RunError
-from openrlhf_swap.runs.console import own_text, quiet_console
+from openrlhf_swap.runs.console import own_text
 
 PROGRAM = """
 import atexit, os, subprocess, sys, time
@@ -86,18 +83,6 @@ def test_the_log_of_a_killed_process_is_whole(tmp_path):
     assert (tmp_path / "out" / "train.log").read_text().endswith("[swap] last line\n")
 
 
-def test_a_terminal_shows_a_moving_bar(tmp_path):
-    ours, theirs = pty.openpty()
-    run(tmp_path, stdout=theirs, stderr=theirs, check=True)
-    os.close(theirs)
-    shown = b""
-    while b"a table" not in shown:
-        shown += os.read(ours, 4096)
-    os.close(ours)
-    assert b"\r[swap] bar: 50%|#  | 1/2 [00:01<00:01]\x1b[K" in shown
-    assert b"\r\x1b[K[swap] last line\r\n" in shown
-
-
 BAR = "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
 ENGINE = "(SwapRolloutActor pid=5098) (EngineCore pid=5249) "
 SCORES = "[swap] warning: scoring takes one forward for each prefix"
@@ -118,15 +103,3 @@ SCORES = "[swap] warning: scoring takes one forward for each prefix"
 )
 def test_lines_of_actors_and_of_their_engines_are_known(line, shown):
     assert own_text(line.encode(), "[swap]") == shown
-
-
-def test_a_full_disk_is_named_before_the_console_goes_quiet(tmp_path):
-    """Nothing printed later would be seen. A limit on the size of files stands for the disk."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        refused = pytest.raises(RunError, match=r"train.log cannot be written \(.*\); make room")
-        with refused, quiet_console(tmp_path / "train.log", "[swap]", "--verbose"):
-            raise AssertionError
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

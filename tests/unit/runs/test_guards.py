@@ -7,13 +7,7 @@ import pytest
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.objectives.registry import penalty_temperature
-from openrlhf_swap.runs.guards import (
-    Guards,
-    SkippedSteps,
-    check_process_term,
-    find_uniform_weights,
-    first_step_warnings,
-)
+from openrlhf_swap.runs.guards import Guards, SkippedSteps, check_process_term, find_uniform_weights
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -90,75 +84,6 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
         RunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"
     ):
         check_process_term(history, 2)
-
-
-STEPS = {"swap/answer_logprob_first": -1.0, "length/mean": 96.0}
-
-
-@pytest.mark.parametrize(
-    ("good", "bad", "warnings"),
-    [
-        (
-            {"rollout/truncated_rate": 0.5, "swap/grader_no_answer": 0.2},
-            {
-                "rollout/truncated_rate": 0.9,
-                "swap/grader_no_answer": 0.6,
-                "swap/thought_unclosed_frac": 1.0,
-            },
-            [
-                "90% of the responses were cut off at --rollout.max_new_tokens: raise it",
-                "60% of the responses state no answer",
-                "100% of the responses do not close their thought",
-            ],
-        ),
-        ({"swap/accuracy": 0.01}, {"swap/accuracy": 0.0}, ["no response is correct"]),
-        ({}, {"swap/grader_error": 0.7}, ["70% of the responses could not be graded"]),
-        (
-            {**STEPS, "swap/steps_per_rollout": 4.0},
-            {**STEPS, "swap/steps_per_rollout": 1.0},
-            [
-                "the correct responses have 1.0 steps each, too few to choose from; with 96 tokens a response use "
-                "--swap.steps tokens and --swap.step_tokens 10 at most"
-            ],
-        ),
-        (
-            {"score": 0.5, "swap/graded_correct": 0.5},
-            {"score": 0.6, "swap/graded_correct": 0.5},
-            ["the grader's scores are not all 0 or 1"],
-        ),
-    ],
-)
-def test_what_the_first_step_lacks_is_reported(good, bad, warnings):
-    assert first_step_warnings(good) == []
-    for found, start in zip(first_step_warnings(bad), warnings, strict=True):
-        assert found.startswith(start)
-
-
-def test_a_grader_that_fails_on_every_response_ends_the_run():
-    with pytest.raises(
-        RunError, match=r"failed on every response of the first step.*correct --swap.grader"
-    ):
-        first_step_warnings({"swap/grader_error": 1.0})
-
-
-def test_a_run_with_uniform_weights_says_so_once():
-    even = {"swap/weights_from_uniform": 0.01, "swap/local_gain_std": 0.034}
-
-    def notes_of(steps):
-        return [
-            note
-            for number in range(len(steps))
-            for note in find_uniform_weights(steps[: number + 1], 1.0)
-        ]
-
-    notes = notes_of([{}, *[even] * 9, {}])
-    assert notes == [
-        "the penalty's weights are nearly uniform: only 1.0% of the penalty falls on other steps than uniform weights "
-        "would choose. Local gains have a standard deviation of 0.034 nats, and --swap.tau is 1.0; with 0.5sd "
-        "the weights would follow the gains"
-    ]
-    selective = {**even, "swap/weights_from_uniform": 0.3}
-    assert notes_of([selective] * 9 + [even] * 9) == []  # the first steps decide
 
 
 @pytest.mark.parametrize(

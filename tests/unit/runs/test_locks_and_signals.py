@@ -1,7 +1,5 @@
 """Locks on a run's folders, and a Ctrl-C that waits."""
 
-import errno
-import fcntl
 import os
 import signal
 import subprocess
@@ -92,20 +90,3 @@ def test_folders_that_nothing_was_written_to_are_removed_again(tmp_path):
     with locked({"--swap.output_dir": own, "--ckpt.path": own / "x" / ".."}):
         pass
     assert own.exists()
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
-def test_a_file_system_without_locks_is_told_and_another_error_is_one(
-    tmp_path, monkeypatch, capsys, number
-):
-    def flock(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    if number == errno.EIO:
-        with pytest.raises(OSError, match=os.strerror(errno.EIO)), locked({"--output": tmp_path}):
-            pytest.fail("the folder is not locked")
-        return
-    for _ in range(2):  # no mark is left that a killed run would leave to the next
-        with locked({"--output": tmp_path}):
-            assert "has no locks; start no second run there" in capsys.readouterr().out

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from support.families import FAMILIES, PARTLY_FLOAT32, RECURRENT, WORDS, build, config_of
 from support.prefix_scores import largest_difference, masks_of, ragged_case
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.attention import BranchAttention
 from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
-from openrlhf_swap.scoring.mixers import cache_name
 from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -352,18 +351,3 @@ def test_short_responses_are_attended_together():
     spans = [(40 * n, [40 * n + 10, 40 * n + 39]) for n in range(30)]
     assert [len(call.branches) for call in calls_of(spans, on_cpu=False)] == [60]
     assert max(len(call.branches) for call in calls_of(spans, on_cpu=True)) < 60
-
-
-def test_a_mixer_that_is_given_its_cache_by_another_name_is_refused():
-    """It would ignore the cache, and lose its state without an error."""
-    mixer = build("qwen3_5_text").model.layers[0].linear_attn
-    assert cache_name(mixer, {"attention_mask": None, "cache_params": None}) == "cache_params"
-    assert cache_name(mixer, {"past_key_values": None}) == "past_key_values"
-    with pytest.raises(TypeError, match=r"GatedDeltaNet is given no cache as cache_params or"):
-        cache_name(mixer, {"attention_mask": None, "layer_cache": None})
-
-
-def test_nothing_stays_replaced():
-    stock = AttentionInterface.get_interface
-    scored(build_layers("qwen2"), 3)
-    assert AttentionInterface.get_interface is stock

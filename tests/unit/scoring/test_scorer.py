@@ -194,11 +194,6 @@ def test_a_token_across_the_seam_is_scored():
     assert answer_branch(joint, "{", "7") == AnswerBranch((0, 2), (False, True))
 
 
-def test_an_empty_answer_is_refused(tokenizer):
-    with pytest.raises(DataError, match="is empty"):
-        answer_branch(tokenizer, CLOSE, " $ $ ")
-
-
 KINDS = {
     "lists": list,
     "tuples": tuple,

@@ -9,7 +9,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Dynam
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.small_model import small_model
 from openrlhf_swap.sizing.memory import kept_cache
-from openrlhf_swap.sizing.models import PRESETS, read_model
+from openrlhf_swap.sizing.models import read_model
 
 
 def test_a_model_in_a_folder():
@@ -26,13 +26,8 @@ def test_a_model_in_a_folder():
     ("change", "reason"),
     [
         (None, "is not a valid JSON file"),
-        ({"model_type": "no_such"}, "does not recognize this architecture"),
         ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
         ({"hidden_size": -8}, "negative dimension"),
-        ({"num_attention_heads": 0}, "integer division or modulo by zero"),
-        ({"hidden_act": "no_such"}, "no_such"),
-        ({"dtype": "float99"}, "has no attribute 'float99'"),
-        ({"pad_token_id": 10**6}, "Padding_idx must be within num_embeddings"),
         ([], "list indices"),
     ],
 )
@@ -48,15 +43,6 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reaso
     assert "; give a folder with config.json, a model id of the hub" in line
 
 
-def test_another_kind_of_decoder_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(
-        ConfigError,
-        match="has no num_key_value_heads; the plan supports models like Qwen and Llama",
-    ):
-        read_model(str(tmp_path), 1)
-
-
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
 def test_adapters_are_those_that_peft_makes(targets):
     whole = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(POLICY))
@@ -67,17 +53,6 @@ def test_adapters_are_those_that_peft_makes(targets):
     assert (model.adapters, model.largest) == (sum(trained), max(trained))
     assert model.trained == model.adapters and model.held == model.adapters + model.parameters
     assert model.parameters == parameters
-
-
-def test_models_known_offline_have_the_published_sizes():
-    known = [name for name in PRESETS if not name.endswith(("14B", "32B"))]
-    assert {name.split("/")[1]: read_model(name, 1).parameters for name in known} == {
-        "DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-        "DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
-        "Qwen2.5-0.5B-Instruct": 494_032_768,
-        "Qwen2.5-1.5B-Instruct": 1_543_714_304,
-        "Qwen3-30B-A3B": 30_532_122_624,
-    }
 
 
 def test_the_mixture_known_offline_is_the_published_one():

@@ -37,17 +37,6 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     assert found["run"]["updates"] == 628
 
 
-def test_the_plan_reads_the_run_as_the_run_would(capsys):
-    flags = "--train.micro_batch_size 2 --swap.objective grpo --data.max_samples 256"
-    _, found = run(capsys, "--gpu h100 --config", script("1.5b"), flags)
-    assert (found["settings"]["update_rows"], found["settings"]["temperature"]) == (2, 0.6)
-    assert found["step"]["flops"]["score"] == 0  # GRPO scores no steps
-    assert found["run"]["steps"] == 4
-    _, defaults = run(capsys, "--gpu 80 --gpus 4 --model", R1 + "1.5B", "--response 700")
-    assert (defaults["settings"]["ranks"], defaults["step"]["responses"]) == (4, 128 * 16)
-    assert (defaults["step"]["prefixes"], defaults["run"]["rows"]) == (3, None)
-
-
 def test_vllm_and_deepspeed_at_the_same_time(capsys):
     """Half of the eight GPUs each: a step takes as long as the slower of them."""
     flags = f"--response 12000 --config {script('1.5b')}"
@@ -67,7 +56,6 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
 @pytest.mark.parametrize(
     ("flags", "place", "flag"),
     [
-        ("1.5B --gpu h100 --train.micro_batch_size 32", "update", "--train.micro_batch_size 16"),
         (
             "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0",
             "update",
@@ -83,7 +71,6 @@ def test_vllm_and_deepspeed_at_the_same_time(capsys):
             "generate",
             "--vllm.gpu_memory_utilization 0.85",
         ),
-        ("14B --gpu 70", "update", "--ds.zero_stage 3"),
         (
             "14B --gpu 24 --ds.zero_stage 3",
             "vLLM's cache",
@@ -114,57 +101,15 @@ def test_what_a_flag_is_said_to_save_it_saves(capsys, flags, place, flag):
     assert saved == sum(before.values()) - sum(after.values()) > 0
 
 
-def test_seven_billion_on_four_small_gpus(capsys):
-    """Generation, the update and Adam's step need more than there is, and one flag mends all."""
-    flags = f"--gpu 48 --gpus 4 --model {R1}7B"
-    _, found = run(capsys, flags)
-    assert len(found["warnings"]) == 3
-    assert all("--ds.zero_stage 3" in saved for saved in found["savings"].values())
-    status, found = run(capsys, flags, "--ds.zero_stage 3")
-    assert status == 0 and found["vllm"]["full_sequences"] == 23
-
-
-def test_nothing_fits_a_small_gpu(capsys):
-    _, found = run(capsys, f"--gpu 8 --gpus 1 --model {R1}14B")
-    assert any("no flag helps: take more or larger GPUs" in text for text in found["warnings"])
-
-
-def test_small_contexts_and_few_prompts(capsys):
-    """Nobody gave the mean length of a prompt, and prompts that fill no batch train nothing."""
-    flags = f"--gpu 80 --gpus 1 --model {R1}1.5B --data.max_len 150 --rollout.max_new_tokens 100"
-    _, found = run(capsys, flags, "--rows 100")
-    (warning,) = found["warnings"]
-    start = "100 prompts do not fill a batch (--rollout.batch_size 128), so no step is trained"
-    assert warning.startswith(start)
-    assert (found["savings"], found["step"]["mean_response"]) == ({}, 50)
-
-
-def test_short_names_and_the_memory_of_a_node(capsys):
-    flags = "--gpu 80 --gpus 8 --rows 256 --response 5000"
-    _, found = run(capsys, flags, "--model R1-1.5B")
-    assert found["model"] == R1 + "1.5B" and found["run"]["hours"] is None
-    # What sleeps in main memory: eight copies of the weights, 4,192 MiB each. The optimizer stays
-    # on the GPUs.
-    assert sum(found["host_bytes"].values()) == 8 * 4192 * 2**20
-    status, found = run(capsys, flags, "--model qwen2.5-0.5b --node-memory 32")
-    assert (status, found["model"]) == (0, "Qwen/Qwen2.5-0.5B-Instruct")
-
-
-def test_prompts_of_a_file_are_counted(capsys, prompts_file):
-    flags = f"--gpu 80 --gpus 2 --model {R1}1.5B --data.prompt_dataset {prompts_file}"
-    sizes = "--rollout.batch_size 16 --train.batch_size 256 --ckpt.save_steps 2"
-    _, found = run(capsys, flags, sizes)
-    # 64 prompts: 4 steps, 2 checkpoints of 14 bytes a parameter, and the trained model.
-    assert (found["run"]["rows"], found["run"]["steps"], found["run"]["saves"]) == (64, 4, 2)
-    assert found["run"]["disk_bytes"] == (2 * 14 + 2) * 1_777_088_000
-    assert not found["run"]["rows_assumed"]
-
-
 def test_the_text_says_what_the_numbers_say(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
     output = capsys.readouterr().out
-    assert f"```\n{output}```\n" in (ROOT / "docs" / "use" / "sizing.md").read_text()
     lines = output.splitlines()
+    page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
+    (shown,) = (part.strip().splitlines() for part in page.split("```") if "GiB on a GPU" in part)
+    shown.remove("...")  # five rows are left out
+    left_out = [line for line in lines if line not in shown]
+    assert [line for line in lines if line in shown] == shown and len(left_out) == 5
     assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
     # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
@@ -202,15 +147,10 @@ SEVEN = f"--gpu 80 --model {R1}7B --gpus"
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("", "--gpu"),
         ("--gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
-        ("--gpu -3", "--gpu: -3 is unknown"),
         (f"{SEVEN} 1 --train.async_enable", "--vllm.num_engines is 0"),
         (f"{SEVEN} 7", "--train.micro_batch_size is 1; 7 actors"),
         ("--gpu 80 --gpus 8 --model no/model", "--actor.model_name_or_path is no/model, whose"),
-        (f"{SEVEN} 8 --data.max_len 200000", "--data.max_len is 200000"),
-        (f"{SEVEN} 8 --no.such 1", "unrecognized arguments: --no.such 1"),
-        (f"{SEVEN} 1 --ds.lora.rank 8 --ds.lora.target_modules q", "which names no linear layer"),
         (f"{SEVEN} 8 --vllm.num_engines 4", "both must be equal"),
         (f"{SEVEN} 16 --vllm.tensor_parallel_size 16", "28 attention"),
         (

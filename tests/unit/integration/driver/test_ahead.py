@@ -2,14 +2,11 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 from support.actors import make_config
 from support.loops import ListedBatches, run_args
 
-from openrlhf_swap.errors import RunError
-from openrlhf_swap.integration.driver import ahead
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.objectives.registry import build
 
@@ -99,49 +96,3 @@ def test_a_state_travels_with_its_batch(make):
         learning.resume(batch.objective_step, batch.objective_state)
         seen.append(learning.limit)
     assert seen == limits == [300, 300, 200, 200]
-
-
-def test_an_error_of_the_thread_is_the_loops(make):
-    def groups_of(objective):
-        if objective.step == 1:
-            raise RunError("stuck")
-        return [[]]
-
-    running, _ = make(groups_of)
-    batches = running.batches({})
-    next(batches)
-    with pytest.raises(RunError, match="stuck"):
-        next(batches)
-
-
-def test_partial_rollouts_pause_the_engines_instead(make, monkeypatch):
-    calls = []
-    monkeypatch.setattr(ahead, "batch_vllm_engine_call", lambda _, name: calls.append(name))
-    running, sampler = make(lambda objective: None, pauses=True)
-    with running.replacing_weights():
-        calls.append("weights")
-    assert calls == ["pause_generation", "weights", "resume_generation"]
-    assert sampler.updates == 1 and running.evaluate(3) == {"a": 1.0}
-
-
-def test_a_thread_that_waits_ends_with_its_engines(make, monkeypatch):
-    ended = threading.Event()
-
-    def groups_of(objective):
-        assert ended.wait(WAIT)
-        raise RunError("its engine is gone")
-
-    monkeypatch.setattr(ahead, "ray", SimpleNamespace(kill=lambda engine: ended.set()))
-    running, _ = make(groups_of)
-    batches = running.batches({})
-
-    def wait():
-        with pytest.raises(RunError):
-            next(batches)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    until(lambda: running._thread)
-    running.stop()
-    waiting.join(WAIT)
-    assert not running._thread.is_alive() and not waiting.is_alive()

@@ -12,12 +12,11 @@ from support.metric_names import meaning
 from support.objectives import MARKS, RIGHT, batch, rollout
 from support.running import of_the_run
 
-from openrlhf_swap.errors import ConfigError, NonFiniteError, RunError
+from openrlhf_swap.errors import ConfigError, NonFiniteError
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.integration.driver.best import BestCheckpoint
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.runs.guards import Guards
 from openrlhf_swap.runs.metrics import METRICS
 
 STEPS = 6
@@ -137,16 +136,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     assert len(found) == KILLED_AFTER and found != rows["calm"][KILLED_AFTER:]
 
 
-def test_the_phases_of_a_step_add_up_to_the_clocks_time(make, tmp_path):
-    loop, _ = make(build(MARKS.replaced(objective="grpo")), Actors(), **{"ckpt.load_enable": False})
-    loop.fit(build(MARKS.replaced(objective="grpo")))
-    for line in read_rows(tmp_path / "run" / METRICS):
-        phases = ("generation", "make_experience", "ppo_train", "broadcast", "other")
-        total = sum(line[f"timing/{phase}"] for phase in phases)
-        assert total == pytest.approx(line["timing/step_total"])
-        assert line["timing/score"] <= line["timing/make_experience"]
-
-
 @pytest.fixture
 def skipping(make):
     """A run whose updates are skipped in some of its steps, and its actors."""
@@ -203,29 +192,6 @@ def test_rewards_that_are_not_finite_skip_the_update(make, tmp_path, capsys):
     assert "step 2 was skipped, because answer_logprobs[0] is nan" in capsys.readouterr().out
 
 
-def test_a_run_that_the_guards_stop_leaves_the_rollouts_that_they_name(make, tmp_path):
-    """The self-test of the process term, which no response reaches here."""
-    objective = build(MARKS.replaced(objective="grpo"))
-    loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
-    loop._records.guards = Guards(None, 1)
-    with pytest.raises(RunError, match="no correct rollout got a non-zero process term in the"):
-        loop.fit(objective)
-    assert list(read_rows(tmp_path / "run" / "rollouts" / "step_000001.jsonl"))
-
-
-def test_an_adapted_kl_coefficient_outlives_a_kill_and_a_fixed_one_is_the_flags(make):
-    def resumed(target):
-        actors = Actors()
-        actors.checkpoint = {"global_step": 2, "kl_coefficient": 0.5}
-        objective = build(MARKS.replaced(objective="grpo"))
-        changes = {"algo.kl.init_coef": 0.01, "algo.kl.target": target}
-        loop, _ = make(objective, actors, **changes)
-        loop.resume(objective)
-        return loop._policy.kl_controller.value
-
-    assert (resumed(0.05), resumed(None)) == (0.5, 0.01)
-
-
 @pytest.mark.parametrize(("step", "evaluated"), [(4, True), (8, False), (6, False)])
 def test_an_evaluation_that_was_interrupted_is_made_up_for(make, tmp_path, step, evaluated):
     """After the engines got the checkpoint's weights; at step 8 its line is there."""
@@ -242,36 +208,6 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(make, tmp_path, step,
     assert [saved["tag"] for saved in actors.saved] == [f"best_global_step{step}"] * evaluated
 
 
-LOGS = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25, "eval_response_length_mean": 90.0}
-
-
-@pytest.mark.parametrize(
-    ("asked", "metric", "value"),
-    [
-        ("eval_a/b_pass1", "eval_a/b_pass1", 0.5),
-        ("eval_response_length_mean", "eval_response_length_mean", 90.0),
-        ("", "eval_a/b_pass1", 0.5),
-    ],
-)
-def test_the_best_checkpoint_goes_by_the_metric_of_the_flag(asked, metric, value):
-    best = BestCheckpoint(asked)
-    assert best.observe(LOGS)
-    assert (best.key, best.value) == (metric, value)
-    assert not best.observe({**LOGS, metric: value - 0.1})
-    assert (best.value, best.latest) == (value, value - 0.1)
-
-
-def test_a_metric_that_no_evaluation_measures_is_an_error_and_none_is_never_best():
-    message = (
-        "--ckpt.best_metric_key is 'eval_default_pass1', which no evaluation measures; use one of "
-        "eval_a/b_pass1, eval_c_pass1, eval_response_length_mean"
-    )
-    with pytest.raises(ConfigError) as error:
-        BestCheckpoint("eval_default_pass1").observe(LOGS)
-    assert str(error.value) == message
-    assert not BestCheckpoint("none").observe(LOGS)
-
-
 @pytest.mark.parametrize(
     ("asked", "key", "before"),
     [
@@ -280,7 +216,16 @@ def test_a_metric_that_no_evaluation_measures_is_an_error_and_none_is_never_best
         ("eval_a/b_pass1", "eval_a/b_pass1", -math.inf),  # 0.2 was the other metric's
     ],
 )
-def test_after_a_resume_the_flag_wins_over_the_checkpoint(asked, key, before):
+def test_the_best_checkpoint_goes_by_the_metric_of_the_flag_also_after_a_resume(asked, key, before):
     best = BestCheckpoint(asked)
     best.resume({"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2})
     assert (best.key, best.value) == (key, before)
+    logs = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25}
+    assert best.observe(logs) and best.value == logs[key]
+    assert not best.observe({key: logs[key] - 0.1})
+    assert (best.value, best.latest) == (logs[key], logs[key] - 0.1)
+    assert not BestCheckpoint("none").observe(logs)
+    with pytest.raises(
+        ConfigError, match=r"--ckpt\.best_metric_key is 'no', .* use one of eval_a/b"
+    ):
+        BestCheckpoint("no").observe(logs)

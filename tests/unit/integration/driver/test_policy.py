@@ -1,6 +1,5 @@
 """What the driver makes of the policy's answers, and how it sends weights."""
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -10,15 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from support.actors import GROUP_SIZE, GROUPS, learn, make_config
 from support.conformance import NoPolicy
 from support.loops import run_args
 from support.objectives import READER, rollout
-from vllm.v1.engine.exceptions import EngineDeadError
 
-from openrlhf_swap.errors import RunError, SwapError
-from openrlhf_swap.integration.driver import policy
+from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.objectives.base import Objective
@@ -122,65 +118,3 @@ PLAIN = [
 def test_every_objective_keeps_the_contract(experiences_of, name):
     for experience in experiences_of(build(make_config(objective=name))):
         assert experience.advantages.isfinite().all()
-
-
-def test_the_choice_of_a_part_counts_in_the_probability_of_the_first_token():
-    choices = [{"chance": 0.5, "forced": 1.0}, {"chance": 0.75, "forced": 0.0}, {}]
-    rollouts = [rollout("ab", **metadata) for metadata in choices]  # after five tokens
-    log_probs = torch.full((3, 7), -3.0)
-    policy._set_chances(SimpleNamespace(index=[0, 1, 2], action_log_probs=log_probs), rollouts)
-    expected = torch.full((3, 7), -3.0)
-    expected[0, 4] = math.log(0.5)
-    expected[1, 4] = math.log(0.75) - 3.0
-    torch.testing.assert_close(log_probs, expected)
-
-
-BROKEN = ray.exceptions.RayTaskError("broadcast_to_vllm", "Connection closed", RuntimeError())
-
-
-@pytest.mark.parametrize(
-    ("raised", "has_ended", "expected"),
-    [
-        (BROKEN, True, EngineDeadError),
-        (BROKEN, False, ray.exceptions.RayTaskError),
-        (ray.exceptions.GetTimeoutError(), False, RunError),
-        (None, False, None),
-    ],
-)
-def test_an_engine_that_ended_or_is_stuck_is_the_error(
-    monkeypatch, arguments, raised, has_ended, expected
-):
-    asked = []
-
-    def get(refs, timeout=None):
-        asked.append((refs, timeout))
-        if refs == "weights" and raised:
-            raise raised
-        if refs == [True]:
-            raise EngineDeadError
-        return refs
-
-    monkeypatch.setattr(ray, "get", get)
-    monkeypatch.setattr(policy, "NOTICE_SECONDS", 0)
-    engine = SimpleNamespace(check_health=SimpleNamespace(remote=lambda: has_ended))
-    actors = SimpleNamespace(async_run_method=lambda method_name: "weights")
-    args = run_args(arguments, ".", run={"generation_timeout": 0.2})
-    driver = Policy(SimpleNamespace(args=args), None, actors, None, [engine])
-    if expected:
-        with pytest.raises(expected):
-            driver.publish()
-    else:
-        driver.publish()
-    assert asked[0] == ("weights", 0.2)
-
-
-def test_the_kl_controller_adapts_only_with_a_target(arguments):
-    def controller(target):
-        changes = {"algo.kl.init_coef": 0.01, "algo.kl.target": target}
-        args = run_args(arguments, ".", **changes)
-        return Policy(SimpleNamespace(args=args), None, None, None, []).kl_controller
-
-    assert isinstance(controller(None), FixedKLController)
-    adaptive = controller(0.05)
-    adaptive.update(0.1, 1000)  # twice the target: by a fifth for each 10,000 responses
-    assert adaptive.value == pytest.approx(0.01 * (1 + 0.2 * 1000 / 10000))

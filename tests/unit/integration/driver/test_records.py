@@ -7,7 +7,7 @@ import pytest
 import wandb
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.driver.records import SwapWandb, is_due
+from openrlhf_swap.integration.driver.records import SwapWandb
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 
 
@@ -52,8 +52,3 @@ def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline)
     # Each step has a table of its own.
     tables = [json.loads(f.read_text())["data"] for f in files if f.name.endswith(".table.json")]
     assert sorted(tables) == [[[step, f"response {step}", 1.0]] for step in (1, 2, 3, 4)]
-
-
-def test_what_is_switched_off_is_never_due():
-    assert [step for step in range(1, 9) if is_due(step, 4)] == [4, 8]
-    assert not any(is_due(step, every) for step in range(1, 9) for every in (-1, 0))

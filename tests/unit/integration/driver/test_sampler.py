@@ -10,14 +10,11 @@ from support.actors import CLOSE, changed, make_config
 from support.loops import run_args
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, ObjectiveError
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
+from openrlhf_swap.integration.driver.sampler import Sampler
 from openrlhf_swap.integration.engine.actor import SwapRolloutActor
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
-from openrlhf_swap.objectives.registry import OBJECTIVES, build
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+from openrlhf_swap.rollouts.rollout import StepReader
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
 PROMPTS = {
@@ -170,12 +167,6 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     assert metrics["swap/continued_tokens"] > 0 and metrics["timing/continuations"] >= 0
 
 
-def test_nothing_to_cut_asks_for_nothing(drawn):
-    _, metrics, asked = drawn(vsrm(first_characters="500"))
-    assert len(asked) == 2 * GROUP
-    assert metrics["swap/continued_tokens"] == 0
-
-
 def test_joining_continuations_are_trained_on(drawn, tokenizer):
     options = {"shares": "20,60", "phrase": CLOSE, "answer_tokens": "9"}
     seedless = {"train.full_determinism_enable": False}
@@ -200,107 +191,6 @@ def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn):
     seeds = {seed for text, _, seed in asked[0] if text.endswith("</think>")}
     # Problems, cuts, answers; the responses of a problem are alike here.
     assert len(seeds) == 2 * 3 * 4
-
-
-def test_less_is_kept_where_the_context_is_full(drawn, tokenizer):
-    prompt, bridge, thought = (
-        len(tokenizer(text, add_special_tokens=False)["input_ids"])
-        for text in (next(iter(PROMPTS)), CLOSE, THOUGHT)
-    )
-    options = {"shares": "50,99", "phrase": CLOSE, "answer_tokens": "6"}
-    objective = build(make_config(objective="jet", options=options))
-    limit = prompt + thought + bridge + 5
-    seedless = {"train.full_determinism_enable": False}
-    rollouts, _, asked = drawn(objective, max_len=limit, new_tokens=limit - prompt, **seedless)
-    # The whole response has 4 tokens behind its box, and jet's end token. At 99% of it, one token
-    # has room behind another box; the end token behind that is beyond the context, and is dropped.
-    lengths = [len(rollout.response_ids) for rollout in rollouts[:3]]
-    assert lengths[::2] == [limit - prompt, limit - prompt]
-    first = next(iter(PROMPTS))
-    boxes = [n for text, n, _ in asked if text.startswith(first) and text.endswith("{")]
-    assert boxes == [6, 1]
-    with pytest.raises(ConfigError, match=r"--data\.max_len is \d+, which leaves no room for what"):
-        drawn(objective, max_len=prompt + bridge, new_tokens=bridge)
-
-
-def test_a_prompt_that_the_objective_lengthens_is_not_cut(make, tokenizer):
-    longest = max(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in PROMPTS)
-    objective = build(make_config(objective="autothink"))
-    sampler, engine = make(objective, max_len=longest + 99, new_tokens=99)
-    sampler.evaluate(1)
-    for prompt in PROMPTS:
-        asked = objective.eval_prompt(prompt)
-        room = longest + 99 - len(tokenizer(asked, add_special_tokens=False)["input_ids"])
-        assert {tokens for text, tokens, _ in engine.asked if text == asked} == {min(99, room)}
-    assert any(tokens < 99 for _, tokens, _ in engine.asked)
-
-
-def test_an_evaluation_continues_nothing_and_asks_as_the_objective_asks(make):
-    sampler, engine = make(vsrm(), **{"train.full_determinism_enable": False})
-    metrics = sampler.evaluate(1)
-    assert len(engine.asked) == 2 * GROUP == metrics["eval_num_samples"]
-    assert metrics["eval_data_pass1"] == 0.5
-    objective = build(make_config(objective="autothink").replaced(start_of_thought="<think>"))
-    sampler, engine = make(objective)
-    sampler.evaluate(1)
-    assert {text for text, *_ in engine.asked} == {prompt + "...\n" for prompt in PROMPTS}
-
-
-def test_an_evaluation_counts_verdicts_and_rewards_only_without_them(make):
-    for verdict, counted in ((0.0, 0.0), (1.0, 1.0), (None, 0.9)):
-        sampler, engine = make(vsrm())
-        logs = {} if verdict is None else {"swap/graded_correct": verdict}
-        engine.executor.reward_func = lambda *_, logs=logs: {"rewards": 0.9, "extra_logs": logs}
-        assert sampler.evaluate(1)["eval_data_pass1"] == pytest.approx(counted)
-
-
-def test_the_engines_keep_beginnings_only_where_something_is_continued():
-    names = ("vsrm", "jet", "vsrm_scores", "swap")
-    runs = {name: configure(["--swap.objective", name], on_cpu=False) for name in names}
-    keeping = [name for name, run in runs.items() if run.args.vllm.enable_prefix_caching]
-    assert keeping == ["vsrm", "jet"]
-
-
-class Short(Objective):
-    """Leaves its groups incomplete."""
-
-    continues = "join"
-
-    def continuations(self, rollout, reader):
-        return [Continuation(1, "", 5)] if rollout.answer == "234" else []
-
-
-def test_a_group_of_another_size_is_refused(drawn):
-    with pytest.raises(ConfigError, match=r"a group with 6 responses, but --rollout\.n_samples_"):
-        drawn(Short(make_config(objective="test_sampler:Short")))
-    with pytest.raises(ObjectiveError, match="keeps -1 tokens of the response; use at least 0"):
-        Continuation(-1, "", 9)
-
-
-class TwoParts(Objective):
-    """Asks twice for the same text, with other forced tokens behind the prompt in one part."""
-
-    def sampling(self, prompt, count, max_new_tokens):
-        forced = SamplingRequest(prompt, 1, max_new_tokens, "ones", 0.25)
-        return [SamplingRequest(prompt, count - 1, max_new_tokens, "", 0.75), forced]
-
-
-def test_a_part_stays_beside_its_responses(drawn, tokenizer):
-    rollouts, _, asked = drawn(TwoParts(make_config(objective="test_sampler:TwoParts")))
-    found = [(r.metadata["part"], r.metadata["chance"], r.metadata["forced"]) for r in rollouts]
-    assert found == [(0, 0.75, 0), (0, 0.75, 0), (1, 0.25, 1)] * 2
-    begun = [tokenizer.decode(rollout.response_ids).startswith("onesones") for rollout in rollouts]
-    assert begun == [False, False, True] * 2
-    assert {rollout.prompt for rollout in rollouts} == set(PROMPTS)
-    assert len(asked) == 6
-
-
-def test_a_forced_beginning_that_merges_with_the_prompt_is_refused(make):
-    sampler, _ = make(build(make_config(objective="grpo")))
-    part = Part(0, SamplingRequest("p", 1, 9, "ones"))
-    merged = Rollout("pones", "4", [1], [5, 6], 1.0)
-    with pytest.raises(CompatibilityError, match="the tokenizer merges 'ones' with the prompt"):
-        sampler.finish(Drawn(part, merged))
 
 
 def scored(*means):
@@ -339,16 +229,6 @@ def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(filtered, capsy
     assert "the last 1 prompts of this episode do not fill a batch" in capsys.readouterr().out
 
 
-def test_the_range_is_a_setting_whose_ends_are_excluded(filtered):
-    kept, *_ = filtered(0.25, 0.5, 0.75, 0.3, low=0.25, high=0.75)
-    assert kept == [["0.5", "0.3"]]
-
-
-def test_an_episode_without_a_batch_ends_in_an_error(filtered):
-    with pytest.raises(DataError, match="fewer than 2 prompts had a mean score between 0 and 1: "):
-        filtered(0, 1, 0.5, 1, 1)
-
-
 @pytest.mark.parametrize(("rows", "steps"), [(5, 3), (9, 3), (4, 4), (1, 0)])
 def test_a_run_of_so_many_steps_passes_over_its_data_as_often_as_they_take(make, rows, steps):
     prompts = {f"{number}?": "5" for number in range(rows)}
@@ -379,40 +259,3 @@ def test_sampling_goes_on_where_a_checkpoint_was(make):
     for number, batch in enumerate(batches, 1):
         assert batch.position["total_consumed_prompts"] == 2 * number
         assert run(batch.position)[0] == whole[number:]
-
-
-def test_objectives_that_learn_from_every_group_are_known():
-    drops = {name for name in OBJECTIVES if not build(make_config(objective=name)).needs_all_groups}
-    assert drops == {"grpo", "dr_grpo", "dler", "decs", "grpo_lead", "sas", "step_entropy"}
-
-
-@pytest.mark.parametrize(
-    ("name", "group", "passes"),
-    [
-        # Both correct, one cut off, or with a thought that never closes: dler trains on 1 and 0,
-        # grpo on 1 and 1.
-        ("dler", [("a</think>4", 1, False), ("b4", 1, True)], True),
-        ("grpo", [("a</think>4", 1, False), ("b4", 1, True)], False),
-        # Of two that it trains on as 0 nothing is learned, though the grader's have spread.
-        ("dler", [("a</think>4", 0, False), ("b4", 1, False)], False),
-        # GRPO-LEAD drops groups without a correct answer.
-        ("grpo_lead", [("a</think>\\boxed{5}", 0, False), ("b4", 0, False)], False),
-        ("grpo_lead", [("a</think>\\boxed{4}", 1, False), ("b4", 0, False)], True),
-    ],
-)
-def test_the_filter_goes_by_the_rewards_that_training_uses(make, tokenizer, name, group, passes):
-    changes = {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": (0.0, 1.0)}
-    sampler, _ = make(build(make_config(objective=name)), **changes)
-    rollouts = [
-        Rollout(
-            "p",
-            "4",
-            tokenizer(text, add_special_tokens=False)["input_ids"],
-            [5],
-            float(score),
-            truncated,
-            record={"scores": float(score)},
-        )
-        for text, score, truncated in group
-    ]
-    assert sampler._passes(rollouts) == passes

@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_swap.errors import DataError
@@ -95,15 +94,6 @@ def test_a_row_is_what_openrlhf_makes_of_the_response(response, context):
     actions = ours["action_mask"][0].bool()
     assert ours["sequences"][0, 1:][actions].tolist() == rollout.response_ids
     assert (rollout.positions - 1).tolist() == actions.nonzero().flatten().tolist()
-
-
-def test_rows_of_different_lengths_are_batched_by_openrlhf():
-    rows = [experience_row(read_response(each), 20) for each in (RESPONSE, TURNS)]
-    for row in rows:
-        row.rollout_log_probs = None
-    merged = Experience.concat_experiences(rows, pad_token_id=0)
-    assert merged.sequences.shape == (2, 9) and merged.action_mask.sum(-1).tolist() == [4, 4]
-    assert merged.info["reward"].tolist() == [1.0, 1.0]
 
 
 def test_a_metric_that_some_responses_lack_is_named():

@@ -60,9 +60,3 @@ def test_one_merged_weight_is_there_at_a_time():
     del weight
     assert (len(made), most) == (28, 1)
     assert all(storage() is None for storage in made)  # the cache can be emptied for vLLM
-
-
-def test_a_model_without_adapters_is_sent_as_it_is():
-    model = AutoModelForCausalLM.from_pretrained(POLICY)
-    sent = [(name, weight.data_ptr()) for name, weight in source_of(model)]
-    assert sent == [(name, weight.data_ptr()) for name, weight in model.named_parameters()]

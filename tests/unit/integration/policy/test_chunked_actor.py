@@ -6,11 +6,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from support.engine import Engine
-from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from openrlhf_swap.algorithm.log_probs import LogitTransform
-from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, find_logit_transform
+from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
 CHUNK = 7  # does not divide the tokens
@@ -113,31 +111,3 @@ def test_entropy(monkeypatch):
     monkeypatch.setattr(actor, "compute_entropy", actor.compute_entropy._torchdynamo_orig_callable)
     for name in ("qwen2", "gemma2"):
         assert_same_update(family(name), entropy=True)
-
-
-def test_the_tails_of_families():
-    def transform(name, **changes):
-        return find_logit_transform(
-            CONFIG_MAPPING[name](**changes), AutoModelForCausalLM.from_config
-        )
-
-    assert transform("qwen2") == LogitTransform()
-    assert transform("gemma2") == LogitTransform(cap=30.0)
-    assert transform("recurrent_gemma", logits_soft_cap=20.0) in (LogitTransform(cap=20.0), None)
-    assert transform("granite", logits_scaling=8.0) == LogitTransform(scale=0.125)
-    assert transform("cohere", logit_scale=0.0625) == LogitTransform(scale=0.0625)
-
-
-def test_without_a_head_that_is_known_all_stays_as_it_is():
-    class Doubled(nn.Linear):
-        def forward(self, hidden):
-            return 2 * super().forward(hidden)
-
-    model = family("qwen2")
-    model.lm_head.__class__ = Doubled
-    actor = ChunkedActor(Engine(model))
-    actor.packing_samples, actor.temperature = False, 0.6
-    assert actor.hold_logits_of(CHUNK) == "its head is a Doubled"
-    ids, actions, mask, _ = batch()
-    _, output = actor(ids, actions, mask, return_output=True)
-    assert output.logits.shape == (3, 40, WORDS)

@@ -1,15 +1,12 @@
 """Checkpoints of several ranks, of which this process is one: the others are their files."""
 
-import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
 from openrlhf_swap.errors import CheckpointError
 from openrlhf_swap.integration.policy import rank_checkpoints
-from openrlhf_swap.integration.policy.rank_checkpoints import load_random_state, save_random_state
 from openrlhf_swap.runs import checkpoints
 
 TAG = "global_step2"
@@ -44,36 +41,3 @@ def test_a_checkpoint_is_not_finished_without_the_files_of_other_nodes(tmp_path,
     with pytest.raises(CheckpointError, match=missing):
         save(first_rank, tmp_path, others=(1,))
     assert checkpoints.newest(tmp_path) is None
-
-
-def test_what_cannot_be_written_is_one_line_with_a_remedy(tmp_path, first_rank):
-    remedy = "free some space, or name another disk: no checkpoint was written yet"
-    with (
-        pytest.raises(CheckpointError, match=f"cannot be written to .*no space.*{remedy}"),
-        first_rank.writing(TAG, with_model=True, with_export=False),
-    ):
-        raise OSError("no space")
-
-
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        ("PytorchStreamReader failed finding central directory", CheckpointError),
-        ("CUDA out of memory", RuntimeError),
-    ],
-)
-def test_a_broken_file_is_named_with_the_remedy_and_nothing_else(first_rank, error, kind):
-    with pytest.raises(kind, match=error) as raised, first_rank.explained_loading():
-        raise RuntimeError(error)
-    assert raised.type is kind
-
-
-def test_random_numbers_go_on_where_they_were(tmp_path):
-    def draw():
-        return random.random(), np.random.rand(), torch.rand(1).item()
-
-    save_random_state(tmp_path / "state.pt")
-    expected = draw()
-    assert draw() != expected
-    load_random_state(tmp_path / "state.pt")
-    assert draw() == expected

@@ -81,16 +81,6 @@ def test_one_pass_gives_log_probabilities_and_scores(family):
     assert actor.training
 
 
-def test_a_way_can_be_asked_for():
-    model = small_model(CONFIG_MAPPING["qwen2"](), AutoModelForCausalLM.from_config)
-    ids, action_mask, mask, request = micro_batch()
-    shared, slow = (
-        make_scorer(model, scoring)[1].forward(ids, action_mask, mask, [request]).signals[0]
-        for scoring in ("shared_prefix", "per_prefix")
-    )
-    assert (shared["answer_logprobs"] - slow["answer_logprobs"]).abs().max() < 1e-4
-
-
 @pytest.mark.parametrize("family", NEW_KINDS)
 def test_packed_samples_and_adapters_take_one_forward(family):
     """Packing: the rows lie in one, without padding."""
@@ -194,25 +184,3 @@ def test_entropies_come_with_the_pass(packing, chunk):
     assert list(scored.signals[1]) == ["entropy"]
     alone = scorer.forward(ids, action_mask, mask, [observed], ("entropy",))
     torch.testing.assert_close(alone.signals[0]["entropy"], expected[1], rtol=0, atol=1e-5)
-
-
-def test_need_of_recurrent_layers_is_refused():
-    model = small_model(CONFIG_MAPPING["qwen3_5_text"](), AutoModelForCausalLM.from_config)
-    scorer = make_scorer(model)[1]
-    with pytest.raises(ConfigError, match=r"recurrent layers.*use --swap.step_reward gain"):
-        scorer.forward(*micro_batch()[:3], [], ("answer_logprobs", "need"))
-
-
-@pytest.mark.parametrize("family", ["qwen2", "bloom"])
-def test_states_alone_come_with_the_plain_log_probabilities(family):
-    model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
-    actor, scorer, _ = make_scorer(model)
-    ids, action_mask, mask, _ = micro_batch()
-    wanted = [ScoreRequest(1, (3, 49), signals=("states",))]
-    with torch.no_grad():
-        expected = actor.eval()(ids, action_mask, mask)
-    scored = scorer.forward(ids, action_mask, mask, wanted, ("states",))
-    assert torch.equal(scored.action_log_probs, expected)
-    (signals,) = scored.signals
-    (states,) = read_states(model, ids, mask, wanted)
-    torch.testing.assert_close(signals, {"states": states}, rtol=1e-3, atol=1e-4)

@@ -4,7 +4,6 @@ Tensors on "meta" stand for those on a GPU.
 """
 
 import copy
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -48,42 +47,6 @@ def test_an_update_of_dynamic_batches_ends_where_openrlhf_steps(stage, overlaps)
     managed = make_strategy(stage=stage).get_ds_train_config()
     assert managed["managed_gradient_accumulation"] is True
     assert managed["zero_optimization"]["overlap_comm"] is True
-
-
-@pytest.mark.parametrize(
-    ("place", "limits", "latest"),
-    [("actor", (math.inf, math.inf), {"save_latest": False}), ("model", (3, 100), {})],
-)
-def test_the_policys_checkpoints_are_not_rotated_by_openrlhf(monkeypatch, place, limits, latest):
-    """`PolicyCheckpoints` rotates them; those of a supervised training are OpenRLHF's."""
-    saved = []
-    monkeypatch.setattr(
-        strategy._StockStrategy,
-        "save_ckpt",
-        lambda self, *words, **more: saved.append((words, more)),
-    )
-    make_strategy(place).save_ckpt("model", "folder", "tag", 3, 100, {"step": 1}, metric_value=2.0)
-    expected = ("model", "folder", "tag", *limits, {"step": 1}), {"metric_value": 2.0, **latest}
-    assert saved == [expected]
-
-
-@pytest.mark.parametrize(("nodes", "by_file"), [(0, True), (1, True), (2, False)])
-def test_ranks_meet_by_a_file_on_one_machine_only(monkeypatch, nodes, by_file):
-    """In a cluster Ray may spread a run that asks for one node; 0 stands for no Ray."""
-    alive = [{"Alive": True}] * nodes + [{"Alive": False}]
-    cluster = SimpleNamespace(is_initialized=lambda: nodes > 0, nodes=lambda: alive)
-    monkeypatch.setattr(strategy, "ray", cluster)
-    met = []
-    monkeypatch.setattr(
-        strategy.deepspeed, "init_distributed", lambda **how: met.append(how["init_method"])
-    )
-    monkeypatch.setattr(strategy._StockStrategy, "setup_distributed", lambda self, timeout: None)
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
-    for name, value in zip(names, "0109", strict=True):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("RAY_TMPDIR", "/private")
-    make_strategy().setup_distributed()
-    assert met == ["file:///private/store_9"] * by_file
 
 
 def make_optimizer(device, offload_states):

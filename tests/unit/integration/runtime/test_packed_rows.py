@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.passes import actor_of, gradients_of, micro_batch
+from support.passes import gradients_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.integration.runtime import attention
@@ -97,30 +97,6 @@ def test_the_first_pass_of_a_process_may_be_a_checkpointed_training(monkeypatch,
     _, gradients = gradients_of(model, packing=True)
     assert attention.kernels_work.cache_info().misses == 1
     assert all(gradient.isfinite().all() for gradient in gradients.values())
-
-
-def test_padded_rows_are_attended_as_by_sdpa():
-    model = model_of("mistral")
-    ids, actions, mask, _ = micro_batch()
-    expected = actor_of(model, packing=False)(ids, actions, mask)
-    model.set_attn_implementation(attention.NAME)
-    assert torch.equal(actor_of(model, packing=False)(ids, actions, mask), expected)
-
-
-@pytest.mark.parametrize("lengths", [[7], [1, 1], [3, 1, 5]])
-def test_layers_get_the_bounds_in_the_place_of_a_mask(lengths):
-    model = model_of("qwen2")
-    model.set_attn_implementation(attention.NAME)
-    got = []
-    model.model.layers[0].self_attn.register_forward_pre_hook(
-        lambda _layer, _inputs, options: got.append(options["attention_mask"]), with_kwargs=True
-    )
-    positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    model(torch.ones_like(positions), position_ids=positions, use_cache=False)
-    (bounds,) = got
-    expected = [sum(lengths[:count]) for count in range(len(lengths) + 1)]
-    assert bounds.places == bounds.on_device.tolist() == expected
-    assert (bounds.longest, bounds.on_device.dtype) == (max(lengths), torch.int32)
 
 
 def test_sinks_are_refused():

@@ -1,9 +1,5 @@
 """Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
-import os
-import signal
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -44,18 +40,6 @@ def test_it_waits_for_nodes_that_live_and_have_the_gpus(answers, capsys):
     assert said == "[ray] 1 of 2 nodes with 8 GPUs are there\n"  # once, not at every poll
 
 
-def test_nodes_without_gpus_count_where_none_are_asked_for(answers):
-    answers += [[node(0), node(0)]]
-    assert run(gpus=0) == 0
-
-
-def test_nodes_that_do_not_come_are_one_line(answers, capsys):
-    answers += [[node(8)]] * 10
-    assert run(wait=-1) == 2
-    late = "after -1 s; see NUM_NODES, NUM_GPUS and WAIT"
-    assert capsys.readouterr().err == f"error: 1 of 2 nodes with 8 GPUs are there {late}\n"
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(capsys, monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     assert run(wait=-1) == 2
@@ -80,19 +64,3 @@ def test_processes_at_work_at_the_same_time_share_the_cores(
     args = configure([], on_cpu=True).replace_flags(flags).args
     args.train.async_enable = asynchronous
     assert ray_start.threads(args, cores) == expected
-
-
-def test_ctrl_c_while_ray_starts_ends_the_run_when_it_is_there(monkeypatch, in_foreground):
-    ready, steps = threading.Event(), []
-    monkeypatch.setattr(ray_start, "start_ray", lambda places, on_cpu: ready.wait())
-    with (
-        pytest.raises(KeyboardInterrupt),
-        ray_start.starting_ray(configure([], on_cpu=False)) as wait_for_ray,
-    ):
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.05)
-        steps.append("imports go on")
-        ready.set()
-        wait_for_ray()
-        steps.append("and the run begins")
-    assert steps == ["imports go on"]

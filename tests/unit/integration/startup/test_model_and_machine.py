@@ -1,21 +1,15 @@
 """What is found out about model and machine before Ray starts."""
 
-import os
-
 import pytest
 import torch
-from safetensors.torch import save_file
 from support.paths import POLICY, ROOT
-from support.sizing import R1
 from transformers import CONFIG_MAPPING
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.startup import machine, model_checks
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, ScoringBackend
 
-GIB = 2**30
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
 MODEL = "--actor.model_name_or_path"
 
@@ -77,18 +71,6 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
         model_checks.check_model(str(tmp_path), 100)
 
 
-def test_the_attention_is_one_that_the_model_has(tmp_path, monkeypatch):
-    """gpt-oss has sinks, which neither SDPA nor flash-attn know."""
-    CONFIG_MAPPING["gpt_oss"]().save_pretrained(tmp_path)
-    for installed in (False, True):
-        monkeypatch.setattr(attention, "is_installed", lambda installed=installed: installed)
-        for asked in ("sdpa", attention.FLASH):
-            attention.implementation.cache_clear()
-            said = attention.summary(asked, str(tmp_path))
-            assert f"eager, because the code of {tmp_path} has no {asked}" in said
-    attention.implementation.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("family", "sizes", "taken"),
     [
@@ -108,43 +90,6 @@ def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes,
         model_checks.check_heads(run_of(tmp_path))
 
 
-def test_weights_that_are_cut_short_are_refused(tmp_path):
-    weights = tmp_path / "model.safetensors"
-    save_file({"x": torch.zeros(1000)}, weights)
-    model_checks.check_weights(MODEL, str(tmp_path))
-    for size in (weights.stat().st_size - 1, 100, 4, 0):
-        os.truncate(weights, size)
-        with pytest.raises(ConfigError, match=f"{MODEL} is .*, whose model.safetensors is broken"):
-            model_checks.check_weights(MODEL, str(tmp_path))
-
-
-def test_main_memory_that_does_not_hold_what_is_pinned_is_one_line():
-    pinned = {"weights of sleeping vLLM": 214 * GIB, "sleeping optimizer": 112 * GIB}
-    machine.check_main_memory(pinned, 326 * GIB)
-    machine.check_main_memory({}, 0)
-    refused = (
-        r"^325.0 GiB of main memory are available, but the run keeps 326.0 there \(weights of "
-        r"sleeping vLLM 214.0, sleeping optimizer 112.0\); openrlhf-swap plan --node-memory 325 "
-    )
-    with pytest.raises(ConfigError, match=refused):
-        machine.check_main_memory(pinned, 325 * GIB)
-
-
-SHARED = [MODEL, R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"]
-SHARED += ["--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
-SHARED += ["--vllm.gpu_memory_utilization", "0.7"]
-
-
-def test_the_memory_that_a_run_pins_is_the_plans():
-    eight = ["--actor.num_gpus_per_node", "8", "--vllm.num_engines", "8"]
-    run = configure([*SHARED, *eight], on_cpu=False)
-    # By hand in tests/unit/sizing/test_memory.py.
-    expected = {"weights of sleeping vLLM": 8 * 4192 * 2**20, "sleeping optimizer": 24 * GIB}
-    assert machine.pinned_memory(run) == expected
-    unknown = configure([*SHARED, MODEL, "no/such-model"], on_cpu=False)
-    assert machine.pinned_memory(unknown) == {}
-
-
 @pytest.mark.parametrize(("colocate_all", "needed"), [(True, 2), (False, 4)])
 def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     monkeypatch, colocate_all, needed
@@ -158,23 +103,3 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
         machine.check_gpus(run)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert machine.check_gpus(run) is run
-
-
-LEAVES = "the optimizer leaves the GPU while vLLM generates:"
-
-
-@pytest.mark.parametrize(
-    ("flags", "gpu", "sleeps", "says"),
-    [
-        ([], 80, False, ["the optimizer stays on the GPU, which holds it beside vLLM with "]),
-        ([], 24, True, [f"{LEAVES} both do not fit into 24.0"]),
-        ([MODEL, "no/model"], 80, True, [f"{LEAVES} --actor.model_name"]),
-        (["--no-ds.enable_sleep"], 24, False, []),
-    ],
-)
-def test_the_optimizer_stays_where_both_fit(flags, gpu, sleeps, says):
-    run = configure([*SHARED, *flags], on_cpu=False)
-    placed, lines = machine.place_optimizer(run, gpu * GIB)
-    assert placed.args.ds.enable_sleep == sleeps
-    assert placed.args.vllm.gpu_memory_utilization <= 0.7
-    assert [line[: len(begins)] for line, begins in zip(lines, says, strict=True)] == says

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 from support.command_lines import GOOD, rows_file, run_main
 from support.paths import POLICY
 
@@ -12,35 +13,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.preflight import resolve_run
-from openrlhf_swap.packages import versions
 from openrlhf_swap.runs import checkpoints
-
-
-def test_a_model_that_brings_code_is_refused_unless_asked(capsys, tmp_path, prompts_file):
-    model = tmp_path / "model"
-    shutil.copytree(POLICY, model)
-    config = json.loads((model / "config.json").read_text())
-    config["auto_map"] = {"AutoModelForCausalLM": "evil.Model"}
-    (model / "config.json").write_text(json.dumps(config))
-    changes = {"--data.prompt_dataset": str(prompts_file), "--actor.model_name_or_path": str(model)}
-    status, error = run_main(capsys, **changes)
-    assert status == 2
-    assert "which brings Python code of its own" in error and "--swap.trust_remote_code" in error
-
-
-def test_no_usable_row_is_an_error(capsys, tmp_path):
-    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 100 + 100?", "answer": ""}])
-    output = ("--swap.output_dir", str(tmp_path / "out"))
-    status, line = run_main(capsys, "--data.prompt_dataset", path, *output)
-    assert status == 2
-    assert "of which no row can be used: 1 with an empty answer" in line
-
-
-def test_another_openrlhf_is_refused(monkeypatch, capsys):
-    monkeypatch.setattr(versions, "installed_version", lambda _: "0.12.0")
-    assert run_command(train.main, ["--swap.verbose"]) == 2
-    error = capsys.readouterr().err
-    assert "openrlhf 0.12.0 is installed, but this package extends openrlhf 0.11.2" in error
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
@@ -104,3 +77,27 @@ def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(
     assert (opened.apply_chat_template, opened.chat_template_kwargs) == (False, None)
     rows = list(read_rows(Path(opened.prompt_dataset)))
     assert rows and all(row["problem"].endswith("<think>\n") for row in rows)
+
+
+# Flags that contradict the model, the data or the machine, and how the refusal begins.
+REFUSALS = """
+--rollout.batch_size 65 --train.batch_size 260 => --data.prompt_dataset is
+--actor.num_gpus_per_node 2 --train.micro_batch_size 2 --rollout.micro_batch_size 4 => OpenRLHF ref
+--eval.steps 5 --eval.dataset no/such => --eval.dataset is no/such, which cannot be read
+--eval.steps 5 --eval.dataset OTHER_COLUMNS => --data.input_key is problem, but
+--data.max_len 100000 => --data.max_len is 100000
+--swap.objective thinkprune => --swap.thinkprune.limits has 4000
+"""
+
+
+@pytest.mark.parametrize("case", REFUSALS.strip().splitlines())
+def test_what_contradicts_model_data_or_machine_is_refused(capsys, tmp_path, prompts_file, case):
+    flags, begins = case.split(" => ")
+    other = rows_file(tmp_path / "other.jsonl", [{"question": "What is 1?", "answer": "1"}])
+    words = flags.replace("OTHER_COLUMNS", other).split()
+    out = tmp_path / "out"
+    given = ["--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out)]
+    status, line = run_main(capsys, *given, *words)
+    assert status == 2
+    assert line.startswith("error: " + begins)
+    assert not out.exists()

@@ -104,30 +104,6 @@ def test_a_row_is_kept_or_dropped_with_a_reason(capsys, usable, rows, kept, reas
     assert f"[swap] {counts}{dropped}" in capsys.readouterr().out
 
 
-def test_rows_that_cannot_be_read_are_counted_and_left_out(capsys, tmp_path, usable):
-    row = json.dumps({"problem": "What is 100 + 100?", "answer": "200"}).encode()
-    bad = [b'{"problem": "caf\xe9"}', b"\0" * 64, b'{"problem": "\\ud800"}', b'{"problem"']
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\n".join([row, *bad, row]) + b"\n")
-    assert usable(str(path)) == [json.loads(row)] * 2
-    report = capsys.readouterr().out
-    assert f"[swap] {path}: 4 of 6 rows cannot be read: row 2: not UTF-8 (byte 0xe9" in report
-    assert "row 3: zero bytes, as a crash leaves them" in report
-    assert "2 of 2 rows usable" in report
-    path.write_bytes(b"\n".join(bad))
-    with pytest.raises(DataError, match="which cannot be read: row 1: not UTF-8"):
-        usable(str(path))
-
-
-def test_what_a_loader_failed_at_is_named(tmp_path, usable):
-    """Its own message is that an error occurred."""
-    path = tmp_path / "rows.parquet"
-    path.write_bytes(b"PAR1" + bytes(100) + b"PAR1")
-    with pytest.raises(DataError, match=f"^--data.prompt_dataset is {path}, which cannot") as error:
-        usable(str(path))
-    assert "An error occurred while generating" not in str(error.value)
-
-
 def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", chats([user("What is 1?")]))
     args = data_arguments(path, apply_chat_template=False)
@@ -137,51 +113,6 @@ def test_a_chat_without_a_template_says_so(tmp_path, tokenizer):
     closed = SimpleNamespace(chat_template=None)
     with pytest.raises(ConfigError, match=f"is on, but {POLICY} has no chat template; leave the "):
         write(data_arguments("no.jsonl"), closed, tmp_path)
-
-
-def test_answers_are_trained_on_in_their_normal_form(capsys, usable):
-    kept = usable(asked("100 + 100 = 200\n#### 200", 201.0, "203", 10**22 + 1))
-    assert [row["answer"] for row in kept] == ["200", "201", "203", "10000000000000000000001"]
-    report = capsys.readouterr().out
-    for shown in ("'200' (from '100 + 100 = ", "'201' (from '201.0')", "scored: '203'\n"):
-        assert shown in report
-
-
-@pytest.mark.parametrize("grader", ["regex:x", OWN, "math"])
-def test_answers_are_cleaned_whatever_the_grader(usable, grader):
-    kept = usable(asked(200.0, '["0200"]', "so\n#### 200"), grader=grader)
-    assert [Reference.parse(row["answer"]).answer for row in kept] == ["200"] * 3
-
-
-def test_placeholders_are_dropped_or_kept_and_odd_answers_of_another_grader_are_named(
-    usable, capsys
-):
-    def answers(grader, keeps):
-        kept = usable(asked("1", "None", "It is 2"), grader=grader, keep_placeholders=keeps)
-        return [Reference.parse(row["answer"]).answer for row in kept]
-
-    assert (answers("math", False), answers("math", True)) == (["1"], ["1", "None"])
-    assert "warning" not in capsys.readouterr().out
-    assert answers(OWN, False) == ["1", "None", "It is 2"]
-    odd = "1 with a placeholder as its answer, such as 'proof' or 'N/A', 1 with a sentence as its"
-    assert f"[swap] warning: rows kept for {OWN}: {odd} answer; " in capsys.readouterr().out
-
-
-CSV = """problem,answer,field
-What is 1?,1,12345678901234567
-What is 2?,007,
-What is 3?,0.50,True
-What is 5?,NA,2020-01-06
-"""
-
-
-@pytest.mark.parametrize("name", ["rows.csv", "rows[1].CSV"])
-def test_the_fields_of_a_csv_file_are_the_texts_that_they_are(tmp_path, name):
-    """The loader of `datasets` makes 1.2345678901234568e+16, 7 and 0.5 of them, and drops NA."""
-    (tmp_path / name).write_text(CSV)
-    header, *lines = (line.split(",") for line in CSV.splitlines())
-    args = data_arguments(str(tmp_path / name))
-    assert load_prompts(args) == [dict(zip(header, line, strict=True)) for line in lines]
 
 
 def test_an_evaluation_has_all_of_its_rows(capsys, tmp_path, tokenizer):
@@ -217,17 +148,6 @@ def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilit
     assert load_prompts(args) == list(theirs)[:6]
 
 
-def test_an_output_folder_that_openrlhf_could_not_read_from_is_refused(tmp_path, tokenizer):
-    args = data_arguments(rows_file(tmp_path / "a.jsonl", asked("200")))
-    for folder, character in (("lr=1e-6,theta=0.3", ","), ("swap@1", "@"), ("a[1]", r"\[")):
-        output = tmp_path / folder
-        with pytest.raises(
-            ConfigError, match=f"to read prompts.jsonl there and takes a '{character}'"
-        ):
-            write(args, tokenizer, output)
-        assert not output.exists()
-
-
 def test_a_prompt_that_the_tokenizer_changes_is_dropped():
     """Its responses could not be told from it in the decoded text, and would be graded wrong."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -242,27 +162,6 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped():
     prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
     given = (prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
     assert startup_prompts.reasons_to_drop(*given) == [None, startup_prompts.CHANGED_PROMPT]
-
-
-@pytest.mark.parametrize(("name", "written"), [("l1_exact", True), ("thinkprune", False)])
-def test_an_evaluation_asks_for_a_budget_where_the_training_does(
-    tmp_path, tokenizer, name, written
-):
-    args = data_arguments("unused", max_len=1000)
-    args.eval.dataset = rows_file(tmp_path / "rows.jsonl", asked("200"))
-    kept = write(args, tokenizer, tmp_path / "out", SwapConfig(objective=name), evaluates=True)
-    assert ("Think for" in Path(kept).read_text()) == written
-
-
-def test_a_method_changes_the_last_message_of_a_chat(tmp_path, tokenizer):
-    chat = [{"role": "system", "content": "Add."}, user("What is 100 + 100?")]
-    path = rows_file(tmp_path / "rows.jsonl", chats(chat))
-    config = SwapConfig(objective="l1_exact", options={"shortest": "7", "longest": "7"})
-    kept = write(data_arguments(path, max_len=1000), tokenizer, tmp_path / "out", config)
-    system, last = read(kept)[0]["problem"]
-    assert system == chat[0]
-    assert last["content"].startswith("What is 100 + 100? Let's")
-    assert last["content"].endswith(" Think for 7 tokens.")
 
 
 TOLERANT = {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}
@@ -281,13 +180,6 @@ def test_the_row_of_another_grader_travels_in_its_label_and_is_a_row_again(tmp_p
     assert read(write(args, tokenizer, tmp_path / "math"))[0]["answer"] == "2"
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: K"):
         write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
-
-
-def test_a_label_that_cannot_be_read_is_refused_by_its_row(usable):
-    label = LABELLED.label()
-    for grader in ("math", OWN):
-        with pytest.raises(DataError, match=r"row 2: the answer begins as a label and cannot be"):
-            usable(asked(label, label[:-3]), grader=grader)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """A checkpoint is resumed from with what the run was started with, and with nothing else."""
 
-import json
 import re
 import shutil
 
@@ -66,17 +65,6 @@ def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(
         refused = rf"^--actor.model_name_or_path is {model}.*, {written}.*; resume with that, or "
         with pytest.raises(ConfigError, match=refused):
             start(**{"actor.model_name_or_path": model})
-
-
-def test_a_checkpoint_of_another_hub_model_is_told_by_its_name(tmp_path, start):
-    record = tmp_path / "checkpoints" / "origin.json"
-    model = {"name": "Qwen/Qwen2.5-Math-1.5B", "sha256": None}
-    settings = json.loads(record.read_text()) | {"--actor.model_name_or_path": model}
-    record.write_text(json.dumps(settings))
-    start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-1.5B"})
-    refused = r"is Qwen/Qwen2\.5-Math-7B, but .* with Qwen/Qwen2\.5-Math-1\.5B; resume"
-    with pytest.raises(ConfigError, match=refused):
-        start(**{"actor.model_name_or_path": "Qwen/Qwen2.5-Math-7B"})
 
 
 @pytest.mark.parametrize(
