@@ -1,6 +1,4 @@
-"""Objectives from the entropies of steps: by hand, and beside their authors' rewards, written down
-a second time in plain Python.
-"""
+"""Objectives from the entropies of steps: by hand, and beside their authors' in plain Python."""
 
 import itertools
 import math
@@ -122,8 +120,3 @@ def test_the_steps_that_say_least(information, share, silent):
     values = torch.tensor([[*information, -1.0, -1.0]])
     mask = torch.tensor([[True] * len(information) + [False] * 2])
     assert least_informative(values, mask, share).int().tolist() == [[*silent, 0, 0]]
-
-
-def test_what_they_want_of_the_policy():
-    wanted = {name: objective(name).wanted_signals for name in ("infodensity", "swap", "grpo")}
-    assert wanted == {"infodensity": ("entropy",), "swap": ("answer_logprobs",), "grpo": ()}
