@@ -20,7 +20,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.command import Parser, did_you_mean
-from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
+from openrlhf_swap.config import (
+    FlagSettings,
+    RunConfig,
+    SwapConfig,
+    short_name,
+    symbol_remedy,
+    type_name,
+)
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.stock import complete, stock_parser
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
@@ -223,7 +230,10 @@ def _given(parser: Parser, names: Mapping[str, Any], words: Sequence[str]) -> di
     if unknown:
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, [f"--{name}" for name in names], n=1)
-        if flag.startswith("--no-"):
+        symbol = symbol_remedy(flag.removeprefix("--swap."))
+        if symbol and flag.startswith("--swap."):
+            remedy = symbol
+        elif flag.startswith("--no-"):
             remedy = "only switches can be turned off like this"
         elif nearest:
             remedy = f"did you mean {nearest[0]}?"
