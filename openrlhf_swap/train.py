@@ -28,6 +28,7 @@ from openrlhf_swap.flags.configuration import (
     SECRET,
     Configuration,
     add_config,
+    add_objective,
     configure,
     training_parser,
 )
@@ -35,7 +36,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.flags.stock import complete
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
-from openrlhf_swap.recipes import NAMES, as_words, read_recipe
+from openrlhf_swap.recipes import NAMES, as_words, find_value, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
 from openrlhf_swap.runs.model_code import check_model_files
@@ -57,12 +58,13 @@ def main(argv: list[str]) -> int:
         _print_objectives()
         return 0
     if {"-h", "--help"} & set(argv):
-        _print_help()
+        _print_help(find_value(argv, "--swap.objective"))
         return 0
     configuration = configure([word for word in argv if word != DRY_RUN])
     for line in _recipe_lines(configuration):
         print(f"[swap] {line}")
     if DRY_RUN in argv:
+        check_objective(configuration)  # other checks may need the machine, the model or the data
         print(_as_yaml(configuration), end="")
         return 0
     _check_quickly(configuration)
@@ -278,10 +280,13 @@ def _print_objectives() -> None:
     print("\ndocs/use/which_objective.md has three or four of them to begin with")
 
 
-def _print_help() -> None:
+def _print_help(objective: str | None) -> None:
+    """Print all flags, and with an objective those of its own."""
     parser = training_parser()
     parser.description = __doc__
     add_config(parser)
+    if objective:
+        add_objective(parser, objective)
     text = "list objectives and their own settings, and exit"
     parser.add_argument("--list-objectives", action="store_true", help=text)
     text = "print all settings as a YAML file for --config, and exit"

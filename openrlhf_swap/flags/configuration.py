@@ -30,7 +30,7 @@ from openrlhf_swap.config import (
 )
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.stock import complete, stock_parser
-from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
+from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.recipes import (
     CONFIG,
@@ -299,6 +299,15 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
                 options["metavar"] = type_name(spec).upper()
                 options["type"] = _unescape if f"swap.{name}" in TEMPLATES else str
             group.add_argument(f"--swap.{name}", **options)
+
+
+def add_objective(parser: argparse.ArgumentParser, objective: str) -> None:
+    """Explain the flags of an objective's own settings, which the parser takes as text."""
+    group = parser.add_argument_group(f"settings of {objective}")
+    for name, spec in objective_class(objective).Settings.declared().items():
+        text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
+        flag = f"--swap.{short_name(objective)}.{name}"
+        group.add_argument(flag, metavar=type_name(spec).upper(), help=text)
 
 
 def add_template_arguments(

@@ -98,6 +98,8 @@ REFUSED = {
     "--swap.laser.bonus 1": "--swap.laser.bonus belongs to laser, but --swap.objective is swap: le",
     "--swap.lasser.bonus 1": "unknown flag --swap.lasser.bonus; ",
     "--rollout.batchsize 8": "unrecognized arguments: --rollout.batchsize 8; did you mean --rollo",
+    "--swap.theta 0.5": "unrecognized arguments: --swap.theta 0.5; theta is --swap.process_weight",
+    "--swap.M=100": "unrecognized arguments: --swap.M=100; M is --swap.step_tokens",
     "--q": "unrecognized arguments: --q; openrlhf-swap train --help lists all flags",
     "--no-actor.dual_clip": "unrecognized arguments: --no-actor.dual_clip; only switches can be tu",
 }
@@ -308,3 +310,24 @@ def test_a_hostile_file_of_flags_is_refused_in_one_line(tmp_path, text, reason):
     assert "\n" not in str(error.value) and str(error.value).startswith(
         f"--config is {path}, which cannot be read ("
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--swap.objective gr3 --swap.gr3.alpa 1", "unknown flag --swap.gr3.alpa; gr3 has: alpha"),
+        ("--swap.objective gr3 --swap.gr3.alpha -1", "--swap.gr3.alpha is '-1'"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_objective_refuses(capsys, flags, message):
+    assert run_command(train.main, [*flags.split(), "--dry-run"]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err and not printed.out
+
+
+def test_help_with_an_objective_has_its_settings(capsys):
+    assert run_command(train.main, ["--swap.objective", "gr3", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "settings of gr3" in shown and "--swap.gr3.alpha FLOAT" in shown
+    assert run_command(train.main, ["--help"]) == 0
+    assert "gr3.alpha" not in capsys.readouterr().out
