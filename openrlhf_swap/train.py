@@ -21,6 +21,7 @@ from uuid import uuid4
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import SwapConfig, extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import (
     DEFAULTS,
@@ -44,6 +45,7 @@ from openrlhf_swap.runs.process import ctrl_c_after, locked, private_ray, quiet_
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
+MADE_FROM = ("actor.model_name_or_path", "data.prompt_dataset", "swap.objective")
 RUN_NAME = "logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 RUN_FILE = """\
@@ -71,15 +73,33 @@ def main(argv: list[str]) -> int:
     output = Path(configuration.run.output_dir)
     record = output / checkpoints.CONFIGURATION
     settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
-    if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
-        print(
-            f"[swap] the run in {output} is finished; to train further, raise "
-            "--train.num_episodes, or --swap.training_steps if it is set"
-        )
-        return 0
+    if configuration.args.ckpt.load_enable:
+        finished = _read_record(record).get("finished")
+        if finished == settings:
+            print(
+                f"[swap] the run in {output} is finished; to train further, raise "
+                "--train.num_episodes, or --swap.training_steps if it is set"
+            )
+            return 0
+        if finished and checkpoints.newest(Path(configuration.args.ckpt.path)) is None:
+            _refuse_to_replace(output, finished, settings)
     _train_alone(configuration, argv)
     write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
     return 0
+
+
+def _refuse_to_replace(output: Path, finished: Any, settings: Any) -> None:
+    """Raise ConfigError if another run has finished in a folder, without a checkpoint.
+
+    Nothing of it could be continued: its policy would be replaced by that of this run.
+    """
+    for name in MADE_FROM:
+        before = finished.get(name)
+        if before != settings.get(name):
+            raise ConfigError(
+                f"--{name} is {settings.get(name)}, but --swap.output_dir {output} holds the "
+                f"policy of a finished run with {before}; give another --swap.output_dir"
+            )
 
 
 def _train_alone(configuration: Configuration, argv: list[str]) -> None:
