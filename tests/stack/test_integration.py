@@ -28,6 +28,7 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.files import write_rows
+from openrlhf_swap.integration.driver.batch import cut_into_steps
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
