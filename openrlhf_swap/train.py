@@ -185,14 +185,14 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     args = resolved.args
     print(f"[swap] {_opening(resolved)}")
     whole = resolved.use_whole_paths()
+    placed: dict[str, int] = {}
     if not whole.on_cpu:
-        whole = check_gpus(whole)
+        whole, placed = check_gpus(whole)
     with starting_ray(whole) as wait_for_ray:
-        from openrlhf_swap.integration.startup.launch import (
-            launch,
-        )  # takes as long as Ray does to start
+        # This import takes longer than Ray does to start.
+        from openrlhf_swap.integration.startup.launch import launch
 
-        launch(whole, wait_for_ray)
+        launch(whole, wait_for_ray, placed)
     try_write_card(Path(args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")

@@ -16,7 +16,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import MOST_SEQUENCES, policy_ranks, responses_of_an_engine
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing.models import GIB, Model, read_model
+from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 
 BIT16 = 2  # bytes of a number
 FP32 = 4
@@ -39,6 +39,8 @@ LARGE_ROUNDING = 2 * MIB
 ALLOWANCE = 4 * GIB
 # Assumed: activations of vLLM's profiling run and memory outside torch.
 VLLM_OVERHEAD = int(1.5 * GIB)
+VLLM_GRAPHS = GIB  # assumed: CUDA graphs of an engine that is told how large its cache is
+BLOCK_TOKENS = 32  # of a response's cache: its last block of 16 tokens, and one to spare
 MOST_UTILIZATION = 0.95
 PHASES = {
     "generate": "generation",
@@ -695,24 +697,73 @@ class Machine:
 
 
 def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
-    """The settings as a run follows them: an optimizer that may leave stays on the GPUs if it fits.
+    """The settings as a run follows them: what may leave the GPUs stays there if it fits.
 
-    With --ds.enable_sleep and --vllm.enable_sleep on one machine it stays if every phase of a step
-    fits without the former, and vLLM still runs as many responses at a time, one of full length at
-    least, with its share of the GPU, or as much less as it takes.
+    With --ds.enable_sleep and --vllm.enable_sleep on one machine a run takes the first of three
+    ways that fits: nothing leaves; the optimizer stays while vLLM sleeps; both leave.
     """
     may_leave = given.actor_sleeps and given.vllm_sleeps and not given.adam_offload
     several_nodes = given.ranks > machine.gpus_of_node
     if not may_leave or several_nodes:
         return given
+    of_gpus = replace(machine, node=None)
+    side_by_side = _side_by_side(model, given, machine.gpu)
+    fits = side_by_side.utilization <= given.utilization
+    if fits and of_gpus.holds(model, side_by_side):
+        return side_by_side
     staying = replace(given, actor_sleeps=False)
     free = _free_share(model, staying, machine.gpu)
     staying = replace(staying, utilization=min(given.utilization, free))
+    # vLLM has to run as many responses at a time with what the optimizer leaves to it.
     if _at_a_time(model, staying, machine) < _at_a_time(model, given, machine):
         return given
-    if not replace(machine, node=None).holds(model, staying):
-        return given
-    return staying
+    return staying if of_gpus.holds(model, staying) else given
+
+
+def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
+    """Settings with which nothing leaves a GPU.
+
+    vLLM's share then holds its weights, its graphs, and all responses that it generates at a time
+    at their full length.
+    """
+    responses = given.sequences or min(given.engine_responses, MOST_SEQUENCES)
+    tokens = responses * (given.context + BLOCK_TOKENS)
+    cache = tokens * _cached_token(model, given)
+    needed = _engine_weights(model, given) + VLLM_OVERHEAD + VLLM_GRAPHS + cache
+    share = math.ceil(100 * needed / gpu) / 100
+    return replace(given, actor_sleeps=False, vllm_sleeps=False, utilization=share)
+
+
+def cache_bytes(model: Model, settings: Settings, gpu: int) -> int:
+    """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
+    return _engine_cache(model, settings, gpu) - VLLM_GRAPHS
+
+
+def copied_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of a GPU that a step copies to the main memory and back, because a side sleeps."""
+    leaving = 0
+    if settings.actor_sleeps and not settings.adam_offload:
+        leaving += ADAM * partition(model, settings)
+    if settings.vllm_sleeps:
+        leaving += _engine_weights(model, settings)
+    return 2 * leaving
+
+
+def describe_place(model: Model, given: Settings, settings: Settings) -> str:
+    """What an optimizer does while vLLM generates, and the copies that this saves."""
+    copied = copied_bytes(model, settings)
+    saved = copied_bytes(model, given) - copied
+    copies = f"a step copies {gib(copied)} GiB on each GPU"
+    if saved:
+        copies += f", {gib(saved)} less than if both left"
+    if settings.adam_offload:
+        return f"is in main memory: {copies}"
+    if settings.actor_sleeps:
+        return f"leaves the GPU while vLLM generates: {copies}"
+    stays = f"stays on the GPU beside vLLM, which takes {settings.utilization:.0%} of it"
+    if settings.vllm_sleeps:
+        return f"{stays} and sleeps in turn: {copies}"
+    return f"{stays} and never sleeps: {copies}"
 
 
 def _at_a_time(model: Model, settings: Settings, machine: Machine) -> int:

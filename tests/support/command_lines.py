@@ -38,7 +38,7 @@ def without_launch(monkeypatch):
     startup = "openrlhf_swap.integration.startup"
     cluster = SimpleNamespace(starting_ray=lambda configuration: nullcontext())
     monkeypatch.setitem(sys.modules, f"{startup}.cluster", cluster)
-    launch = SimpleNamespace(launch=lambda configuration, started: launched.append(configuration))
+    launch = SimpleNamespace(launch=lambda configuration, *_: launched.append(configuration))
     monkeypatch.setitem(sys.modules, f"{startup}.launch", launch)
     return launched
 
