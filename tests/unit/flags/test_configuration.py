@@ -218,3 +218,12 @@ def test_help_with_an_objective_has_its_settings(capsys):
     assert "settings of gr3" in shown and "--swap.gr3.alpha FLOAT" in shown
     assert run_command(train.main, ["--help"]) == 0
     assert "gr3.alpha" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flag", "setting"),
+    [("theta", "process_weight"), ("M", "step_tokens"), ("lambda", "length_coef")],
+)
+def test_a_symbol_of_the_paper_is_answered_with_its_setting(flag, setting):
+    with pytest.raises(ConfigError, match=f"{flag} is --swap.{setting}"):
+        read(f"--swap.{flag} 0.5")

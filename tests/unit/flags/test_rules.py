@@ -69,7 +69,6 @@ REFUSED = """
 --swap.objective laser --swap.laser.taget_length 9 => --swap.laser.taget_length
 --swap.objective laser_d --swap.laser_d.grid 0 => --swap.laser_d.grid | --swap.lasser.bonus 1
 --swap.objective lc_r1 --swap.lc_r1.extractor nowhere:f => --swap.lc_r1.extractor
---swap.theta 0.5 => --swap.process_weight | --swap.M=100 => --swap.step_tokens
 --swap.length_coef much | --swap.length_coef -1 | --swap.objective lazer | --swap.recipe dlr
 --ds.zero_stage 3 --swap.scoring per_prefix => --swap.scoring | --swap.tau 0
 --train.agent_func_path no.py | --train.async_enable --swap.objective lc_r1

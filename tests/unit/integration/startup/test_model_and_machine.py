@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.paths import POLICY, ROOT
+from support.sizing import R1
 from transformers import CONFIG_MAPPING
 
 from openrlhf_swap.errors import ConfigError
@@ -105,6 +106,10 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     assert machine.check_gpus(run) == (run, {})
 
 
+GIB = 2**30
+SHARED = [MODEL, R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"]
+SHARED += ["--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
+SHARED += ["--vllm.gpu_memory_utilization", "0.7"]
 OPTIMIZER = "the optimizer"
 LEAVES = f"{OPTIMIZER} leaves the GPU while vLLM generates:"
 STAYS = f"{OPTIMIZER} stays on the GPU beside vLLM, which takes"
