@@ -298,8 +298,8 @@ def _step_rows(
             row["answer_logprob"] = rollout.answer_logprobs[k + 1]
             for name, values in STEP_COLUMNS.items():
                 row[name] = getattr(signals, values)[place][k].item()
-        for name, values in by_step.items():
-            row[name] = values[k]
+        for name, numbers in by_step.items():
+            row[name] = numbers[k]
         if left:
             row["tokens_left"] = left[k + 1]
         rows.append(row)
