@@ -37,7 +37,8 @@ STATES = Signal(
 )
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
 NEED = Signal("need", "step")
-# H_k: mean entropy of the tokens of each step under the policy, in nats.
+# H_k: mean entropy of the tokens of each step, in nats, at the rollouts' temperature: as they were
+# drawn, which is what the authors of InfoDensity and ETR take.
 ENTROPY = Signal("entropy", "step", only_correct=False)
 
 SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY)}

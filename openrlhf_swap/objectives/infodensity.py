@@ -15,9 +15,9 @@ from openrlhf_swap.rollouts.rollout import Batch
 class InfoDensity(Objective):
     """R = c q exp(-lambda z), q = clip(1 - mean_k max(H_k, H_k+1, ...)/log K, 0, 1); in the group.
 
-    H_k is the mean token entropy of step k; with less than two steps q = 1. z is the length's
-    z-score, by the population's deviation, among the group's responses with c q > 0; 0 where these
-    do not spread.
+    H_k is the mean token entropy of step k at the rollouts' temperature; with less than two steps
+    q = 1. z is the length's z-score, by the population's deviation, among the group's responses
+    with c q > 0; 0 where these do not spread.
 
     A step of SWAP's takes the place of the authors' chunk of C tokens, and their code gives no
     numbers for C, K and lambda.
