@@ -189,9 +189,13 @@ class Responses:
         )
         self.request = ScoreRequest(0, tuple(ends), branch)
 
-    def batch(self, row: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """A micro-batch of one response."""
-        return self.sequences[row, None], self.actions[row, None], self.mask[row, None]
+    def batch(self, row: int) -> dict[str, torch.Tensor]:
+        """A micro-batch of one response, by the names of the actor's arguments."""
+        return {
+            "sequences": self.sequences[row, None],
+            "action_mask": self.actions[row, None],
+            "attention_mask": self.mask[row, None],
+        }
 
 
 def measure(
@@ -201,11 +205,11 @@ def measure(
     responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
     every, actor, request = range(own.responses), policy.actor, [responses.request]
     idle = allocated(torch.cuda.memory_allocated)
-    actor.forward(*responses.batch(0), requests=request)  # to warm up
-    policy.phase(ALONE, lambda: [actor.forward(*responses.batch(row)) for row in every])
+    actor.forward(**responses.batch(0), requests=request)  # to warm up
+    policy.phase(ALONE, lambda: [actor.forward(**responses.batch(row)) for row in every])
     scored = policy.phase(
         SCORED,
-        lambda: [actor.forward(*responses.batch(row), requests=request) for row in every],
+        lambda: [actor.forward(**responses.batch(row), requests=request) for row in every],
     )
     log_probs = torch.cat([each.action_log_probs for each in scored])
     difference = beside_per_prefix(policy, responses, scored)
@@ -229,7 +233,7 @@ def measure(
     for name in ("going to sleep", "waking"):
         if name in policy.seconds:
             print(f"{name}: {policy.seconds[name]:.2f} s")
-    moved = torch.cat([actor.forward(*responses.batch(row)) for row in every]) - log_probs
+    moved = torch.cat([actor.forward(**responses.batch(row)) for row in every]) - log_probs
     print(
         f"scores differ from those of one forward pass per prefix by at most {difference:.4f} nats"
     )
@@ -289,18 +293,14 @@ def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -
     return float((alone - scored[0].signals[0]["answer_logprobs"].cpu()).abs().max())
 
 
-def experience(
-    batch: tuple[torch.Tensor, torch.Tensor, torch.Tensor], log_probs: torch.Tensor
-) -> Any:
+def experience(batch: dict[str, torch.Tensor], log_probs: torch.Tensor) -> Any:
     """What an update reads of a response: here advantages that change their sign within it."""
     from openrlhf.trainer.ppo_utils.experience import Experience
 
-    sequences, actions, mask = batch
+    actions = batch["action_mask"]
     advantages = torch.linspace(1, -1, actions.shape[1])[None] * actions
     return Experience(
-        sequences=sequences,
-        attention_mask=mask,
-        action_mask=actions,
+        **batch,
         action_log_probs=log_probs,
         advantages=advantages,
         returns=advantages,

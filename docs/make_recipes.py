@@ -15,9 +15,10 @@ from tabulate import tabulate
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.plan import DEEPSCALER_ROWS
-from openrlhf_swap.recipes import FlagFile
+from openrlhf_swap.recipes import FlagFile, read_recipe
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+OURS = ("needed",)
 PAGE = """\
 # The paper's Table 1 as recipes
 
@@ -43,6 +44,10 @@ Settings of one objective alone:
 ## Where each value comes from
 
 {sources}
+
+## Ours
+
+{ours}
 """
 
 
@@ -66,6 +71,17 @@ def source(name: str, recipe: FlagFile, flags: Sequence[str]) -> str:
     if recipe.cannot:
         lines.append("Not here: " + "; ".join(recipe.cannot) + ".")
     return " ".join(lines)
+
+
+def described(name: str) -> str:
+    """A recipe of ours: what it is, and its settings of SWAP."""
+    recipe = read_recipe(name)
+    settings = [
+        f"`--{flag}` {value} ({recipe.sources[flag]})"
+        for flag, value in recipe.flags.items()
+        if flag.startswith("swap.") and recipe.sources[flag]
+    ]
+    return f"**{name}**, {recipe.origin}. {'; '.join(settings)}."
 
 
 def steps(name: str, column: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -103,6 +119,7 @@ def main() -> None:
                 [steps(name, columns[name]) for name in METHODS],
             ),
             sources="\n\n".join(source(name, recipes[name], shared) for name in METHODS),
+            ours="\n\n".join(map(described, OURS)),
         ),
         end="",
     )

@@ -64,7 +64,8 @@ class FlagSettings(BaseModel):
         if first["type"] == "extra_forbidden":
             owner = prefix.rpartition(".")[2]
             known = ", ".join(cls.declared()) or "none"
-            return ConfigError(f"unknown flag {flag}; {owner} has: {known}")
+            remedy = symbol_remedy(name) if prefix == "swap" else ""
+            return ConfigError(f"unknown flag {flag}; {remedy or f'{owner} has: {known}'}")
         value = repr(first["input"])
         remedy = extra(cls.model_fields[name])["remedy"]
         if remedy:
@@ -90,6 +91,27 @@ def type_name(spec: FieldInfo) -> str:
 def short_name(objective: str) -> str:
     """The name of an objective in flags and metrics: a class is called by its own name."""
     return objective.rpartition(":")[2]
+
+
+# The paper's symbols, and ours, as the names of the settings that hold them.
+SYMBOLS = {
+    "M": "step_tokens",
+    "K": "max_steps",
+    "lambda": "length_coef",
+    "beta": "outcome_weight",
+    "theta": "process_weight",
+    "gamma": "step_discount",
+}
+
+
+def symbol_remedy(name: str) -> str:
+    """What to use in place of a symbol as a setting's name; empty for another name.
+
+    Python reserves `lambda`, so `lambda_` and `lam` are taken for it, too.
+    """
+    symbol = {"lam": "lambda", "m": "M", "k": "K"}.get(name, name.rstrip("_"))
+    setting_name = SYMBOLS.get(symbol)
+    return f"{symbol} is --swap.{setting_name}" if setting_name else ""
 
 
 _WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}

@@ -153,6 +153,8 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any
         "gpu_bytes": gpu,
         "gpus": settings.gpus,
         "settings": dataclasses.asdict(settings),
+        "optimizer": memory.describe_place(model, given, settings) if settings.shared else None,
+        "copied_bytes": memory.copied_bytes(model, settings),
         "phases": memory.phases(model, settings, gpu),
         "vllm": vllm,
         "step": step,
@@ -296,12 +298,8 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
         "seconds": _seconds(plan),
         "the run": _run_text(plan["run"]),
     }
-    if settings["shared"] and not settings["adam_offload"]:
-        facts["optimizer"] = (
-            f"stays on the GPU while vLLM takes {settings['utilization']:.0%} of it"
-        )
-        if settings["actor_sleeps"]:
-            facts["optimizer"] = "leaves the GPU while vLLM generates"
+    if plan["optimizer"]:
+        facts["optimizer"] = plan["optimizer"]
     warnings = [("warning:", text) for text in plan["warnings"]]
     for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(

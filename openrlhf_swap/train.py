@@ -21,6 +21,7 @@ from uuid import uuid4
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import SwapConfig, extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import to_line, write_text
 from openrlhf_swap.flags.configuration import (
     DEFAULTS,
@@ -28,6 +29,7 @@ from openrlhf_swap.flags.configuration import (
     SECRET,
     Configuration,
     add_config,
+    add_objective,
     configure,
     training_parser,
 )
@@ -35,7 +37,7 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.flags.stock import complete
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
-from openrlhf_swap.recipes import NAMES, as_words, read_recipe
+from openrlhf_swap.recipes import NAMES, as_words, find_value, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
 from openrlhf_swap.runs.console import quiet_console
@@ -46,6 +48,7 @@ from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
+MADE_FROM = ("actor.model_name_or_path", "data.prompt_dataset", "swap.objective")
 RUN_NAME = "logger.wandb.run_name"
 DRY_RUN = "--dry-run"
 RUN_FILE = """\
@@ -60,27 +63,46 @@ def main(argv: list[str]) -> int:
         _print_objectives()
         return 0
     if {"-h", "--help"} & set(argv):
-        _print_help()
+        _print_help(find_value(argv, "--swap.objective"))
         return 0
     configuration = configure([word for word in argv if word != DRY_RUN])
     for line in _recipe_lines(configuration):
         print(f"[swap] {line}")
     if DRY_RUN in argv:
+        check_objective(configuration)  # other checks may need the machine, the model or the data
         print(_as_yaml(configuration), end="")
         return 0
     _check_quickly(configuration)
     output = Path(configuration.run.output_dir)
     record = output / checkpoints.CONFIGURATION
     settings = json.loads(to_line({**configuration.dump(), "ckpt.load_enable": True}))
-    if configuration.args.ckpt.load_enable and _read_record(record).get("finished") == settings:
-        print(
-            f"[swap] the run in {output} is finished; to train further, raise "
-            "--train.num_episodes, or --swap.training_steps if it is set"
-        )
-        return 0
+    if configuration.args.ckpt.load_enable:
+        finished = _read_record(record).get("finished")
+        if finished == settings:
+            print(
+                f"[swap] the run in {output} is finished; to train further, raise "
+                "--train.num_episodes, or --swap.training_steps if it is set"
+            )
+            return 0
+        if finished and checkpoints.newest(Path(configuration.args.ckpt.path)) is None:
+            _refuse_to_replace(output, finished, settings)
     _train_alone(configuration, argv)
     write_text(record, to_line({**_read_record(record), "finished": settings}, indent=2))
     return 0
+
+
+def _refuse_to_replace(output: Path, finished: Any, settings: Any) -> None:
+    """Raise ConfigError if another run has finished in a folder, without a checkpoint.
+
+    Nothing of it could be continued: its policy would be replaced by that of this run.
+    """
+    for name in MADE_FROM:
+        before = finished.get(name)
+        if before != settings.get(name):
+            raise ConfigError(
+                f"--{name} is {settings.get(name)}, but --swap.output_dir {output} holds the "
+                f"policy of a finished run with {before}; give another --swap.output_dir"
+            )
 
 
 def _train_alone(configuration: Configuration, argv: list[str]) -> None:
@@ -163,14 +185,14 @@ def _train(configuration: Configuration, words: list[str]) -> None:
     args = resolved.args
     print(f"[swap] {_opening(resolved)}")
     whole = resolved.use_whole_paths()
+    placed: dict[str, int] = {}
     if not whole.on_cpu:
-        whole = check_gpus(whole)
+        whole, placed = check_gpus(whole)
     with starting_ray(whole) as wait_for_ray:
-        from openrlhf_swap.integration.startup.launch import (
-            launch,
-        )  # takes as long as Ray does to start
+        # This import takes longer than Ray does to start.
+        from openrlhf_swap.integration.startup.launch import launch
 
-        launch(whole, wait_for_ray)
+        launch(whole, wait_for_ray, placed)
     try_write_card(Path(args.ckpt.output_dir), output)
     policy, rest = map(os.path.relpath, (args.ckpt.output_dir, output))
     print(f"[swap] finished; the policy is in {policy}, everything else in {rest}")
@@ -281,10 +303,13 @@ def _print_objectives() -> None:
     print("\ndocs/use/which_objective.md has three or four of them to begin with")
 
 
-def _print_help() -> None:
+def _print_help(objective: str | None) -> None:
+    """Print all flags, and with an objective those of its own."""
     parser = training_parser()
     parser.description = __doc__
     add_config(parser)
+    if objective:
+        add_objective(parser, objective)
     text = "list objectives and their own settings, and exit"
     parser.add_argument("--list-objectives", action="store_true", help=text)
     text = "print all settings as a YAML file for --config, and exit"

@@ -20,10 +20,17 @@ from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.command import Parser, did_you_mean
-from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, short_name, type_name
+from openrlhf_swap.config import (
+    FlagSettings,
+    RunConfig,
+    SwapConfig,
+    short_name,
+    symbol_remedy,
+    type_name,
+)
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.stock import complete, stock_parser
-from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags
+from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.recipes import (
     CONFIG,
@@ -223,7 +230,10 @@ def _given(parser: Parser, names: Mapping[str, Any], words: Sequence[str]) -> di
     if unknown:
         flag = unknown[0].partition("=")[0]
         nearest = difflib.get_close_matches(flag, [f"--{name}" for name in names], n=1)
-        if flag.startswith("--no-"):
+        symbol = symbol_remedy(flag.removeprefix("--swap."))
+        if symbol and flag.startswith("--swap."):
+            remedy = symbol
+        elif flag.startswith("--no-"):
             remedy = "only switches can be turned off like this"
         elif nearest:
             remedy = f"did you mean {nearest[0]}?"
@@ -289,6 +299,15 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
                 options["metavar"] = type_name(spec).upper()
                 options["type"] = _unescape if f"swap.{name}" in TEMPLATES else str
             group.add_argument(f"--swap.{name}", **options)
+
+
+def add_objective(parser: argparse.ArgumentParser, objective: str) -> None:
+    """Explain the flags of an objective's own settings, which the parser takes as text."""
+    group = parser.add_argument_group(f"settings of {objective}")
+    for name, spec in objective_class(objective).Settings.declared().items():
+        text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
+        flag = f"--swap.{short_name(objective)}.{name}"
+        group.add_argument(flag, metavar=type_name(spec).upper(), help=text)
 
 
 def add_template_arguments(

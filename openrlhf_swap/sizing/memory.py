@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
 
+from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import MOST_SEQUENCES, policy_ranks, responses_of_an_engine
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing.models import GIB, Model, read_model
+from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
 
 BIT16 = 2  # bytes of a number
 FP32 = 4
@@ -28,6 +29,7 @@ BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucke
 LIVE = 1_050_000_000
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
+HIDDEN_TOKENS = 2**13  # of a pass without steps: `MAX_TOKENS` of scoring/need.py
 MIB = 2**20
 PIECE = 256 * MIB  # of weights that travel to vLLM: `PIECE_BYTES` of their transfer
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
@@ -37,6 +39,8 @@ LARGE_ROUNDING = 2 * MIB
 ALLOWANCE = 4 * GIB
 # Assumed: activations of vLLM's profiling run and memory outside torch.
 VLLM_OVERHEAD = int(1.5 * GIB)
+VLLM_GRAPHS = GIB  # assumed: CUDA graphs of an engine that is told how large its cache is
+BLOCK_TOKENS = 32  # of a response's cache: its last block of 16 tokens, and one to spare
 MOST_UTILIZATION = 0.95
 PHASES = {
     "generate": "generation",
@@ -86,6 +90,7 @@ class Settings:
     score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
+    hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
@@ -158,7 +163,7 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
     whole = train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"
-    scores = build(configuration.method).scores_steps
+    objective = build(configuration.method)
     settings = Settings(
         **flagged,
         ranks=ranks,
@@ -167,7 +172,8 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
         update_limit=by_tokens * train.max_tokens_per_gpu,
         score_limit=by_tokens * (rollout.max_tokens_per_gpu or train.max_tokens_per_gpu),
         logits_chunk=run.logits_chunk,
-        branches=scores * (configuration.method.max_steps + 1),
+        branches=objective.scores_steps * (configuration.method.max_steps + 1),
+        hides_steps=NEED.name in objective.wanted_signals,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
         vllm_sleeps=args.vllm.enable_sleep and train.colocate_all,
         engine_responses=responses_of_an_engine(args),
@@ -351,12 +357,39 @@ def kept_cache(model: Model, tokens: int) -> int:
 
 
 def scoring_pass(model: Model, settings: Settings) -> Parts:
-    """What is allocated at the peak of the log-probability pass.
+    """What is allocated at the peak of the log-probability pass, or of the passes without steps.
 
-    The answer branches run behind the rows of responses.
+    The answer branches run behind the rows of responses. Where need is read, the keys and values of
+    the rows are kept for later passes, each without some step.
     """
     branches = settings.score_tokens // settings.context * settings.branches
     n = settings.score_tokens + branches * BRANCH
+    parts = weights(model, settings, gathered=True)
+    parts |= idle(model, settings)
+    kept = {"kept keys": key_bytes(model, settings.score_tokens, len(model.windows))}
+    if settings.hides_steps:
+        parts |= kept
+    of_rows = {**parts, "logits": _forward(model, settings, n)}
+    if branches:
+        # Each call takes a share of branches and keys.
+        seen = branches * BRANCH * n
+        calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
+        recurrent = max(1, model.layers - len(model.windows))
+        states = 2 * FP32 * branches * model.states // recurrent
+        of_rows["branches"] = BIT16 * seen // calls + states
+    if not settings.hides_steps:
+        return of_rows
+    of_hidden = {**parts, **_hidden_steps(model, settings)}
+    return max(of_rows, of_hidden, key=_total)
+
+
+def key_bytes(model: Model, tokens: int, layers: int) -> int:
+    """Bytes of the keys and values of so many tokens and layers in bf16, as attention gets them."""
+    return 2 * BIT16 * model.key_value * tokens * layers
+
+
+def _forward(model: Model, settings: Settings, n: int) -> int:
+    """Bytes of a forward over n tokens for their log-probabilities: logits, or a layer at work."""
     # In bf16 and float32.
     logits = (BIT16 + FP32) * model.vocabulary * n
     if settings.logits_chunk:
@@ -368,17 +401,20 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     # of its layer.
     width = 8 if model.adapters else 6
     layer = (width * model.intermediate + 8 * model.hidden) * n
-    parts = weights(model, settings, gathered=True)
-    parts |= idle(model, settings)
-    parts["logits"] = max(logits, layer)
-    if branches:
-        # Each call takes a share of branches and keys.
-        seen = branches * BRANCH * n
-        calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
-        recurrent = max(1, model.layers - len(model.windows))
-        states = 2 * FP32 * branches * model.states // recurrent
-        parts["branches"] = BIT16 * seen // calls + states
-    return parts
+    return max(logits, layer)
+
+
+def _hidden_steps(model: Model, settings: Settings) -> Parts:
+    """What a pass without steps allocates, besides the kept keys and values.
+
+    A layer gathers what each branch sees: assumed are K branches, which see a whole context each.
+    """
+    n = max(HIDDEN_TOKENS, settings.context)
+    seen = (settings.branches - 1) * settings.context + n
+    return {
+        "logits": _forward(model, settings, n),
+        "gathered keys": key_bytes(model, seen, layers=1),
+    }
 
 
 def transfer(model: Model, settings: Settings) -> Parts:
@@ -661,24 +697,73 @@ class Machine:
 
 
 def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
-    """The settings as a run follows them: an optimizer that may leave stays on the GPUs if it fits.
+    """The settings as a run follows them: what may leave the GPUs stays there if it fits.
 
-    With --ds.enable_sleep and --vllm.enable_sleep on one machine it stays if every phase of a step
-    fits without the former, and vLLM still runs as many responses at a time, one of full length at
-    least, with its share of the GPU, or as much less as it takes.
+    With --ds.enable_sleep and --vllm.enable_sleep on one machine a run takes the first of three
+    ways that fits: nothing leaves; the optimizer stays while vLLM sleeps; both leave.
     """
     may_leave = given.actor_sleeps and given.vllm_sleeps and not given.adam_offload
     several_nodes = given.ranks > machine.gpus_of_node
     if not may_leave or several_nodes:
         return given
+    of_gpus = replace(machine, node=None)
+    side_by_side = _side_by_side(model, given, machine.gpu)
+    fits = side_by_side.utilization <= given.utilization
+    if fits and of_gpus.holds(model, side_by_side):
+        return side_by_side
     staying = replace(given, actor_sleeps=False)
     free = _free_share(model, staying, machine.gpu)
     staying = replace(staying, utilization=min(given.utilization, free))
+    # vLLM has to run as many responses at a time with what the optimizer leaves to it.
     if _at_a_time(model, staying, machine) < _at_a_time(model, given, machine):
         return given
-    if not replace(machine, node=None).holds(model, staying):
-        return given
-    return staying
+    return staying if of_gpus.holds(model, staying) else given
+
+
+def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
+    """Settings with which nothing leaves a GPU.
+
+    vLLM's share then holds its weights, its graphs, and all responses that it generates at a time
+    at their full length.
+    """
+    responses = given.sequences or min(given.engine_responses, MOST_SEQUENCES)
+    tokens = responses * (given.context + BLOCK_TOKENS)
+    cache = tokens * _cached_token(model, given)
+    needed = _engine_weights(model, given) + VLLM_OVERHEAD + VLLM_GRAPHS + cache
+    share = math.ceil(100 * needed / gpu) / 100
+    return replace(given, actor_sleeps=False, vllm_sleeps=False, utilization=share)
+
+
+def cache_bytes(model: Model, settings: Settings, gpu: int) -> int:
+    """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
+    return _engine_cache(model, settings, gpu) - VLLM_GRAPHS
+
+
+def copied_bytes(model: Model, settings: Settings) -> int:
+    """Bytes of a GPU that a step copies to the main memory and back, because a side sleeps."""
+    leaving = 0
+    if settings.actor_sleeps and not settings.adam_offload:
+        leaving += ADAM * partition(model, settings)
+    if settings.vllm_sleeps:
+        leaving += _engine_weights(model, settings)
+    return 2 * leaving
+
+
+def describe_place(model: Model, given: Settings, settings: Settings) -> str:
+    """What an optimizer does while vLLM generates, and the copies that this saves."""
+    copied = copied_bytes(model, settings)
+    saved = copied_bytes(model, given) - copied
+    copies = f"a step copies {gib(copied)} GiB on each GPU"
+    if saved:
+        copies += f", {gib(saved)} less than if both left"
+    if settings.adam_offload:
+        return f"is in main memory: {copies}"
+    if settings.actor_sleeps:
+        return f"leaves the GPU while vLLM generates: {copies}"
+    stays = f"stays on the GPU beside vLLM, which takes {settings.utilization:.0%} of it"
+    if settings.vllm_sleeps:
+        return f"{stays} and sleeps in turn: {copies}"
+    return f"{stays} and never sleeps: {copies}"
 
 
 def _at_a_time(model: Model, settings: Settings, machine: Machine) -> int:

@@ -37,12 +37,11 @@ class Run:
         from benchmarks.policy_step import Responses, experience
 
         responses = Responses(4, 200, 5, 50, seed=step)
-        names = ("sequences", "action_mask", "attention_mask")
-        batches = [dict(zip(names, responses.batch(row), strict=True)) for row in range(4)]
+        batches = [responses.batch(row) for row in range(4)]
         log_probs = [self.actor.forward(**batch) for batch in batches]
         self.actor.reload_states()
         for row in range(4):
-            self.actor.append(experience(responses.batch(row), log_probs[row]))
+            self.actor.append(experience(batches[row], log_probs[row]))
         status = self.actor.fit()
         self.norms.append(float(status["actor_grad_norm"]))
         self.awake.append(torch.cuda.memory_allocated())

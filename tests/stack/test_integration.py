@@ -2,6 +2,7 @@
 
 import math
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ from support.actors import (
 )
 from support.paths import POLICY
 from support.slow_advantages import slow_advantages
+from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.integration.driver.batch import cut_into_steps
@@ -32,7 +33,7 @@ from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
-from openrlhf_swap.scoring.answer import ScoreRequest, score_per_prefix
+from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
 from openrlhf_swap.scoring.states import read_states
 
 pytestmark = pytest.mark.slow
@@ -166,20 +167,17 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
         word, tail = ("</think>", "\\boxed{1}") if number % GROUP_SIZE < 2 else ("ones", ": 1")
         made = response_to(tokenizer, response["prompt"] + word, response["label"], tail, False)
         forced_responses.append({**made, "prompt": response["prompt"]})
-    learned = objective_batch(
-        objective, actor_group, tokenizer, forced_responses, ("</think>", "ones")
-    )
-    for number, (rollout, (advantages, logprobs)) in enumerate(
-        zip(learned.rollouts, learned.rows, strict=True)
-    ):
+    forced = ("</think>", "ones")
+    learned = objective_batch(objective, actor_group, tokenizer, forced_responses, forced)
+    pairs = zip(learned.rollouts, learned.rows, strict=True)
+    for number, (rollout, (advantages, logprobs)) in enumerate(pairs):
         skipped = number % GROUP_SIZE < 2
         text = tokenizer.decode(rollout.response_ids)
         assert text == ("</think>\\boxed{1}" if skipped else "ones: 1")
         assert len(advantages) == len(rollout.response_ids)
         # Wrong: 0 - 0.5, and the bonus for no thinking.
-        torch.testing.assert_close(
-            advantages, torch.full_like(advantages, -0.45 if skipped else -0.5)
-        )
+        expected = torch.full_like(advantages, -0.45 if skipped else -0.5)
+        torch.testing.assert_close(advantages, expected)
         assert logprobs[0].item() == pytest.approx(math.log(0.5))
         assert (logprobs[1:] < 0).all()
 
@@ -188,10 +186,6 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
     """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix
     alone; states, too.
     """
-    from transformers import AutoModelForCausalLM
-
-    from openrlhf_swap.scoring.answer import answer_branch
-
     config = make_config(step_baseline="state")
     learned = learn_from(actor_group, tokenizer, responses, config)
     stock = stock_rows(actor_group, tokenizer, responses)
@@ -207,9 +201,8 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
             model, ids, torch.ones_like(ids), [ScoreRequest(0, rollout.prefix_ends)]
         )
         torch.testing.assert_close(rollout.states, states, rtol=0, atol=0.25)
-        assert (rollout.states - states).abs().mean() < 0.02 and len(states) == len(
-            rollout.step_ends
-        ) + 1
+        assert (rollout.states - states).abs().mean() < 0.02
+        assert len(states) == len(rollout.step_ends) + 1
         if not rollout.answer_logprobs:
             assert response["reward"] == 0
             continue
@@ -238,41 +231,67 @@ def test_markers_do_not_depend_on_how_the_policy_runs(actor_group, arguments, to
         )
 
 
-def test_an_idle_zero_3_rank_takes_part_in_the_forwards(
-    ray_session, arguments, tokenizer, responses
+def test_turns_earn_what_a_forward_for_each_prefix_says(
+    actor_group, arguments, monkeypatch, tokenizer, responses
 ):
-    """Forwards are collective, so a rank that skipped one would hang the others.
-
-    Values are not compared: over gloo, DeepSpeed 0.19.6 does not reliably load the weights of a
-    model that is sharded over several CPU ranks (stock OpenRLHF actors then disagree with one rank
-    as well, in about half of the starts).
+    """Rows of two turns, padded and scored in the policy's own forward; with theta = 0 stock GRPO,
+    bit for bit.
     """
+    monkeypatch.setattr(arguments.rollout, "micro_batch_size", 3)
+    seen = tokenizer("13\n08\n", add_special_tokens=False)["input_ids"]
+    agents, cuts = [], []
+    for response in responses:
+        ids, ((start, end),) = response["observation_tokens"], response["action_ranges"]
+        cut = (start + end) // 2
+        cuts.append(cut - start)
+        ranges = [(start, cut), (cut + len(seen), end + len(seen))]
+        tokens = ids[:cut] + seen + ids[cut:]
+        agents.append({**response, "observation_tokens": tokens, "action_ranges": ranges})
+    stock = stock_rows(actor_group, tokenizer, agents)
+    zero = learn_from(actor_group, tokenizer, agents, make_config(process_weight=0.0)).rows
+    assert all(
+        torch.equal(ours, expected) for (ours, _), (expected, _) in zip(zero, stock, strict=True)
+    )
 
-    changes = {"ds.zero_stage": 3, "actor.num_gpus_per_node": 2, "rollout.micro_batch_size": 4}
-    half_wrong = [
-        {**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)
-    ]
-    objective = build(make_config(step_baseline="state"))
-    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    with running_actors(changed(arguments, changes), ranks=2) as actors:
-        policy = make_policy(actors, tokenizer, objective.config)
-        rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
-        _, known = policy.forward(rollouts, objective)
-    assert all(not rollout.answer_logprobs for rollout in known[:8])
-    assert sum(len(rollout.answer_logprobs) > 1 for rollout in known[8:]) > 4
-    assert all(len(rollout.states) == len(rollout.step_ends) + 1 for rollout in known)
-
-
-def test_a_constant_float_reward_gives_no_advantage(actor_group, tokenizer, responses):
-    same = [{**response, "reward": 0.95, "scores": 0.95} for response in responses]
-    learned = learn_from(actor_group, tokenizer, same, make_config(process_weight=0.0))
-    assert all((advantages == 0).all() for advantages, _ in learned.rows)
-
-
-def test_outcome_only_shapes_the_reward(actor_group, tokenizer, responses):
-    config = make_config(objective="outcome_only")
-    ours = learn_from(actor_group, tokenizer, responses, config).rows
+    learned = learn_from(actor_group, tokenizer, agents, make_config())
+    rollouts, ours = learned.rollouts, learned.rows
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
+    off = []
     for members in MEMBERS:
-        traces = [StepTrace(len(ours[i][0]), responses[i]["reward"] > 0, [], []) for i in members]
-        for i, values in zip(members, slow_advantages(traces, theta=0.0, shaped=True), strict=True):
-            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-4)
+        expected = slow_advantages([rollouts[i].trace() for i in members])
+        for i, values in zip(members, expected, strict=True):
+            rollout, cut, tokens = rollouts[i], cuts[i], agents[i]["observation_tokens"]
+            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
+            assert len(values) == len(rollout.response_ids) == len(tokens) - rollout.start - 6
+            if not rollout.correct:
+                continue
+            assert cut - 1 in rollout.step_ends
+            ends = [end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
+            lengths = [rollout.start, *(rollout.start + end for end in ends)]
+            branch = answer_branch(tokenizer, CLOSE, rollout.answer)
+            scores = score_per_prefix(model, torch.tensor(tokens), lengths, branch)
+            off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
+    # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
+    assert len(off) > 50 and max(off) < 0.1
+
+
+def test_every_response_has_the_entropies_of_its_steps(actor_group, tokenizer, responses):
+    """As a plain float32 softmax at the rollouts' temperature has them; an incorrect one, too."""
+    wrong = {"reward": 0.0, "scores": 0.0}
+    half_wrong = [{**r, **wrong} if i < 8 else r for i, r in enumerate(responses)]
+    objective = build(make_config(objective="infodensity"))
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+    policy = make_policy(actor_group, tokenizer, objective.config)
+    rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
+    _, known = policy.forward(rollouts, objective)
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+    temperature = actor_group[1].args.rollout.temperature
+    for rollout in known:
+        with torch.no_grad():
+            logits = model(torch.tensor([rollout.row_ids])).logits[0] / temperature
+        entropies = torch.distributions.Categorical(logits=logits).entropy()
+        starts = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
+        steps = [entropies[a - 1 : b - 1].mean() for a, b in pairwise(starts)]
+        assert_equal_up_to_bfloat16(rollout.signals["entropy"], torch.stack(steps))

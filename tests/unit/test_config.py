@@ -127,3 +127,16 @@ def test_the_package_and_its_config_import_without_torch():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert output.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("symbol", "remedy"),
+    [
+        ("theta", "theta is --swap.process_weight"),
+        ("lambda_", "lambda is --swap.length_coef"),
+        ("K", "K is --swap.max_steps"),
+    ],
+)
+def test_a_symbol_of_the_paper_is_answered_with_its_setting(symbol, remedy):
+    with pytest.raises(ConfigError, match=f"unknown flag --swap.{symbol}; {remedy}"):
+        SwapConfig(**{symbol: 1})

@@ -58,9 +58,12 @@ def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> Non
     if args.swap_run.training_steps:
         max_steps = args.swap_run.training_steps * _updates_a_step(args)
     prepared = _prepare_engines(args, engines, tokenizer)
+    # The policy's process starts while the engines do. It loads when they sleep; beside engines
+    # that stay on its GPUs it loads at once, unless they measure what is free there.
     if args.vllm.enable_sleep:
-        # Only now: the policy's process starts while the engines do, and loads when they sleep.
         ray.get([engine.sleep.remote() for engine in engines])
+    elif _share_gpus(args) and "kv_cache_memory_bytes" not in engine_arguments:
+        ray.get(prepared)
     loading = actors.async_init_model_from_pretrained(strategy, model, max_steps, engines)
     if reference:
         loading += reference.async_init_model_from_pretrained(strategy, model)
@@ -129,7 +132,6 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
     """
     more = {**more, "enable_sleep_mode": args.vllm.enable_sleep}
     factory = engine_actor.EngineFactory(ray.remote(engine_actor.SwapRolloutActor), more)
-    shares = args.train.colocate_all and not args.train.async_enable
     corrects = args.algo.advantage.is_correction_level != "off"
     with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):
         engines: list[Any] = create_vllm_engines(
@@ -141,7 +143,7 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
             args.vllm.enable_prefix_caching,
             args.vllm.enforce_eager,
             args.data.max_len,
-            shared if shares else None,
+            shared if _share_gpus(args) else None,
             args.vllm.gpu_memory_utilization,
             vllm_enable_sleep=False,
             logprobs_mode="processed_logprobs" if corrects else None,
@@ -149,6 +151,11 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
             remote_rm_url=args.reward.remote_url,
         )
     return engines
+
+
+def _share_gpus(args: SimpleNamespace) -> bool:
+    """Whether engines and policy have the same GPUs."""
+    return bool(args.train.colocate_all and not args.train.async_enable)
 
 
 def _shared_places(args: SimpleNamespace) -> Any:

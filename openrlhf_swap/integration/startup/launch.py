@@ -26,15 +26,20 @@ from openrlhf_swap.runs import checkpoints
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 
-def launch(configuration: Configuration, wait_for_ray: Callable[[], None]) -> None:
-    """Train as soon as Ray is there; raises the SwapError that was raised in an actor."""
+def launch(
+    configuration: Configuration, wait_for_ray: Callable[[], None], placed: dict[str, int]
+) -> None:
+    """Train as soon as Ray is there; raises the SwapError that was raised in an actor.
+
+    `placed` are limits of vLLM's engines that follow from their place on the GPUs.
+    """
     args = configuration.args
     run = configuration.run
     patches.install(TRAINS)
     if "RAY_ADDRESS" not in os.environ:
         patches.install(TRAINS_ALONE)
     print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    limits = engine_limits(configuration)
+    limits = engine_limits(configuration) | placed
     # OpenRLHF itself trusts all code.
     more = {**limits, "trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
     if configuration.on_cpu:

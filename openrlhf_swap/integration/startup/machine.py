@@ -9,19 +9,20 @@ import torch
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
-from openrlhf_swap.sizing.memory import Machine, host_bytes, read_run
+from openrlhf_swap.sizing.memory import Machine, cache_bytes, describe_place, host_bytes, read_run
 from openrlhf_swap.sizing.memory import place_optimizer as find_place
 from openrlhf_swap.sizing.models import gib
 
 
-def check_gpus(configuration: Configuration) -> Configuration:
-    """The configuration with the optimizer's place, for a machine that can carry the run.
+def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, int]]:
+    """Place optimizer and vLLM on the GPUs of a machine that can carry the run.
 
-    That of a cluster stays as it is. Raises ConfigError for too few GPUs, for which Ray would wait
-    silently, or too little main memory.
+    Returns the configuration, and the limits of vLLM's engines that follow, by vLLM's names. A
+    cluster's configuration stays as it is. Raises ConfigError for too few GPUs, for which Ray would
+    wait silently, or too little main memory.
     """
     if "RAY_ADDRESS" in os.environ:
-        return configuration
+        return configuration, {}
     args = configuration.args
     needed = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
     present = torch.cuda.device_count()
@@ -41,29 +42,42 @@ def check_gpus(configuration: Configuration) -> Configuration:
     # Ray reads the limits of a container, and psutil what other containers leave.
     available = min(estimate_available_memory(), psutil.virtual_memory().available)
     check_main_memory(pinned_memory(placed), available)
-    return placed
+    return placed, engine_cache(configuration, placed, gpu)
 
 
 def place_optimizer(configuration: Configuration, gpu: int) -> tuple[Configuration, list[str]]:
-    """Keep the optimizer on GPUs of `gpu` bytes, if it fits beside vLLM.
+    """Keep on GPUs of `gpu` bytes what fits there: the optimizer, and vLLM beside it.
 
-    `--ds.enable_sleep` lets it leave. Returns the configuration, and lines for the console.
+    `--ds.enable_sleep` and `--vllm.enable_sleep` let them leave. Returns the configuration, and
+    lines for the console.
     """
     args = configuration.args
     if not (args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep):
         return configuration, []
-    leaves = "the optimizer leaves the GPU while vLLM generates:"
     try:
         model, given = read_run(configuration)
     except ConfigError as error:
-        return configuration, [f"{leaves} {error}"]
+        return configuration, [f"the optimizer leaves the GPU while vLLM generates: {error}"]
     placed = find_place(model, given, Machine(gpu, args.actor.num_gpus_per_node))
-    if placed.actor_sleeps:
-        return configuration, [f"{leaves} both do not fit into {gib(gpu)} GiB"]
-    share = placed.utilization
-    stays = "the optimizer stays on the GPU, which holds it beside vLLM with"
-    flags = {"ds.enable_sleep": False, "vllm.gpu_memory_utilization": share}
-    return configuration.replace_flags(flags), [f"{stays} {share:.0%} of {gib(gpu)} GiB"]
+    flags = {
+        "ds.enable_sleep": placed.actor_sleeps,
+        "vllm.enable_sleep": placed.vllm_sleeps,
+        "vllm.gpu_memory_utilization": placed.utilization,
+    }
+    place = f"the optimizer {describe_place(model, given, placed)}"
+    return configuration.replace_flags(flags), [place]
+
+
+def engine_cache(given: Configuration, placed: Configuration, gpu: int) -> dict[str, int]:
+    """The cache of an engine that stays on its GPU although it might leave, by vLLM's name.
+
+    vLLM then need not measure its room, and the policy may load beside it. The cache of other
+    engines is left to vLLM.
+    """
+    if not given.args.vllm.enable_sleep or placed.args.vllm.enable_sleep:
+        return {}
+    model, settings = read_run(placed)
+    return {"kv_cache_memory_bytes": cache_bytes(model, settings, gpu)}
 
 
 def check_main_memory(pinned: dict[str, int], available: int) -> None:

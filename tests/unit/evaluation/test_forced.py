@@ -3,7 +3,6 @@
 import json
 import shutil
 
-import pytest
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
 
@@ -56,13 +55,3 @@ def test_a_model_with_code_of_its_own_is_refused_unless_it_is_trusted(asked, tmp
     assert run_command(forced.main, [str(asked), "--budgets", "9"]) == 2
     message = f"error: the model of {asked} is {model}, which brings Python code of its own"
     assert capsys.readouterr().err.startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("budgets", "message"),
-    [("9 -1", "--budgets has -1; use 0 or more"), ("9", "nothing holds no graded samples; make")],
-)
-def test_what_cannot_work_is_one_line(tmp_path, capsys, budgets, message):
-    words = [str(tmp_path / "nothing"), "--budgets", *budgets.split()]
-    assert run_command(forced.main, words) == 2
-    assert message in capsys.readouterr().err

@@ -57,29 +57,3 @@ def test_an_answer_that_was_the_hints_without_it_follows_nothing(ask, asked, cap
     # Without the hint, the second response to p is 3 already; q's is 2, which nothing answers.
     assert ask(4 * ["</think>\\boxed{3}"], "--samples", "2")[0] == 0
     assert "| 1 of 3    | 0 of 1    |" in capsys.readouterr().out
-
-
-def test_the_card_carries_one_table(ask, tmp_path):
-    card = tmp_path / "policy" / "README.md"
-    card.parent.mkdir()
-    before = "---\nlicense: mit\n---\n\n# A\n\n## Limits\n\nnone\n"
-    card.write_text(before)
-    for answer in ("\\boxed{9}", "\\boxed{4}"):
-        assert ask(4 * [answer], "--card", str(card.parent))[0] == 0
-    text = card.read_text()
-    assert text.startswith(before) and text.count(hints.TITLE) == 1
-    assert "'Told: {hint}.'" in text and "| 2 of 4    | 0 of 2    |" in text
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--hint", "Think."], "--hint is 'Think.'; put {hint} where the wrong answer goes"),
-        (["--card", "no/such"], "--card is no/such, which has no README.md; name the folder"),
-        ([], "nothing of own in "),
-    ],
-)
-def test_what_cannot_work_is_one_line(ask, asked, capsys, flags, message):
-    write_answers(asked, p="2", q="2")  # no problem has a wrong answer to name
-    assert ask([], *flags)[0] == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")

@@ -66,17 +66,6 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     assert second["columns"][1][0]["rest"] == ["</think>2"]
 
 
-def test_what_cannot_be_shown_is_one_line(make, tmp_path, scored):
-    traces, metrics = tmp_path / "base.jsonl", tmp_path / "metrics.jsonl"
-    write_rows(traces, [scored("p", True, [0.5], 20)])
-    for flag, value in (("--swap.tau", "0"), ("--swap.length_coef", "-1")):
-        assert make(traces, flag, value).startswith(f"error: {flag} is ")
-    write_rows(metrics, [{"step": 1}])
-    assert "holds no training steps" in make(traces, "--metrics", metrics)
-    write_rows(traces, [{"problem": "p"}])
-    assert "holds no scored traces" in make(traces)
-
-
 def test_nan_is_null(make, tmp_path, scored):
     nan, traces, metrics = float("nan"), tmp_path / "base.jsonl", tmp_path / "metrics.jsonl"
     broken = {"local_gains": [nan, 0.1], "answer_logprobs": [nan, -2, -1]}

@@ -112,11 +112,6 @@ def test_differences_and_averages_keep_the_order_of_the_evaluations():
     ]
 
 
-def test_a_difference_of_nothing_has_no_minus():
-    runs = {"a": {"own": measured(0.5, 10.0)}, "b": {"own": measured(0.4999, 9.9)}}
-    assert "| 1 | +0.0 (+0.0 to +0.0) | +0 (+0 to +0) |" in difference_tables(runs, "markdown")[0]
-
-
 def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys):
     folders = [str(evaluated / "base"), str(evaluated / "short")]
     report.main([*folders, "--format", "markdown"])

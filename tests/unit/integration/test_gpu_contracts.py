@@ -135,7 +135,7 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     monkeypatch.setattr(launch, "train", lambda configuration, more: made.append(more))
     monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
     launch.launch(
-        configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock()
+        configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock(), {}
     )
     (given,) = made
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected

@@ -1,6 +1,4 @@
-"""Objectives from the entropies of steps: by hand, and beside their authors' rewards, written down
-a second time in plain Python.
-"""
+"""Objectives from the entropies of steps: by hand, and beside their authors' in plain Python."""
 
 import itertools
 import math

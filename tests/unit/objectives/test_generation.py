@@ -7,15 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.objectives import (
-    MARKS,
-    READER,
-    RIGHT,
-    assert_rows,
-    batch,
-    objective,
-    rollout,
-)
+from support.objectives import MARKS, READER, RIGHT, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Continuation, SamplingRequest

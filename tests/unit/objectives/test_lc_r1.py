@@ -1,6 +1,4 @@
-"""LC-R1 and DECS by hand, and an extractor of one's own that errs: one line names the flag and what
-it may return.
-"""
+"""LC-R1 and DECS by hand, and an extractor of one's own that errs."""
 
 import sys
 from types import ModuleType
@@ -33,11 +31,9 @@ def with_extractor(monkeypatch):
 
 def use(method, response=RESPONSE):
     """Each calls its extractor where the batch passes first."""
-    return (
-        method.edit(response, READER)
-        if method.name == "lc_r1"
-        else method.token_advantages(batch([response] * 2))
-    )
+    if method.name == "lc_r1":
+        return method.edit(response, READER)
+    return method.token_advantages(batch([response] * 2))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -22,12 +22,9 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The example of the documentation, beside files without an objective, as where a command
-    starts.
-    """
-    (code,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / "docs" / "use" / "objectives.md").read_text(), re.DOTALL
-    )
+    """The example of the documentation, beside files without an objective."""
+    page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
     (tmp_path / "torn.py").write_text("class Torn(:\n")
     monkeypatch.chdir(tmp_path)
@@ -49,41 +46,18 @@ def test_the_example_of_the_documentation_works(plugin):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            ["nowhere:PerToken"],
-            "--swap.objective is 'nowhere:PerToken', which cannot be imported (No module named",
-        ),
-        (
-            ["per_token:Other"],
-            "which cannot be imported (module 'per_token' has no attribute 'Other')",
-        ),
-        (["torn:Torn"], "which cannot be imported (invalid syntax"),
-        (["per_token:Batch"], "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
-        (["per_token:PerToken", "--swap.PerToken.share", "1"], "PerToken has: rate"),
-        (
-            ["per_token:PerToken", "--swap.PerToken.rate", "-1"],
-            "--swap.PerToken.rate is '-1', which should be",
-        ),
-        (
-            ["per_token:PerToken", "--swap.laser.bonus", "1"],
-            "--swap.laser.bonus belongs to laser, but --swap.obj",
-        ),
-        (["swap", "--swap.PerToken.rate", "1"], "unknown flag --swap.PerToken.rate"),
-        (["per_tokens"], "--swap.objective is 'per_tokens'; use one of: swap, "),
+        ("nowhere:PerToken", "--swap.objective is 'nowhere:PerToken', which cannot be imported"),
+        ("per_token:Other", "which cannot be imported (module 'per_token' has no attribute"),
+        ("torn:Torn", "which cannot be imported (invalid syntax"),
+        ("per_token:Batch", "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
+        ("per_token:PerToken --swap.PerToken.share 1", "PerToken has: rate"),
+        ("per_token:PerToken --swap.PerToken.rate -1", "--swap.PerToken.rate is '-1', which"),
+        ("per_token:PerToken --swap.laser.bonus 1", "--swap.laser.bonus belongs to laser, but"),
+        ("swap --swap.PerToken.rate 1", "unknown flag --swap.PerToken.rate"),
+        ("per_tokens", "--swap.objective is 'per_tokens'; use one of: swap, "),
     ],
 )
 def test_an_objective_of_ones_own_is_refused_in_one_line(plugin, flags, message):
     with pytest.raises(ConfigError) as error:
-        build(configure(["--swap.objective", *flags]).method)
+        build(configure(["--swap.objective", *flags.split()]).method)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_peer_can_be_the_base_of_an_objective_of_ones_own(plugin, tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from openrlhf_swap.objectives.laser import LaserD\n\nclass Mine(LaserD):\n    pass\n"
-    )
-    method = objective("own:Mine", shortest=10, longest=40, grid=10)
-    method.observe_monitor(batch([rollout(length=20) for _ in range(4)]))
-    assert method.metrics() == {"swap/Mine_target_high": 20.0}
-    with pytest.raises(ConfigError, match=r"--swap\.Mine\.nothing"):
-        objective("own:Mine", nothing=1)

@@ -15,7 +15,6 @@ from support.objectives import (
     RIGHT,
     UNBOXED,
     assert_rows,
-    batch,
     group,
     objective,
     rewards,
@@ -23,8 +22,7 @@ from support.objectives import (
 )
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.formats import REFLECTION, is_degenerate
-from openrlhf_swap.objectives.smartthinker import best_lengths
+from openrlhf_swap.objectives.formats import is_degenerate
 
 
 def case(name, expected, *groups, within=1e-6, **options):
@@ -296,11 +294,6 @@ def test_a_setting_out_of_range_and_normalisers():
     assert {name: objective(name).normaliser for name in expected} == expected
 
 
-def test_where_two_gaussians_put_the_highest_accuracy():
-    four = batch(group((800, 1000, 1200, 3000), (True, True, True, False)))
-    assert best_lengths(four.lengths, four.correct).item() == pytest.approx(982.06, abs=0.01)
-
-
 FINITE = ("arora", "dler", "gdpo", "gfpo", "grpo_lead", "kimi", "lapo", "o1_pruner", "jet")
 FINITE += ("pass_rate_penalty", "short_rl", "smartthinker")
 
@@ -331,8 +324,3 @@ def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
 )
 def test_degenerate_texts(text, degenerate):
     assert is_degenerate(text) == degenerate
-
-
-def test_words_of_reflection():
-    # Whole ones, whatever their case; "double-check" is one.
-    assert len(REFLECTION.findall("HMM, butter: double-check, hold on. Alternatively oh")) == 5

@@ -151,13 +151,6 @@ def test_laser_ds_thresholds_of_coverage(within, beyond, expected_right, target)
     assert method._choose(torch.tensor([10] * within + [99] * beyond), expected_right) == target
 
 
-def test_laser_ds_grid_ends_at_the_longest():
-    method = objective("laser_d", shortest=10, longest=25, grid=10)
-    assert [method._choose(torch.tensor([n]), 5) for n in (24, 26)] == [25, None]
-    with pytest.raises(ConfigError, match=r"--swap.laser_d.shortest is 4096, .longest 2048; use"):
-        objective("laser_d", longest=2048)
-
-
 def test_laser_de_lets_wrong_answers_explore():
     # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
     eight = group([30] * 6 + [31, 30], [True] * 6 + [False] * 2)
@@ -208,6 +201,7 @@ def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
 
 BOX, WRONG_BOX = "\\boxed{4}", "\\boxed{5}"
 WRONG = rollout(f"#{WRONG_BOX}", correct=False)
+REPEATS = rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False)
 MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
 MODES += [rollout(f"#{BOX}")]
 
@@ -221,15 +215,7 @@ MODES += [rollout(f"#{BOX}")]
         ([rollout(f"#{BOX}"), WRONG, WRONG, rollout(f"a#{BOX}")], [1.5, -1.5, -1.5, 1]),
         # Half thinks: no share is over 1/2. Without a box, or with an open thought, 0 and wrong;
         # repeating itself -2.
-        (
-            [
-                rollout("#4"),
-                rollout(f"a{BOX}"),
-                rollout(f"a#{BOX}"),
-                rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False),
-            ],
-            [0, 0, 1, -2],
-        ),
+        ([rollout("#4"), rollout(f"a{BOX}"), rollout(f"a#{BOX}"), REPEATS], [0, 0, 1, -2]),
         # Three of four without a thought, one of them without a box: 0 -> -2 d = -1.
         ([rollout("#4"), WRONG, WRONG, rollout("a#4")], [-1, -1.5, -1.5, 0]),
     ],

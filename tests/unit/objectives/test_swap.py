@@ -6,16 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.objectives import MARKS, READER, assert_rows, batch, objective, rollout
+from support.objectives import MARKS, READER, rollout
 
-from openrlhf_swap import (
-    StateCritic,
-    StepTrace,
-    SwapConfig,
-    length_critic_advantages,
-    swap_advantages,
-)
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap import StateCritic, length_critic_advantages
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import Batch
 
@@ -31,17 +24,11 @@ def rollouts(seed=0, scored=False):
         for number, length in enumerate(lengths):
             ends = tuple(range(2, length - 2, 5))
             left = torch.tensor([[length - end - 1.0] for end in (-1, *ends)])
-            states = torch.cat(
-                [
-                    left + 2 * torch.randn(left.shape, generator=generator),
-                    torch.randn(len(left), 3),
-                ],
-                -1,
-            )
+            noisy = left + 2 * torch.randn(left.shape, generator=generator)
+            states = torch.cat([noisy, torch.randn(len(left), 3)], -1)
             correct = number != length % 4
-            found = replace(rollout("", length, correct), step_ends=ends).with_signals(
-                states=states
-            )
+            found = replace(rollout("", length, correct), step_ends=ends)
+            found = found.with_signals(states=states)
             if scored and correct:
                 scores = torch.randn(len(ends) + 1, generator=generator) - 1
                 found = found.with_signals(answer_logprobs=scores)
@@ -61,15 +48,13 @@ def test_training_adds_what_the_public_function_gives(options):
     for seed in range(3):  # the second and third batch are predicted from earlier ones, too
         groups = rollouts(seed)
         process = objective.token_advantages(batch_of(objective, groups))
-        public = length_critic_advantages(
-            [[r.trace() for r in group] for group in groups], config, critic
-        )
+        traces = [[r.trace() for r in group] for group in groups]
+        public = length_critic_advantages(traces, config, critic)
         for group, rows, expected_rows in zip(groups, process, public, strict=True):
             rewards = torch.tensor([r.reward for r in group], dtype=torch.float64)
             outcome = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
-            for response, row, a_out, expected in zip(
-                group, rows, outcome, expected_rows, strict=True
-            ):
+            numbers = zip(group, rows, outcome, expected_rows, strict=True)
+            for response, row, a_out, expected in numbers:
                 found = a_out + 0.6 * row[: len(response.response_ids)]
                 torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert objective.metrics()["swap/critic_r2"] > 0.5
@@ -80,9 +65,8 @@ def test_its_predictions_are_listed_for_every_state_of_every_response():
     objective, groups = build(MARKS.replaced(objective="length_critic")), rollouts()
     objective.token_advantages(batch_of(objective, groups))
     flat = [r for group in groups for r in group]
-    assert [len(row) for row in objective.predicted_tokens_left] == [
-        len(r.step_ends) + 1 for r in flat
-    ]
+    states = [len(r.step_ends) + 1 for r in flat]
+    assert [len(row) for row in objective.predicted_tokens_left] == states
     starts = torch.tensor([row[0] for row in objective.predicted_tokens_left])
     lengths = torch.tensor([float(len(r.response_ids)) for r in flat])
     assert (starts - lengths).abs().mean() < 4
@@ -100,9 +84,8 @@ class OneNumber(StateCritic):
 
     def predict(self, states, returns, groups):
         assert len(states) == len(returns) == len(groups)
-        return (
-            super().predict(states, returns, groups)._replace(values=torch.full_like(returns, 0.25))
-        )
+        found = super().predict(states, returns, groups)
+        return found._replace(values=torch.full_like(returns, 0.25))
 
 
 def test_swap_takes_the_predicted_rewards_to_come_off_each_step():
@@ -110,9 +93,8 @@ def test_swap_takes_the_predicted_rewards_to_come_off_each_step():
     plain, based = swap_process("zero", groups), swap_process("state", groups, OneNumber())
     for group, rows, expected_rows in zip(groups, based, plain, strict=True):
         for response, row, expected in zip(group, rows, expected_rows, strict=True):
-            in_steps = torch.arange(len(row)) <= (
-                response.step_ends[-1] if response.correct else -1
-            )
+            last = response.step_ends[-1] if response.correct else -1
+            in_steps = torch.arange(len(row)) <= last
             torch.testing.assert_close(row, expected - 0.25 * in_steps.double())
 
 
@@ -144,31 +126,3 @@ def test_without_a_process_term_no_states_are_read():
     assert build(MARKS.replaced(step_baseline="state")).reads_states
     assert not build(MARKS.replaced(step_baseline="state", process_weight=0.0)).reads_states
     assert not build(MARKS).reads_states
-
-
-def test_the_function_for_single_groups_refuses_a_baseline_that_compares_groups():
-    with pytest.raises(
-        ConfigError, match=r"--swap\.step_baseline is state, .*: train with it, or use mean or zero"
-    ):
-        swap_advantages([StepTrace(4, True, [-1.0, -0.5], [2])], SwapConfig(step_baseline="state"))
-
-
-def test_a_warning_says_once_that_nothing_could_be_predicted(capsys):
-    objective, groups = build(MARKS.replaced(objective="length_critic")), rollouts()
-    objective.token_advantages(batch_of(objective, groups[:1]))
-    assert "too few groups" in capsys.readouterr().out
-    assert objective.metrics()["swap/critic_unsolved"] == 1
-
-
-def test_outcome_only():
-    # Right: 100, 200, 400; median 200. P = (400 - 200)/200 = 1 for the third, so r = 1, 1, 0;
-    # wrong: 0.
-    group = [rollout(length=n) for n in (100, 200, 400)] + [rollout(length=900, correct=False)]
-    assert_rows(objective("outcome_only").rewards(batch(group)), [[1, 1, 0, 0]])
-
-
-def test_a_step_objective_is_asked_of_the_public_function_only():
-    from openrlhf_swap import StepTrace, swap_advantages
-
-    with pytest.raises(ConfigError, match=r"--swap\.objective is laser"):
-        swap_advantages([StepTrace(3, True, [0.0], [])], SwapConfig(objective="laser"))

@@ -28,6 +28,7 @@ from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
+from openrlhf_swap.scoring.need import MAX_TOKENS
 from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, read_model
@@ -164,15 +165,21 @@ def test_an_engine_on_two_gpus_pins_half_of_each_weight_on_both():
     assert held["weights of sleeping vLLM"] == 4 * engine
 
 
-# Where the optimizer stays, by hand
+# What stays on the GPU, by hand
+
+
+def place(gib, *flags, size="1gpu", gpus=1):
+    """A model, and its settings as they are given and as they are placed."""
+    file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
+    model, given = memory.read_run(configure(["--config", file, *flags], on_cpu=False))
+    return model, given, memory.place_optimizer(model, given, memory.Machine(int(gib * GIB), gpus))
 
 
 def stays(gib, *flags, size="1gpu", gpus=1):
     """vLLM's share of a GPU beside an optimizer that stays; None if it leaves."""
-    file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
-    model, given = memory.read_run(configure(["--config", file, *flags], on_cpu=False))
-    placed = memory.place_optimizer(model, given, memory.Machine(int(gib * GIB), gpus))
+    _, given, placed = place(gib, *flags, size=size, gpus=gpus)
     assert (placed == given) == placed.actor_sleeps
+    assert placed.vllm_sleeps == given.vllm_sleeps
     return None if placed.actor_sleeps else placed.utilization
 
 
@@ -192,6 +199,61 @@ def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
 @pytest.mark.parametrize("size", ["1.5b", "7b"])
 def test_on_eight_gpus_there_is_room_beside_the_share_that_is_given(size):
     assert stays(79.1, size=size, gpus=8) == 0.7
+
+
+def test_it_leaves_where_there_is_nothing_to_stay_for():
+    assert stays(79.1, "--ds.adam_offload") is None
+    assert stays(79.1, "--no-vllm.enable_sleep") is None
+    assert stays(79.1, size="1.5b", gpus=4) is None  # two nodes: nobody reads the GPUs of the other
+
+
+def step_of(prompts, responses):
+    batch = ["--rollout.batch_size", str(prompts), "--train.batch_size", str(prompts * responses)]
+    return [*batch, "--rollout.n_samples_per_prompt", str(responses)]
+
+
+SHORT = ["--data.max_len", "3048", "--rollout.max_new_tokens", "2048", *step_of(8, 8)]
+LORA = ["--actor.model_name_or_path", f"{R1}7B", "--ds.lora.rank", "32"]
+
+
+def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
+    # 64 responses of 3,048 tokens and 32 of blocks, 28,672 bytes each, with 3,554,176,000 bytes of
+    # weights, 1.5 GiB of activations and 1 GiB of graphs: 13.9997% of 79.1 GiB.
+    model, given, placed = place(79.1, *SHORT)
+    neither = {"actor_sleeps": False, "vllm_sleeps": False, "utilization": 0.14}
+    assert placed == replace(given, **neither)
+    cache = int(0.14 * int(79.1 * GIB)) - 3_554_176_000 - 5 * GIB // 2
+    assert memory.cache_bytes(model, placed, int(79.1 * GIB)) == cache >= 64 * 3_080 * 28_672
+    # A step with sleep moves the optimizer's 12 bytes and the weights' 2, out and in.
+    assert memory.copied_bytes(model, given) == 2 * (12 + 2) * 1_777_088_000
+    assert memory.copied_bytes(model, replace(given, actor_sleeps=False)) == 2 * 2 * 1_777_088_000
+    assert memory.describe_place(model, given, placed) == (
+        "stays on the GPU beside vLLM, which takes 14% of it and never sleeps: a step copies 0.0 "
+        "GiB on each GPU, 46.3 less than if both left"
+    )
+    # Nothing sleeps in main memory either, and a user's smaller share or flag wins.
+    assert memory.host_bytes(model, placed, 1) == {}
+    assert place(79.1, *SHORT, "--vllm.gpu_memory_utilization", "0.13")[2].vllm_sleeps
+    _, given, placed = place(79.1, *SHORT, "--no-ds.enable_sleep")
+    assert placed == given
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpus", "size", "flags", "sleeps"),
+    [
+        # 16 x 8 responses of 14,000 tokens take 48.0 GiB. With 5.8 of weights, graphs and
+        # activations and 23.2 + 4 of the policy they are 1.9 GiB too many.
+        (79.1, 1, "1gpu", step_of(16, 8), True),
+        # 256 responses of a 7B take 191 GiB on each of eight GPUs, 64 of 3,048 tokens 10.5.
+        (79.1, 8, "7b", [], True),
+        (79.1, 8, "7b", [*SHORT, *step_of(8, 64)], False),
+        # LoRA on 48 GB: 27.2 GiB of vLLM are 5.8 too many in the update.
+        (48, 1, "1gpu", [*SHORT, *LORA], True),
+    ],
+)
+def test_vllm_sleeps_where_a_phase_needs_its_room(gib, gpus, size, flags, sleeps):
+    _, _, placed = place(gib, *flags, size=size, gpus=gpus)
+    assert (placed.vllm_sleeps, placed.actor_sleeps) == (sleeps, False)
 
 
 # Memory by the real code
@@ -401,6 +463,39 @@ def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_
     assert parts["logits"] == pytest.approx(traced, rel=0.001)
 
 
+def test_need_keeps_keys_and_values_by_hand():
+    """Of 28 layers with 256 numbers each for keys and values, in bf16; 25 steps, 26 branches."""
+    need = replace(NODE, hides_steps=True)
+    plain = memory.scoring_pass(SMALL, NODE)
+    parts = memory.scoring_pass(SMALL, need)
+    assert parts["kept keys"] == 28 * 2 * 2 * 256 * 14_000 == 401_408_000
+    # A pass repeats at most 14,000 tokens, more than 8,192; the branches see 25 x 14,000 before.
+    assert parts["gathered keys"] == 2 * 2 * 256 * (25 * 14_000 + 14_000)
+    # The logits of 1,024 tokens, beside hidden states of 1,536 numbers.
+    assert parts["logits"] == 6 * 1024 * 151_936 + 2 * 1_536 * (1024 + 14_000)
+    assert "kept keys" not in plain and "branches" not in parts
+    # Short contexts: a pass has 8,192 tokens, and two rows of 3,000 are kept.
+    short = memory.scoring_pass(SMALL, replace(need, context=3000, score_rows=2))
+    assert short["kept keys"] == 28 * 2 * 2 * 256 * 6000
+    assert short["gathered keys"] == 2 * 2 * 256 * (25 * 3000 + 8192)
+    # With few logits at once the answers' masks weigh more than what is gathered of short rows.
+    few = memory.scoring_pass(SMALL, replace(need, context=9000, score_rows=8))
+    assert few["kept keys"] == 28 * 2 * 2 * 256 * 72_000 and "branches" in few
+
+
+@pytest.mark.parametrize("key_value_heads", [1, 2, 4])
+def test_kept_cache_is_what_transformers_keeps(tmp_path, key_value_heads):
+    heads = {"num_attention_heads": 4, "num_key_value_heads": key_value_heads}
+    config = Qwen2Config(
+        hidden_size=64, num_hidden_layers=3, intermediate_size=96, vocab_size=50, **heads
+    )
+    config.save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    cache = model(torch.zeros(2, 70, dtype=torch.int64), use_cache=True).past_key_values
+    kept = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+    assert memory.kept_cache(read_model(str(tmp_path), 1), 2 * 70) == kept
+
+
 def test_constants_are_those_of_the_installed_packages():
     from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
     from vllm.config.scheduler import SchedulerConfig
@@ -411,6 +506,7 @@ def test_constants_are_those_of_the_installed_packages():
     assert zero.reduce_bucket_size == memory.BUCKET
     assert zero.max_live_parameters + zero.prefetch_bucket_size == memory.LIVE
     assert zero.sub_group_size == memory.SUB_GROUP
+    assert memory.HIDDEN_TOKENS == MAX_TOKENS
     # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but
     # 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.paths import POLICY, ROOT
+from support.sizing import R1
 from transformers import CONFIG_MAPPING
 
 from openrlhf_swap.errors import ConfigError
@@ -102,4 +103,35 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
     with pytest.raises(ConfigError, match=refused):
         machine.check_gpus(run)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert machine.check_gpus(run) is run
+    assert machine.check_gpus(run) == (run, {})
+
+
+GIB = 2**30
+SHARED = [MODEL, R1 + "1.5B", "--train.colocate_all", "--vllm.enable_sleep", "--ds.enable_sleep"]
+SHARED += ["--data.max_len", "14000", "--rollout.max_new_tokens", "12000"]
+SHARED += ["--vllm.gpu_memory_utilization", "0.7"]
+OPTIMIZER = "the optimizer"
+LEAVES = f"{OPTIMIZER} leaves the GPU while vLLM generates:"
+STAYS = f"{OPTIMIZER} stays on the GPU beside vLLM, which takes"
+SHORT = ["--data.max_len", "3048", "--rollout.max_new_tokens", "2048", "--rollout.batch_size", "4"]
+SHORT += ["--actor.num_gpus_per_node", "1", "--vllm.num_engines", "1"]  # 4 x 16 responses
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "sleep", "says"),
+    [
+        ([], 80, (False, True), [f"{STAYS} 70% of it and sleeps in turn: a step copies 6.6 GiB"]),
+        ([], 24, (True, True), [f"{LEAVES} a step copies 11.6 GiB on each GPU"]),
+        (SHORT, 80, (False, False), [f"{STAYS} 14% of it and never sleeps: a step copies 0.0"]),
+        ([MODEL, "no/model"], 80, (True, True), [f"{LEAVES} --actor.model_name"]),
+        (["--no-ds.enable_sleep"], 24, (False, True), []),
+    ],
+)
+def test_what_fits_stays_on_the_gpu(flags, gpu, sleep, says):
+    run = configure([*SHARED, *flags], on_cpu=False)
+    placed, lines = machine.place_optimizer(run, gpu * GIB)
+    assert (placed.args.ds.enable_sleep, placed.args.vllm.enable_sleep) == sleep
+    assert placed.args.vllm.gpu_memory_utilization <= 0.7
+    assert [line[: len(begins)] for line, begins in zip(lines, says, strict=True)] == says
+    cache = machine.engine_cache(run, placed, gpu * GIB)
+    assert list(cache) == ["kv_cache_memory_bytes"] * (True not in sleep)

@@ -1,5 +1,7 @@
 """Decisions before the start, on the real command line: one clear line, status 2, no Ray."""
 
+import shutil
+
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
 
@@ -36,6 +38,14 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     assert start("--ckpt.load_enable", *longer) == (0, 2, True)
     assert start("--ckpt.load_enable") == (0, 3, False)  # another command: it ended elsewhere
     assert start() == (0, 4, False)
+
+    other = tmp_path / "other.jsonl"
+    shutil.copy(prompts_file, other)
+    flags = ("--ckpt.load_enable", "--data.prompt_dataset", str(other))
+    status, error = run_main(capsys, "--swap.verbose", *words, *flags)
+    assert (status, len(started)) == (2, 4)
+    assert error.startswith(f"error: --data.prompt_dataset is {other}, but --swap.output_dir ")
+    assert error.endswith(f"finished run with {prompts_file}; give another --swap.output_dir")
 
 
 # Flags that contradict the model, the data or the machine, and how the refusal begins.
