@@ -1,9 +1,6 @@
 """The training's command line in this process."""
 
 import json
-import sys
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
@@ -30,17 +27,6 @@ def run_main(capsys, *extra, **changes):
         train.main, [*argv, "--data.apply_chat_template", "--swap.verbose", *extra]
     )
     return status, capsys.readouterr().err.strip().splitlines()[-1]
-
-
-def without_launch(monkeypatch):
-    """Neither start Ray nor train; returns the configurations that would be trained."""
-    launched = []
-    startup = "openrlhf_swap.integration.startup"
-    cluster = SimpleNamespace(starting_ray=lambda configuration: nullcontext())
-    monkeypatch.setitem(sys.modules, f"{startup}.cluster", cluster)
-    launch = SimpleNamespace(launch=lambda configuration, *_: launched.append(configuration))
-    monkeypatch.setitem(sys.modules, f"{startup}.launch", launch)
-    return launched
 
 
 def rows_file(path, rows):

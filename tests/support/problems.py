@@ -1,11 +1,4 @@
-"""A long problem that tests change in ways that do or do not matter, and the benchmarks where they
-are on disk.
-"""
-
-import os
-from pathlib import Path
-
-from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark
+"""A long problem that tests change in ways that do or do not matter."""
 
 DIE = (
     r"When rolling an unfair die with faces numbered 1, 2, 3, 4, 5, and 6, the probability of "
@@ -16,8 +9,3 @@ DIE = (
     r"$47/288$. Find the "
     r"probability of obtaining face $F$."
 )
-
-
-def local_benchmarks():
-    folder = Path(os.environ["BENCHMARK_DATA"])
-    return {name: load_benchmark(name, folder) for name in PAPER_BENCHMARKS}

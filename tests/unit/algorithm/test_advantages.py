@@ -250,12 +250,6 @@ def test_a_need_that_does_not_fit_is_named(signals, message):
         swap_advantages([trace], SwapConfig(step_reward="need"))
 
 
-def test_a_need_that_is_not_finite_is_named():
-    trace = StepTrace(8, True, [-3, -1, -1], [2, 5], {"need": [0.5, math.nan]})
-    with pytest.raises(NonFiniteError, match=r"response 0 of group 0: need\[1\] is nan"):
-        swap_advantages([trace], SwapConfig(step_reward="need"))
-
-
 def test_noise_of_the_scores_stays_small():
     # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes
     # them +-1.15.

@@ -3,7 +3,6 @@
 import pytest
 from support.engine_of_vllm import EngineOfVllm
 from support.paths import POLICY
-from support.scripts import python
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_swap import generate
@@ -49,12 +48,3 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
         assert (parameters.seed, parameters.max_tokens) == (ids[0], 5)
         assert parameters.output_kind == RequestOutputKind.FINAL_ONLY
         assert not parameters.skip_special_tokens
-
-
-def test_what_vllm_leaves_behind_goes_with_the_process(tmp_path):
-    program = """from openrlhf_swap import generate
-from vllm.utils import network_utils as network
-generate._use_own_temporary_folder()
-open(network.get_file_store_init_method()[7:], 'w').close()"""
-    assert python("-c", program, TMPDIR=str(tmp_path)).returncode == 0
-    assert not [*tmp_path.iterdir()]

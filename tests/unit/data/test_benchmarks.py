@@ -4,23 +4,13 @@ refused.
 
 import dataclasses
 import json
-import os
 import re
-from pathlib import Path
 
 import pytest
 
-from openrlhf_swap.data.benchmarks import (
-    BENCHMARKS,
-    CHOOSE,
-    PAPER_BENCHMARKS,
-    Problem,
-    gpqa,
-    load_benchmark,
-)
+from openrlhf_swap.data.benchmarks import BENCHMARKS, CHOOSE, Problem, gpqa, load_benchmark
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import write_rows
-from openrlhf_swap.rewards import Grader
 
 
 def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
@@ -56,23 +46,15 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
             ", row 2: problem is null; give every row a problem and an answer",
         ),
         (b'{"answer": "2"}', ", row 2: problem is null"),
-        (b'{"problem": " ", "answer": "2"}', ', row 2: problem is " "'),
         (
             b'{"problem": "1", "answer": ""}',
             ', row 2: answer is ""; give every row a problem and an answer',
         ),
         (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
-        (b'{"problem": "1", "answer": {"a": 1}}', ', row 2: answer is {"a": 1}'),
         (
             b'{"problem": "1", "answer": ["3", ""]}',
             ', row 2: answer is ["3", ""]; give every row a problem and',
         ),
-        (b'{"problem": "1", "answer": []}', ", row 2: answer is []"),
-        (
-            b'{"problem": "1", "answer": "\xe9"}',
-            " cannot be read: row 2: not UTF-8 (byte 0xe9 at position 29",
-        ),
-        (b"\0" * 512, " cannot be read: row 2: zero bytes, as a crash leaves them"),
     ],
 )
 def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
@@ -137,23 +119,6 @@ def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, an
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(
-    "BENCHMARK_DATA" not in os.environ, reason="BENCHMARK_DATA names no folder with local copies"
-)
-@pytest.mark.parametrize("name", [*PAPER_BENCHMARKS, "gsm8k"])
-def test_reference_answers_are_correct_against_themselves(name):
-    problems = load_benchmark(name, Path(os.environ["BENCHMARK_DATA"]))
-    grader = Grader()
-    grades = grader.grade_many(
-        [(f"\\boxed{{{problem.answer}}}", problem.answer) for problem in problems]
-    )
-    grader.close()
-    wrong = {
-        problem.id for problem, grade in zip(problems, grades, strict=True) if not grade.correct
-    }
-    assert wrong == set()
-
-
 GPQA = {
     "Question": "Which city is the capital of Norway?\n",
     "Correct Answer": "Oslo\n",
@@ -199,16 +164,13 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     ("row", "message"),
     [
         ({**GPQA, "Correct Answer": None}, "Correct Answer is 'None', which is not text"),
-        ({**GPQA, "Incorrect Answer 3": " "}, "Incorrect Answer 3 is ' ', which is not text"),
         ({**GPQA, "Question": ""}, "Question is '', which is not text"),
         ({**MMLU_PRO, "options": "123"}, "options is '123', which is not a list of texts"),
-        ({**MMLU_PRO, "options": [1, 2]}, "options is '[1, 2]', which is not a list of texts"),
         ({**MMLU_PRO, "answer": 1}, "answer is '1', which is not text"),
         (
             {**MMLU_PRO, "answer": "D"},
             'an answer that is no option\'s letter: "D"; correct the row',
         ),
-        ({**MMLU_PRO, "answer": "2"}, 'an answer that is not a letter: "2"; correct the row'),
     ],
 )
 def test_a_faulty_row_is_named(own_file, row, message):

@@ -352,6 +352,24 @@ NEAR_MISSES = {
         "Let $k$ be a digit. How many primes are less than 20k, if k is 3?",
         "How many squares are less than 20?",
     ),
+    "Simplify $\\frac{x^2-4}{x-2}$.": (
+        "Simplify $\\frac{x^2-4}{x-2} + \\frac{x^2-9}{x-3}$.",
+        "Simplify $\\frac{x^2-4}{x-2}$ and solve the equation that sets it equal to 7.",
+        "Simplify $\\frac{x^2-9}{x-3}$.",
+    ),
+    "What is the area of the circle?": (
+        "A circle has radius 4. What is the area of the circle?",
+        "What is the area of the circle that touches the sides of a square of side 6?",
+    ),
+    "Compute $\\sin 60^\\circ$.": (
+        "Compute $\\sin 60^\\circ \\cos 30^\\circ$.",
+        "Compute $\\sin 60^\\circ$ divided by the sine of the angle that is wanted.",
+        "Compute $\\sin 600^\\circ$.",
+    ),
+    "Let $f(x)=x^2+5$. Find $f(3)$.": (
+        "Let $f(x)=x^2+5$. Find $f(4)$.",
+        "Let $f(x)=x^2+5x$. Find $f(3) + f(2) - f(1)$ and all zeros of $f$.",
+    ),
     "Is 91 prime?": ("Is 91 prime or is 97 prime, and which of the two is the larger number?",),
     "Factor $x^2 - 9$.": ("Factor $x^2 - 9x + 20$.",),
 }

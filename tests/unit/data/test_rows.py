@@ -60,16 +60,8 @@ def test_bad_rows_have_numbers_and_do_not_stop_the_others(tmp_path):
     ]
     path.write_bytes(GOOD + b"\n".join(bad) + b"\n\n" + GOOD)
     entries = read_entries(path)
-    assert [entry.number for entry in entries] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-        7,
-        9,
-    ]  # the blank line is counted, but no row
+    # the blank line is counted, but no row
+    assert [entry.number for entry in entries] == [1, 2, 3, 4, 5, 6, 7, 9]
     assert [entry.row is None for entry in entries] == [False, *[True] * 6, False]
     assert describe_faults(entries) == (
         "row 2: not JSON (Expecting property name enclosed in double quotes at character 3), "

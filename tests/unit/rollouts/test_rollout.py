@@ -7,10 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.paths import POLICY
 from support.pieces import tokenizer_of
 from support.real_tokenizers import deepseek
-from transformers import AutoModelForCausalLM
 
 from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.steps import segment_steps
@@ -24,9 +22,7 @@ from openrlhf_swap.rollouts.rollout import (
     tokens_for_each,
 )
 from openrlhf_swap.runs.metrics import turn_metrics
-from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
-from openrlhf_swap.scoring.signals import WantedSignals
+from openrlhf_swap.scoring.answer import ScoreRequest
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -331,33 +327,3 @@ def test_a_group_of_two_turns_worked_by_hand():
     }
     assert turn_metrics([[long, short]], penalties) == expected
     assert turn_metrics([[short]], penalties) == {}
-
-
-def test_scores_of_turns_are_those_of_one_forward_for_each_prefix(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
-
-    def ids(text):
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    prompt = ids("<|user|>What is 47 + 36?<|assistant|><think>\n")
-    calls, seen = (
-        [ids("ones: 7+6+0="), ids("tens: 4+3+1="), ids("</think>\n\n")],
-        [ids("13\n"), ids("08\n")],
-    )
-    response, starts = [*chain.from_iterable(calls)], [len(calls[0]), len(calls[0] + calls[1])]
-    rollout = Rollout(
-        "?", "83", response, prompt, 1.0, observations=list(zip(starts, seen, strict=True))
-    )
-    reader = StepReader(tokenizer, "</think>", *SwapConfig(steps="turns").segmentation)
-    rollout = replace(rollout, step_ends=reader.step_ends(response, rollout.turn_starts))
-    branch, row = (
-        answer_branch(tokenizer, "</think>\n\n\\boxed{", "83"),
-        torch.tensor([rollout.row_ids]),
-    )
-    for splits in (False, True):
-        wanted = WantedSignals(("answer_logprobs",), lambda _: branch, splits)
-        request = wanted.request(0, rollout)
-        (scores,) = score_shared_prefix(model, model.config, row, torch.ones_like(row), [request])
-        lengths = [place + 1 for place in request.scored_ends]
-        expected = request.answer_logprobs(score_per_prefix(model, row[0], lengths, branch))
-        torch.testing.assert_close(scores, expected, atol=5e-6, rtol=0)

@@ -69,19 +69,6 @@ def test_a_model_is_its_weights_and_one_of_the_hub_its_name(tmp_path):
     assert refusal(model, hub) is not None
 
 
-@pytest.mark.parametrize(
-    ("now", "recorded", "message"),
-    [
-        (1, 1, None),
-        (1, 2, "--flag is 1, but it was made with 2; use x"),
-        ("a", None, "--flag is 'a', but it was made without it; use x"),
-        (None, "a", "--flag is not given, but it was made with 'a'; use x"),
-    ],
-)
-def test_values(now, recorded, message):
-    assert refusal(now, recorded) == message
-
-
 def test_settings_may_change_until_something_is_written(tmp_path, capsys):
     output = tmp_path / "new" / "output"
     for value in (1, 2):

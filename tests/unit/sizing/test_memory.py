@@ -146,14 +146,6 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
     ) == {"optimizer": 20 * GIB + 8 * 1_777_088_000 + earlier}
 
 
-def test_a_moving_average_is_one_in_float32_however_many_gpus_a_node_has():
-    averaging = replace(NODE, averages=True)
-    with_it, without = (memory.host_bytes(SMALL, settings, 8) for settings in (averaging, NODE))
-    assert with_it == {"moving average": 4 * 1_777_088_000, **without}
-    saved = memory.checkpoint_bytes(SMALL, averaging)["deepspeed"]
-    assert saved == (2 + 12 + 4) * 1_777_088_000
-
-
 def test_zero_3_pins_group_by_group():
     # 9.6e9 parameters on 8 ranks: a group of 1e9, 4e9 bytes as 4 GiB, one of 2e8, 8e8 bytes as 1
     # GiB; gradients 2.4e9 bytes as 4 GiB.

@@ -1,18 +1,12 @@
 """Decisions before the start, on the real command line: one clear line, status 2, no Ray."""
 
-import json
 import shutil
-from pathlib import Path
 
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
-from support.paths import POLICY
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
-from openrlhf_swap.files import read_rows
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup.preflight import resolve_run
 from openrlhf_swap.runs import checkpoints
 
 
@@ -52,39 +46,6 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     assert (status, len(started)) == (2, 4)
     assert error.startswith(f"error: --data.prompt_dataset is {other}, but --swap.output_dir ")
     assert error.endswith(f"finished run with {prompts_file}; give another --swap.output_dir")
-
-
-def test_a_template_that_closes_the_thought_is_a_warning_with_a_remedy(
-    capsys, tmp_path, prompts_file
-):
-    """The remedy takes the warning away, and OpenRLHF gets rendered prompts."""
-    model = tmp_path / "model"
-    shutil.copytree(POLICY, model)
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    settings["chat_template"] = (
-        "{{ messages[0].content }}<think>{{ '\n' if enable_thinking else '\n</think>\n' }}"
-    )
-    (model / "tokenizer_config.json").write_text(json.dumps(settings))
-    (model / "chat_template.jinja").unlink(missing_ok=True)
-    flags = {
-        **GOOD,
-        "--actor.model_name_or_path": model,
-        "--data.prompt_dataset": prompts_file,
-        "--swap.output_dir": tmp_path / "out",
-        "--ckpt.path": tmp_path / "out" / "checkpoints",
-    }
-    words = [str(word) for pair in flags.items() for word in pair] + ["--data.apply_chat_template"]
-    closed = resolve_run(configure(words, on_cpu=True)).args.data
-    said = capsys.readouterr().out
-    remedy = """--data.chat_template_kwargs '{"enable_thinking": true}'"""
-    assert "warning: the chat template closes the thought, but swap scores its steps" in said
-    assert remedy in said and closed.apply_chat_template
-    words += ["--data.chat_template_kwargs", '{"enable_thinking": true}']
-    opened = resolve_run(configure(words, on_cpu=True)).args.data
-    assert "closes the thought" not in capsys.readouterr().out
-    assert (opened.apply_chat_template, opened.chat_template_kwargs) == (False, None)
-    rows = list(read_rows(Path(opened.prompt_dataset)))
-    assert rows and all(row["problem"].endswith("<think>\n") for row in rows)
 
 
 # Flags that contradict the model, the data or the machine, and how the refusal begins.

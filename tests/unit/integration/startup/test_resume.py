@@ -56,17 +56,6 @@ def test_another_path_to_the_same_model_and_rows_is_no_difference(capsys, tmp_pa
     assert f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}" in said
 
 
-def test_a_checkpoint_of_another_model_is_not_loaded_over_the_one_that_is_named(tmp_path, start):
-    shutil.copytree(POLICY, tmp_path / "other")
-    with open(tmp_path / "other" / "model.safetensors", "ab") as weights:
-        weights.write(b" ")
-    written = rf"but the checkpoint in {tmp_path}/checkpoints was written with {POLICY} \(SHA-256 "
-    for model in (str(tmp_path / "other"), "Qwen/Qwen2.5-Math-7B"):
-        refused = rf"^--actor.model_name_or_path is {model}.*, {written}.*; resume with that, or "
-        with pytest.raises(ConfigError, match=refused):
-            start(**{"actor.model_name_or_path": model})
-
-
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
