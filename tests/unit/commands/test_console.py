@@ -27,10 +27,10 @@ def test_help_lists_every_command_in_a_line(capsys):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ([], "error: a command is missing; use one of: train, plan,"),
+        ([], "error: a command is missing; use one of: quickstart, train, plan,"),
         (["reporting"], "error: reporting is not a command; did you mean eval report?"),
         (["eval", "--model", "x"], "error: eval --model is not a command; did you mean eval "),
-        (["nothing", "--help"], "error: nothing is not a command; use one of: train,"),
+        (["nothing", "--help"], "error: nothing is not a command; use one of: quickstart, train,"),
     ],
 )
 def test_a_wrong_line(argv, message, capsys):
