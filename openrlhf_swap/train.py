@@ -122,7 +122,8 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
             with private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt:
-            remedy = checkpoints.how_to_resume(Path(ckpt.path))
+            path = Path(ckpt.path)
+            remedy = checkpoints.how_to_resume(path) + checkpoints.how_to_end(path)
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
 
 

@@ -52,6 +52,18 @@ def how_to_resume(path: Path) -> str:
     return f"start again with --ckpt.load_enable to resume from {saved}"
 
 
+def how_to_end(path: Path) -> str:
+    """How to get a policy from a run with checkpoints in `path` that is not to go on; else empty.
+
+    A run that has trained its last step already writes its policy and ends.
+    """
+    saved = newest(path)
+    if saved is None:
+        return ""
+    step = saved.rpartition("global_step")[2]
+    return f", or with --swap.training_steps {step}, too, to write its policy and end"
+
+
 def refuse_to_overwrite(path: Path) -> None:
     """Raise CheckpointError if `--ckpt.path` holds a checkpoint: a new run would overwrite it."""
     tag = newest(path)

@@ -43,6 +43,9 @@ def test_the_newest_complete_one_is_chosen_by_its_step(tmp_path):
         checkpoints.refuse_to_overwrite(tmp_path)
     tag, messages = checkpoints.recover(tmp_path)
     assert tag == checkpoints.newest(tmp_path) == "global_step10"
+    assert checkpoints.how_to_resume(tmp_path).endswith("to resume from global_step10")
+    assert checkpoints.how_to_end(tmp_path).startswith(", or with --swap.training_steps 10, too, ")
+    assert checkpoints.how_to_end(tmp_path / "nowhere") == ""
     assert messages[0].startswith("checkpoint unfinished_global_step12 is deleted")
     assert names(tmp_path) == {"global_step9", "global_step10", "latest"}
     assert (tmp_path / "_actor" / "latest").read_text() == "global_step10"
