@@ -1,5 +1,4 @@
-"""Write the page of the paper's Table 1: what each recipe sets, side by side, and where each value
-comes from.
+"""Write the page of the paper's Table 1: what each recipe sets, and where each value comes from.
 
     python docs/make_recipes.py > docs/use/recipes.md
 
@@ -22,15 +21,19 @@ METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact
 PAGE = """\
 # The paper's Table 1 as recipes
 
-Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes (`openrlhf_swap/recipes`), not this file.
+Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes \
+(`openrlhf_swap/recipes`), not this file.
 
-Every method of the paper's main table as its authors run it, and the paper's own. `openrlhf-swap train --swap.recipe
-NAME --dry-run` prints a column; all eight train with `python examples/studies/run_sweep.py --preset paper`
+Every method of the paper's main table as its authors run it, and the paper's \
+own. `openrlhf-swap train --swap.recipe
+NAME --dry-run` prints a column; all eight train with `python \
+examples/studies/run_sweep.py --preset paper`
 ([how](objectives.md#sweeps)). **Bold: the recipe sets it**; otherwise it is this package's default.
 
 {values}
 
-`--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
+`--swap.training_steps` is what the authors trained, whatever the size of the \
+data set; with 0 `--train.num_episodes`
 decides. On DeepScaleR's 40,315 rows:
 
 {steps}
