@@ -7,12 +7,6 @@ import sys
 from support.paths import ROOT
 
 MULTINODE = "scripts/train_swap_multinode.sh"
-COMMANDS = [
-    ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    for path in sorted((ROOT / "openrlhf_swap").rglob("*.py"))
-    if '\nif __name__ == "__main__":' in path.read_text(encoding="utf-8")
-]
-"""What `python -m` runs."""
 
 
 def run(*command, cwd=ROOT, **environment):

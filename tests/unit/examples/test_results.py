@@ -101,54 +101,30 @@ def test_the_last_points_of_the_fronts(stats, page, against, seeds):
     last["name"] = last.method + "@" + last.strength
     tables = tables_in(page, "configuration | seeds |")
     assert tables
+    columns = ("accuracy", "tokens", "missing", "redundant")
+    of = {column: last.pivot(index="seed", columns="name", values=column) for column in columns}
     for header, *rows in tables:
         assert header[7] == f"accuracy, from {against}"
-        of = {
-            column: last.pivot(index="seed", columns="name", values=column)
-            for column in ("accuracy", "tokens", "missing", "redundant")
-        }
+        others = [row[0] for row in rows if row[0] != against]
         changes = {
-            (column, row[0]): of[column][row[0]] - of[column][against]
+            (column, name): of[column][name] - of[column][against]
             for column in ("accuracy", "tokens")
-            for row in rows
-            if row[0] != against
+            for name in others
         }
         tests = {key: stats.ttest_1samp(change, 0) for key, change in changes.items()}
         corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
         for name, _, *cells in rows:
-            for (column, values), digits, cell in zip(
-                of.items(), (1, 1, 2, 2), cells, strict=False
-            ):
-                one = values[name]
-                assert (column, cell) == (
-                    column,
-                    f"{one.mean():.{digits}f} ({one.std():.{digits}f})",
-                )
+            for column, digits, cell in zip(columns, (1, 1, 2, 2), cells, strict=False):
+                one = of[column][name]
+                assert cell == f"{one.mean():.{digits}f} ({one.std():.{digits}f})", column
             for column, p in (("accuracy", cells[6]), ("tokens", cells[8])) if cells[6] else ():
                 assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)
 
 
-def test_the_runs_of_agents():
-    runs = pd.read_csv(RESULTS / "agents.csv")
-    runs.accuracy *= 100
-    measures = ["accuracy", "tokens", "calls", "useless_calls"]
-    ends = runs[runs.step > 13].groupby(["objective", "seed"])[measures].mean()
-    shown = {"first step": runs[runs.step == 1]}
-    shown |= {name: ends.loc[name] for name in ("grpo", "uniform_penalty", "swap")}
-    _, *rows = tables_in("use/agents.md", "| accuracy, % | tokens")[0]
-    assert [row[0] for row in rows] == list(shown)
-    for name, *cells in rows:
-        of = shown[name]
-        assert cells == [f"{of[each].mean():.1f} ({of[each].std():.1f})" for each in measures]
-
-
 def test_the_means_of_smollm2():
     folder = ROOT / "examples" / "smollm2"
-    means = (
-        pd.read_csv(folder / "results" / "responses.csv.gz")
-        .groupby("policy")
-        .mean(numeric_only=True)
-    )
+    responses = pd.read_csv(folder / "results" / "responses.csv.gz")
+    means = responses.groupby("policy").mean(numeric_only=True)
     report = (folder / "results" / "report.md").read_text(encoding="utf-8").split("\n\n")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in report.splitlines()]
     found = {row[0]: row for row in rows if row[0] in means.index}

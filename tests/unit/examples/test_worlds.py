@@ -13,12 +13,14 @@ from addition import Addition
 from columns import Columns
 from decoding import padded_left
 from decomposition import Sums
-from gates import open_bench, passes
+from gates import open_bench
 from make_policy import build_tokenizer
 from support.paths import WORLDS
 from words import Word, Words
 from world import CLOSE, EOS, NAMES, load, rendered, thought_lines
 
+COLUMNS = "ones: 8+6+0=14\ntens: 7+5+1=13\nhundreds: 4+3+1=08\n"
+PAIRS = "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n"
 SUMS = Sums(((3, 6, 7, 5), (7, 4)))  # 21 and 11
 WORD = Words((Word("3", "AB"),), False, "59")  # A is 8314709625, B is 3094162875: 3 -A> 4 -B> 1
 
@@ -26,20 +28,8 @@ WORD = Words((Word("3", "AB"),), False, "59")  # A is 8314709625, B is 309416287
 @pytest.mark.parametrize(
     ("world", "problem", "question", "thought", "answer"),
     [
-        (
-            addition,
-            Addition(478, 356),
-            "What is 478 + 356?",
-            "ones: 8+6+0=14\ntens: 7+5+1=13\nhundreds: 4+3+1=08\n",
-            "834",
-        ),
-        (
-            decomposition,
-            SUMS,
-            "Sums of a: 3+6+7+5, b: 7+4",
-            "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n",
-            "2111",
-        ),
+        (addition, Addition(478, 356), "What is 478 + 356?", COLUMNS, "834"),
+        (decomposition, SUMS, "Sums of a: 3+6+7+5, b: 7+4", PAIRS, "2111"),
         (words, WORD, "From 3 by A1B2, not 59", "A1 3>4\nB2 4>1\n", "1"),
     ],
 )
@@ -150,7 +140,3 @@ def test_the_policy_of_words_needs_its_lines():
     assert probability(bench, whole) > 0.9
     assert probability(bench, [[] for _ in whole]) < 0.15
     assert probability(bench, [lines[:-1] for lines in whole]) < 0.15
-
-
-def test_gates_are_held_against_their_bounds():
-    assert passes(0.1, (0.0, 0.15)) and passes(7.0, None) and not passes(0.2, (0.0, 0.15))

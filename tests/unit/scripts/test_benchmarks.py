@@ -65,15 +65,3 @@ def test_a_stage_that_fails_or_hangs_leaves_its_steps_and_the_others_go_on(tmp_p
     assert [len(stage["steps"]) for stage in stages.values()] == [3, 3, 2]
     assert stages["swap"]["steps"][2]["step"] == 3 and results["prompts"] == 16
     assert "out of memory" in (output / "swap.log").read_text()  # nothing is deleted
-
-
-def test_without_a_model_nothing_is_trained(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(beside_trl.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(beside_trl.torch.cuda, "get_device_name", lambda: "none")
-    monkeypatch.setattr(sys, "executable", str(make_tool(tmp_path / "python", "exit 3")))
-    words = ["--output", str(tmp_path / "out")]
-    assert beside_trl.run_command(beside_trl.main, words) == 2
-    assert capsys.readouterr().err.startswith("error: --tokenizer is missing; name a folder")
-    assert beside_trl.main([*words, "--tokenizer", "t"]) == 1
-    results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(results["stages"]) == ["model"]

@@ -1,10 +1,7 @@
 """The images, and the script that runs them."""
 
-import os
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 from itertools import chain
 
@@ -83,35 +80,3 @@ def test_what_setup_reads_and_imports_is_copied_before_it_runs(stage, tmp_path):
     (command,) = re.findall(r"'(from openrlhf_swap\S+ import \w+);", setup)
     done = run(sys.executable, "-c", command, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, f"{done.stderr[-300:]}: COPY it before setup.sh runs"
-
-
-def docker_run(*arguments, path=os.environ["PATH"], **variables):
-    """Run the script with an environment of its own: the caller's keys do not matter."""
-    return subprocess.run(
-        ["/bin/bash", "scripts/docker_run.sh", *arguments],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        cwd=ROOT,
-        env={"PATH": path, "HOME": "/home/someone", **variables},
-    )
-
-
-def options(words, name):
-    return [words[at + 1] for at, word in enumerate(words) if word == name]
-
-
-def test_a_container_gets_its_folders_and_the_names_of_the_keys():
-    keys = {"WANDB_API_KEY": "secret-1", "HF_TOKEN": "secret-2", "RAY_AUTH_TOKEN": "secret-3"}
-    folders = {"OUTPUTS": "/big/runs", "DATA": "/big/prompts"}
-    result = docker_run("--dry-run", "bash", "-c", "echo a  b", **folders, **keys)
-    words = shlex.split(result.stdout)
-    assert words[-4:] == ["openrlhf-swap:cuda", "bash", "-c", "echo a  b"]
-    assert options(words, "--user") == [f"{os.getuid()}:{os.getgid()}"]
-    mounts = options(words, "--mount")
-    assert mounts[0] == "type=bind,source=/big/runs,target=/app/outputs"
-    assert mounts[-1] == "type=bind,source=/big/prompts,target=/data,readonly"
-    assert options(words, "--gpus") == ["all"]
-    assert options(words, "--env") == ["HF_HOME=/huggingface", *keys]
-    assert "secret" not in result.stdout + result.stderr
-    assert not {"--publish", "-p", "--publish-all", "-P", "--privileged"} & set(words)

@@ -1,11 +1,7 @@
 """What is checked about a training, from numbers made by hand."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -101,42 +97,6 @@ def test_the_report_is_complete_whatever_fails(tmp_path, monkeypatch, broken, wr
     example = json.loads((ROOT / "docs" / "use" / "gpu_check_example.json").read_text())
     assert set(report) == set(example) and example["passed"] and not report["passed"]
     assert report["findings"] == findings.lines and "scoring" in report["seconds"]
-
-
-STOPPED = """
-import sys, torch
-from pathlib import Path
-from benchmarks import gpu_check
-gpu_check.check_scoring = lambda findings, *_: findings.add("scoring", "alike")
-folder = Path(sys.argv[1])
-sys.executable = str(folder / "python")
-gpu_check.check("policy", folder / "run", gpu_check.Gpu(torch.device("cpu"), lambda: 5, 10))
-"""
-
-
-def test_sigterm_ends_the_training_and_leaves_the_findings(tmp_path):
-    """The acted training starts a process of its own, which ends, too."""
-    act = f'if [[ "$*" == *train* ]]; then sleep 600 & echo $! > {tmp_path}/pid; wait; fi'
-    make_tool(tmp_path / "python", act)
-    process = subprocess.Popen([sys.executable, "-c", STOPPED, str(tmp_path)], cwd=ROOT)
-    while not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
-        assert process.poll() is None
-        time.sleep(0.1)
-    process.terminate()
-    assert process.wait(30) == 128 + signal.SIGTERM
-    with pytest.raises(ProcessLookupError):
-        for _ in range(100):  # init takes a moment to collect it
-            os.kill(int((tmp_path / "pid").read_text()), 0)
-            time.sleep(0.1)
-    report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
-    assert [line["name"] for line in report["findings"]] == ["scoring", "stopped"]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_without_a_gpu_nothing_is_started(tmp_path, capsys):
-    assert gpu_check.run_command(gpu_check.main, ["--output", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err.startswith("error: torch is a CPU build; install the other one")
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_plan_of_a_run_is_read_from_its_own_record(tmp_path):

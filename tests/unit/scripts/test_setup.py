@@ -74,9 +74,3 @@ def test_what_cannot_be_is_refused_before_anything_is_installed(acted, tmp_path,
     result, calls = acted(**variables)
     assert (result.returncode, calls) == (2, []) and not (tmp_path / "venv").exists()
     assert result.stderr.startswith("error: " + reason.format(folder=tmp_path))
-
-
-def test_packages_that_do_not_fit_each_other_end_the_setup(acted):
-    result, _ = acted(PROFILE="gpu", COMPLAINT="The package `a` requires `b<1`, but `2` is there")
-    assert result.returncode == 2
-    assert "error: the packages are not compatible with each other" in result.stderr
