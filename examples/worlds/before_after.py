@@ -16,10 +16,9 @@ from openrlhf_swap.files import write_text
 
 NOTES = (
     "The first {problems} held-out problems, not chosen, with {responses} responses each before "
-    "and after. A "
-    "response is scored by the policy that wrote it, as in training; its penalty is what SWAP "
-    "would assign within "
-    "these {responses}."
+    "and after; the first one shown is the correct one of median length. A response is scored by "
+    "the policy that wrote it, as in training; its penalty is what SWAP would assign within these "
+    "{responses}."
 )
 
 
@@ -36,10 +35,13 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
     ]
     names = swap.keys() & {"length_coef", "tau", "weights_from", "step_price"}
     data = page_data(files, SwapConfig(**{name: swap[name] for name in names}), limit=100)
+    for problem in data["problems"]:
+        problem["columns"] = [median_first(responses) for responses in problem["columns"]]
     responses = len(data["problems"][0]["columns"][0])
     data["title"] = "Addition, before and after"
     data["summary"] = {
         "notes": [
+            in_short(summary),
             seconds(summary),
             NOTES.format(problems=len(data["problems"]), responses=responses),
         ],
@@ -49,6 +51,26 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
     page = output / "report.html"
     write_text(page, render(data))
     return page
+
+
+def median_first(responses: list[dict]) -> list[dict]:
+    """The responses with the correct one of median length in front; the others keep their order.
+
+    A column opens on its first response, which may be an exception.
+    """
+    usable = [response for response in responses if response["correct"]] or responses
+    by_length = sorted(usable, key=lambda response: response["tokens"])
+    median = by_length[(len(by_length) - 1) // 2]
+    return [median, *(response for response in responses if response is not median)]
+
+
+def in_short(summary: dict) -> str:
+    """What the training changed, in a sentence."""
+    base, trained = summary["base"], summary["trained"]
+    return (
+        f"{base['tokens']:.0f} tokens a response became {trained['tokens']:.0f}; "
+        f"accuracy went from {base['accuracy']:.0%} to {trained['accuracy']:.0%}."
+    )
 
 
 def score(model: Path, traces: Path, swap: dict) -> Path:

@@ -91,8 +91,11 @@ def test_the_quickstart_ends_with_a_page(tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     assert [problem["text"] for problem in data["problems"]] == [[p.question] for p in problems]
     assert data["summary"]["tables"][0]["rows"][1] == ["tokens a response", "100.0", "40.0", "-60%"]
+    note = "100 tokens a response became 40; accuracy went from 80% to 80%."
+    assert data["summary"]["notes"][0] == note
     for problem in data["problems"]:
         before, after = problem["columns"]
+        assert before[0]["tokens"] == sorted(shown["tokens"] for shown in before)[1]  # the median
         longest = max(before, key=lambda shown: shown["tokens"])
         assert sum(step["penalty"] for step in longest["steps"]) > 0
         assert not any(step["penalty"] for shown in after for step in shown["steps"])
