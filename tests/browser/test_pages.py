@@ -163,16 +163,14 @@ def test_penalties_are_drawn_where_there_are_any(page):
 
 
 def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
-    assert (
-        page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20
-    )  # two lines
+    # Two lines.
+    assert page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20
     assert page.ask("document.querySelectorAll('math[display=block]').length") >= 2
     choose(page, "choice", "3")
     assert page.ask("document.title") == "Where the length went"
     assert page.ask("document.querySelectorAll('img, main script, [onerror]').length") == 0
-    assert (
-        page.ask("by('main').textContent").count(HARM) == 3
-    )  # the problem, a step, and what follows the thought
+    # The problem, a step, and what follows the thought.
+    assert page.ask("by('main').textContent").count(HARM) == 3
     assert (
         page.ask(
             "[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length"

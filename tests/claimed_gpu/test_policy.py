@@ -101,6 +101,5 @@ def test_the_host_waits_neither_for_layers_nor_for_tokens(packing, monkeypatch):
             scored(to_claimed(model_of("qwen2", layers=layers)), packing, tokens)
             update_of(to_claimed(model_of("qwen2", layers=layers)), packing, device(), tokens)
         waits.append(counted)
-    assert (
-        waits[0] == waits[1] == waits[2]
-    )  # one wait a chunk of logits would be nine more in the last
+    # One wait a chunk of logits would be nine more in the last.
+    assert waits[0] == waits[1] == waits[2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import POLICY
+from support.running import words
 from support.scripts import MULTINODE, bash
 
 from openrlhf_swap.files import read_rows
@@ -40,33 +41,20 @@ def start(subcommand, *flags, **settings):
 
 def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
     port, dashboard, client, agent = free_ports(4)
-    command = "import os, ray; ray.init(); print('found', ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY'])"
-    with tempfile.TemporaryDirectory(
-        prefix="ray", dir="/tmp"
-    ) as folder:  # the path of a socket has to be short
-        settings = {
-            "PORT": port,
-            "DASHBOARD_PORT": dashboard,
-            "RAY_FOLDER": folder,
-            "NUM_GPUS": "0",
-            "NUM_NODES": "1",
-        }
-        settings["WAIT"] = "120"
-        flags = [
-            "--num-cpus",
-            "3",
-            "--ray-client-server-port",
-            client,
-            "--dashboard-agent-listen-port",
-            agent,
-        ]
+    resources = "ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY']"
+    command = f"import os, ray; ray.init(); print('found', {resources})"
+    # The path of a socket has to be short.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "RAY_FOLDER": folder}
+        settings |= {"NUM_GPUS": "0", "NUM_NODES": "1", "WAIT": "120"}
+        flags = ["--num-cpus", "3", "--ray-client-server-port", client]
+        flags += ["--dashboard-agent-listen-port", agent]
         start("head", *flags, WANDB_KEY="secret", **settings)
         ray_pid = int(Path(folder, "started.pid").read_text())
         try:
             again = bash(MULTINODE, "head", **settings)
-            assert (
-                again.returncode == 2 and f"already runs here, as process {ray_pid}" in again.stderr
-            )
+            assert again.returncode == 2
+            assert f"already runs here, as process {ray_pid}" in again.stderr
             # Quotes and angle brackets have to reach the job as they are.
             line = f"{sys.executable} -c {shlex.quote(command)} && printf '%s\\n' '<it\"s done>'"
             job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings)
@@ -84,56 +72,26 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     from ray.util.state import list_actors
 
     port, dashboard, client, *agents = free_ports(5)
-    settings = {
-        "PORT": port,
-        "DASHBOARD_PORT": dashboard,
-        "NUM_GPUS": "1",
-        "NUM_NODES": "2",
-        "WAIT": "120",
-    }
-    flags = [
-        "--num-cpus",
-        "3",
-        "--object-store-memory",
-        "200000000",
-        "--dashboard-agent-listen-port",
-    ]
+    settings = {"PORT": port, "DASHBOARD_PORT": dashboard}
+    settings |= {"NUM_GPUS": "1", "NUM_NODES": "2", "WAIT": "120"}
+    flags = words("--num-cpus 3 --object-store-memory 200000000 --dashboard-agent-listen-port")
+    training = words(
+        f"env MODEL={POLICY} PROMPTS={prompts_file} OUTPUT={tmp_path / 'run'} STEPS=3 "
+        "bash examples/worlds/train_swap.sh --train.async_enable"
+    )
     with ExitStack() as stack:
-        folders = [
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="ray", dir="/tmp"))
-            for _ in range(2)
-        ]
-        head = start(
-            "head",
-            *flags,
-            agents[0],
-            "--ray-client-server-port",
-            client,
-            **settings,
-            RAY_FOLDER=folders[0],
+        folders = [tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") for _ in range(2)]
+        of_head, of_worker = (
+            {**settings, "RAY_FOLDER": stack.enter_context(folder)} for folder in folders
         )
-        stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[0])
-        address = re.search(r"HEAD_IP=(\S+)", head)[1]
-        start("worker", *flags, agents[1], **settings, HEAD_IP=address, RAY_FOLDER=folders[1])
-        stack.callback(bash, MULTINODE, "stop", **settings, RAY_FOLDER=folders[1])
-        words = [
-            f"MODEL={POLICY}",
-            f"PROMPTS={prompts_file}",
-            f"OUTPUT={tmp_path / 'run'}",
-            "STEPS=3",
-        ]
-        line = shlex.join(
-            ["env", *words, "bash", "examples/worlds/train_swap.sh", "--train.async_enable"]
-        )
-        job = bash(
-            MULTINODE,
-            "submit",
-            "--command",
-            line,
-            OUTPUT=str(tmp_path),
-            **settings,
-            RAY_FOLDER=folders[0],
-        )
+        own = [*flags, agents[0], "--ray-client-server-port", client]
+        head = start("head", *own, **of_head)
+        stack.callback(bash, MULTINODE, "stop", **of_head)
+        of_worker["HEAD_IP"] = re.search(r"HEAD_IP=(\S+)", head)[1]
+        start("worker", *flags, agents[1], **of_worker)
+        stack.callback(bash, MULTINODE, "stop", **of_worker)
+        command = ["--command", shlex.join(training)]
+        job = bash(MULTINODE, "submit", *command, OUTPUT=str(tmp_path), **of_head)
         assert job.returncode == 0, job.stdout[-3000:] + job.stderr
         rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
         actors = list_actors(address=f"http://127.0.0.1:{dashboard}", limit=100)

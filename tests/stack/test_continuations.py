@@ -1,6 +1,4 @@
-"""Continuations on the real stack: an engine that dies while responses are continued, and what it
-costs the run.
-"""
+"""An engine that dies while responses are continued, and what it costs the run."""
 
 import os
 import signal
@@ -9,12 +7,8 @@ import pytest
 from support.disturbing import Run, errors
 from support.running import of_the_run, run_training, words
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        "TEST_SLOW" not in os.environ, reason="three starts of a run; TEST_SLOW=1 runs them"
-    ),
-]
+REASON = "three starts of a run: TEST_SLOW=1"
+pytestmark = [pytest.mark.slow, pytest.mark.skipif("TEST_SLOW" not in os.environ, reason=REASON)]
 FLAGS = words(
     "--swap.objective vsrm --swap.vsrm.words check,wait,again --swap.vsrm.first_characters 30 "
     "--swap.vsrm.apart_characters 20 --swap.vsrm.answer_tokens 30 --swap.vsrm.answers 3 "
@@ -39,9 +33,8 @@ def test_an_engine_that_dies_in_the_middle_of_them_costs_the_step_and_no_more(
     tmp_path, prompts_file
 ):
     calm = run_training(tmp_path / "calm" / "run", prompts_file, *FLAGS)
-    assert all(
-        row["swap/continued_tokens"] > 0 and row["swap/adv_process_absmean"] > 0 for row in calm
-    )
+    assert all(row["swap/continued_tokens"] > 0 for row in calm)
+    assert all(row["swap/adv_process_absmean"] > 0 for row in calm)
 
     run = Run(tmp_path, prompts_file, FLAGS)
     output, status = run.start_and_disturb(3, "RolloutActor", signal.SIGKILL, middle_of(3, run))
@@ -50,6 +43,5 @@ def test_an_engine_that_dies_in_the_middle_of_them_costs_the_step_and_no_more(
     assert [row["step"] for row in run.done] == [1, 2]
     again = run_training(run.output, prompts_file, *FLAGS)
     assert [row["step"] for row in again] == [1, 2, 3, 4]
-    assert of_the_run(again, "swap/grader_slow") == of_the_run(
-        calm, "swap/grader_slow"
-    )  # graders were killed
+    slow = "swap/grader_slow"  # graders were killed
+    assert of_the_run(again, slow) == of_the_run(calm, slow)

@@ -9,6 +9,7 @@ from subprocess import DEVNULL
 import pytest
 import ray
 from support.paths import POLICY, ROOT, WORLDS
+from support.running import words
 from support.scripts import python
 
 from openrlhf_swap.evaluation import generate, run
@@ -19,31 +20,10 @@ pytestmark = pytest.mark.slow
 
 
 def evaluation_words(problems, output):
-    words = [
-        "-m",
-        "openrlhf_swap",
-        "eval",
-        "run",
-        "--model",
-        POLICY,
-        "--benchmarks",
-        problems,
-        "--output",
-        output,
-    ]
-    words += [
-        "--samples",
-        "4",
-        "--temperature",
-        "1",
-        "--top-p",
-        "1",
-        "--max-tokens",
-        "320",
-        "--max-model-len",
-        "400",
-    ]
-    return [str(word) for word in words]
+    return words(
+        f"-m openrlhf_swap eval run --model {POLICY} --benchmarks {problems} --output {output} "
+        "--samples 4 --temperature 1 --top-p 1 --max-tokens 320 --max-model-len 400"
+    )
 
 
 def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
@@ -58,32 +38,28 @@ def test_a_killed_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
     assert all(row["tokens"] > 0 for row in rows[:-4])
 
-    words = evaluation_words(prompts, tmp_path / "killed")
-    killed = subprocess.Popen([sys.executable, *words], cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL)
+    command = evaluation_words(prompts, tmp_path / "killed")
+    killed = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=DEVNULL, stderr=DEVNULL)
     path = rows_path("samples", tmp_path / "killed", "prompts")
-    while killed.poll() is None and not (
-        path.exists() and path.stat().st_size > whole.stat().st_size / 4
-    ):
+    quarter = whole.stat().st_size / 4
+    while killed.poll() is None and not (path.exists() and path.stat().st_size > quarter):
         time.sleep(0.02)
     killed.kill()
     killed.wait()
     before = len(list(read_rows(path)))
     assert 0 < before < 65 * 4
-    done = python(*words)
-    assert (
-        done.returncode == 0
-        and f"[evaluation] {before} of 260 samples already generated" in done.stdout
-    )
-    assert (
-        done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""
-    )  # nothing below the table
+    done = python(*command)
+    assert done.returncode == 0
+    assert f"[evaluation] {before} of 260 samples already generated" in done.stdout
+    # Nothing below the table.
+    assert done.stdout.splitlines()[-1].startswith("killed ") and done.stderr == ""
     assert path.read_text() == whole.read_text()
     assert len(list(read_rows(rows_path("grades", tmp_path / "killed", "prompts")))) == 65 * 4
 
 
 def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
     class Sampler:
-        """Its responses are the problems. Defined here, so that Ray sends it to the actors whole."""
+        """Its responses are the problems; defined here, so that Ray sends it to the actors."""
 
         def __init__(self, model, **options):
             pass
@@ -92,13 +68,8 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
             for request in requests:
                 if request.text == "fails":
                     raise ValueError("no memory")
-                row = {
-                    "id": request.id,
-                    "sample": request.sample,
-                    "text": request.text,
-                    "tokens": 1,
-                }
-                yield request.benchmark, row
+                key = {"id": request.id, "sample": request.sample}
+                yield request.benchmark, {**key, "text": request.text, "tokens": 1}
 
     monkeypatch.setattr(generate, "Sampler", Sampler)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
@@ -112,19 +83,18 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     ]
     generate.sample(args, requests, 10)
     for name in ("own", "other"):
-        assert sorted(
-            row["sample"] for row in read_rows(rows_path("samples", tmp_path, name))
-        ) == list(range(5))
+        rows = read_rows(rows_path("samples", tmp_path, name))
+        assert sorted(row["sample"] for row in rows) == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="no memory"):
         generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)
     ray.shutdown()
 
 
-# Resident memory in MiB after each of three policies that one process evaluates.
-EVALUATE_THREE = """
+# Resident memory in MiB after each of two policies that one process evaluates.
+EVALUATE_TWO = """
 import sys
 from evaluate import generate
-for _ in range(3):
+for _ in range(2):
     (responses,) = generate(sys.argv[1], ["Sums of a: 3+6"], [8], 1.0, 60)
     assert len(responses) == 8 and all(response["tokens"] for response in responses)
     (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
@@ -133,10 +103,10 @@ for _ in range(3):
 
 
 def test_an_evaluated_policy_leaves_no_cache_behind():
-    """The last of 22 in a row once ran out of memory, because each engine kept its cache of a GiB."""
-    done = python("-c", EVALUATE_THREE, "policies/decomposition", cwd=WORLDS)
+    """The last of 22 once ran out of memory, because each engine kept its cache of a GiB."""
+    done = python("-c", EVALUATE_TWO, "policies/decomposition", cwd=WORLDS)
     assert done.returncode == 0, done.stderr[-3000:]
-    first, _, last = (
+    first, last = (
         int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident")
     )
     assert last - first < 200

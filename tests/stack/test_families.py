@@ -5,29 +5,19 @@ import shutil
 
 import pytest
 from support.paths import POLICY
-from support.running import start_training
+from support.running import start_training, words
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
-SHAPE = {
-    "hidden_size": 128,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 512,
-}
-SHAPE |= {
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "tie_word_embeddings": True,
-}
+SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+SHAPE |= {"tie_word_embeddings": True}
 MIXED = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
-UNTIED = {
-    "tie_word_embeddings": False
-}  # vLLM's code of these families has an output layer of its own
+# vLLM's code of these families has an output layer of its own.
+UNTIED = {"tie_word_embeddings": False}
 FAMILIES = {
     "gemma3_text": MIXED,
     "gpt_oss": {**MIXED, **EXPERTS, **UNTIED},
@@ -36,13 +26,8 @@ FAMILIES = {
         # vLLM's latent attention on a CPU supports only this cache size: 512 + 64.
         **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64},
         **{"q_lora_rank": 64, "qk_nope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": 4},
-        **{
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
-            "topk_method": "noaux_tc",
-        },
-        **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+        **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+        **{"topk_method": "noaux_tc", "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
     },
     "qwen3_5_text": {
         "num_hidden_layers": 4,
@@ -64,14 +49,9 @@ def reward_func(queries, prompts, labels):
 def make_policy(family, folder):
     shutil.copytree(POLICY, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    special = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": None,
-    }
-    config = CONFIG_MAPPING[family](
-        **{**SHAPE, "vocab_size": len(tokenizer), **special, **FAMILIES[family]}
-    )
+    shape = {**SHAPE, "vocab_size": len(tokenizer), "bos_token_id": None}
+    shape |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    config = CONFIG_MAPPING[family](**{**shape, **FAMILIES[family]})
     AutoModelForCausalLM.from_config(config, dtype="bfloat16").save_pretrained(folder)
 
 
@@ -85,8 +65,8 @@ def test_two_steps_of_training(family, tmp_path, prompts_file):
     make_policy(family, model)
     reward.write_text(REWARD)
     flags = ["--actor.model_name_or_path", str(model), "--reward.remote_url", str(reward)]
-    flags += ["--data.max_samples", "32", "--rollout.max_new_tokens", "48", "--data.max_len", "128"]
-    flags += ["--algo.advantage.is_correction_level", "token"]
+    flags += words("--data.max_samples 32 --rollout.max_new_tokens 48 --data.max_len 128")
+    flags += words("--algo.advantage.is_correction_level token")
     result = start_training(output, prompts_file, *flags)
     said = result.stdout + result.stderr
     assert result.returncode == 0, said[-3000:]

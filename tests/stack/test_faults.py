@@ -1,6 +1,4 @@
-"""A whole run, and what it survives: processes killed or stuck at any moment, and incomplete
-checkpoints.
-"""
+"""A whole run, and what it survives: processes killed or stuck, and incomplete checkpoints."""
 
 import json
 import os
@@ -19,38 +17,32 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
-EVERYTHING = (
-    "TEST_SLOW" in os.environ
-)  # kills the policy's actor and stops the engine, too: two starts more
+# Kills the policy's actor and stops the engine, too: two starts more.
+EVERYTHING = "TEST_SLOW" in os.environ
 SYNC = ("IntrinsicRewardActor", "SwapRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
-FLAGS = [
-    *SMALL_STEPS,
-    *words("--ckpt.save_steps 2 --ckpt.load_enable --train.full_determinism_enable"),
-    *words("--swap.rollouts_every 1"),
-    *words("--train.num_episodes 2 --data.max_samples 56 --swap.generation_timeout 30"),
-    *words("--eval.steps 6 --eval.n_samples_per_prompt 1"),
-    *words("--algo.kl.init_coef 0.001 --algo.kl.use_loss --algo.kl.estimator k3"),
-    *words("--ref.num_nodes 1 --ref.num_gpus_per_node 1"),
-    # With three times this rate the policy is never right after four steps.
-    *words("--actor.adam.lr 3e-4"),
-]
+# With three times this rate the policy is never right after four steps.
+FLAGS = SMALL_STEPS + words(
+    "--ckpt.save_steps 2 --ckpt.load_enable --train.full_determinism_enable --actor.adam.lr 3e-4 "
+    "--train.num_episodes 2 --data.max_samples 56 --swap.generation_timeout 30 "
+    "--swap.rollouts_every 1 --eval.steps 6 --eval.n_samples_per_prompt 1 "
+    "--algo.kl.init_coef 0.001 --algo.kl.use_loss --algo.kl.estimator k3 "
+    "--ref.num_nodes 1 --ref.num_gpus_per_node 1"
+)
 
 
 def by_step(rows):
     """Every metric that does not depend on the clock, of every step, each time it was done."""
     found = {}
-    for values in of_the_run(
-        rows, "swap/grader_slow"
-    ):  # counts second graders, and the test kills graders
+    # The metric that is left out counts second graders, and the test kills graders.
+    for values in of_the_run(rows, "swap/grader_slow"):
         found.setdefault(values["step"], []).append(values)
     return found
 
 
 def hold_weights(patch, folder, since=None):
-    """Let trainings from now on hold their weights on the way, or those that leave when the file
-    `since` exists.
+    """Let trainings hold their weights on the way: all, or those that leave once `since` exists.
 
     Returns the function that tells whether any are held.
     """
@@ -71,9 +63,8 @@ def assert_says_who_died(name, output, status):
 
 def assert_is_complete(run, result, events):
     """What a run leaves, from its metrics to its model card, and shows on the console."""
-    metrics, evaluations = (
-        list(read_rows(run / f"{name}.jsonl")) for name in ("metrics", "evaluations")
-    )
+    metrics = list(read_rows(run / "metrics.jsonl"))
+    evaluations = list(read_rows(run / "evaluations.jsonl"))
     assert [line["step"] for line in metrics] == [1, 2, 3, 4, 5, 6]
     for line in metrics:
         assert line["swap/adv_process_absmean"] > 0
@@ -87,45 +78,31 @@ def assert_is_complete(run, result, events):
     assert "6 steps, " in card
     trained, base = (load_file(folder / "model.safetensors") for folder in (run / "policy", POLICY))
     moved = max((trained[name].float() - base[name].float()).abs().max().item() for name in base)
-    assert (
-        moved > 5e-4
-    )  # in six steps of 3e-4; that vLLM gets the weights is seen in test_families.py
-    assert {path.name for path in (run / "rollouts").iterdir()} == {
-        f"step_{step:06d}.jsonl" for step in range(1, 7)
-    }
+    # In six steps of 3e-4; that vLLM gets the weights is seen in test_families.py.
+    assert moved > 5e-4
+    tables = sorted(path.name for path in (run / "rollouts").iterdir())
+    assert tables == [f"step_{step:06d}.jsonl" for step in range(1, 7)]
     # The console has our lines only, the log everything; what is logged is declared.
     assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
     assert result.stderr == ""
     assert "the last 8 prompts of this episode do not fill a batch" in result.stdout
-    steps = re.findall(
-        r"^\[swap\] step (\d)/6: accuracy [\d.]+%, \d+ tokens, ", result.stdout, re.MULTILINE
-    )
-    assert steps == [*"123456"]
+    pattern = r"^\[swap\] step (\d)/6: accuracy [\d.]+%, \d+ tokens, "
+    assert re.findall(pattern, result.stdout, re.MULTILINE) == [*"123456"]
     log = (run / "train.log").read_text()
-    assert (
-        "(IntrinsicRewardActor pid=" in log
-        and "EngineCore" in log
-        and result.stdout.splitlines()[-1] in log
-    )
+    assert "(IntrinsicRewardActor pid=" in log
+    assert "EngineCore" in log
+    assert result.stdout.splitlines()[-1] in log
     assert [row["step"] for row in evaluations] == [6] and "eval_default_pass1" in evaluations[0]
-    assert [
-        name
-        for line in [*metrics, *evaluations]
-        for name in line
-        if name != "step" and not meaning(name)
-    ] == []
+    names = {name for line in [*metrics, *evaluations] for name in line} - {"step"}
+    assert [name for name in names if not meaning(name)] == []
     scalars = EventAccumulator(str(events)).Reload().Tags()["scalars"]
     of_steps = {name.removeprefix("train/") for name in scalars if name.startswith("train/")}
     assert of_steps == {name for line in metrics for name in line} - {"step"}
     assert len(scalars) - len(of_steps) == len(evaluations[0]) - 1  # under OpenRLHF's names
     assert json.loads((run / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
     # Two checkpoints are kept, and the one with the best evaluation; all complete.
-    saved = (run / "checkpoints" / "_actor").glob("*/")
-    assert {folder.name for folder in saved} == {
-        "global_step4",
-        "global_step6",
-        "best_global_step6",
-    }
+    saved = {folder.name for folder in (run / "checkpoints" / "_actor").glob("*/")}
+    assert saved == {"global_step4", "global_step6", "best_global_step6"}
 
 
 def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
@@ -133,9 +110,8 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
 ):
     calm = tmp_path / "calm" / "run"
     flags = [*FLAGS, "--eval.dataset", str(prompts_file)]
-    result = start_training(
-        calm, prompts_file, *flags, "--logger.tensorboard_dir", str(tmp_path / "tb")
-    )
+    logged = ["--logger.tensorboard_dir", str(tmp_path / "tb")]
+    result = start_training(calm, prompts_file, *flags, *logged)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     (events,) = (tmp_path / "tb").rglob("events.out.tfevents.*")
     assert_is_complete(calm, result, events)
@@ -155,9 +131,8 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
     with monkeypatch.context() as patch:
         held = hold_weights(patch, tmp_path, newest)
         run.command = training(run.output, prompts_file, *flags)
-        assert_says_who_died(
-            "RolloutActor", *run.start_and_disturb(5, "HeldRolloutActor", signal.SIGKILL, held)
-        )
+        ended = run.start_and_disturb(5, "HeldRolloutActor", signal.SIGKILL, held)
+        assert_says_who_died("RolloutActor", *ended)
 
     # A process was killed in the middle of the newest checkpoint: the one before is used.
     newest.rename(newest.with_name("unfinished_global_step4"))
@@ -188,22 +163,16 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
         table = f"rollouts/step_{step:06d}.jsonl"
         assert (run.output / table).read_text() == (calm / table).read_text()
     assert run.graders_killed > 0
-    ours, theirs = (
-        load_file(folder / "policy" / "model.safetensors") for folder in (run.output, calm)
-    )
+    weights = "policy/model.safetensors"
+    ours, theirs = (load_file(folder / weights) for folder in (run.output, calm))
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     base = load_file(POLICY / "model.safetensors")
     assert sum(torch.equal(theirs[name], weight) for name, weight in base.items()) < len(base) / 2
 
 
-on_request = pytest.mark.skipif(
-    not EVERYTHING, reason="half a minute for each start on two cores: TEST_SLOW=1"
-)
+on_request = pytest.mark.skipif(not EVERYTHING, reason="half a minute a start: TEST_SLOW=1")
 ASYNC = ["--train.async_enable"]
-EVERY_PROCESS = [
-    *((name, []) for name in SYNC),
-    *((name, ASYNC) for name in SYNC),
-]
+EVERY_PROCESS = [*((name, []) for name in SYNC), *((name, ASYNC) for name in SYNC)]
 
 
 @on_request
@@ -214,7 +183,6 @@ def test_nothing_lives_on_after_any_process_was_killed(
 ):
     held = hold_weights(monkeypatch, tmp_path) if while_weights_travel else None
     name = "HeldRolloutActor" if held and name == "SwapRolloutActor" else name
-    output, status = Run(tmp_path, prompts_file, flags).start_and_disturb(
-        1, name, signal.SIGKILL, held
-    )
+    run = Run(tmp_path, prompts_file, flags)
+    output, status = run.start_and_disturb(1, name, signal.SIGKILL, held)
     assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

@@ -23,42 +23,30 @@ pytestmark = pytest.mark.slow
 UPDATE = {"actor.adam.lr": 1e-3, "train.micro_batch_size": 4, "rollout.micro_batch_size": 4}
 
 
-def made_by_one_actor(actor_group, tokenizer, responses):
+def made_by(actors, tokenizer, responses):
     """Sixteen responses in four micro-batches with SWAP's advantages."""
-    actor_group[1].args.rollout.micro_batch_size = 4
-    learned = learn_from(actor_group, tokenizer, responses, make_config())
+    learned = learn_from(actors, tokenizer, responses, make_config())
     assert learned.metrics["swap/adv_process_absmean"] > 0
     assert len(learned.experiences) == 4
     return learned.experiences
 
 
-@pytest.fixture(scope="module")
-def experiences(actor_group, tokenizer, responses):
-    return made_by_one_actor(actor_group, tokenizer, responses)
-
-
-@pytest.fixture(scope="module")
-def equally_long(actor_group, tokenizer):
+def equally_long_responses(tokenizer):
     """Responses of one length: for others the logged loss depends on how they were put into
     micro-batches.
 
     (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it
     trains on is right.)
     """
-    chosen = [
-        problem
-        for problem, _ in zip(problems(13), range(40), strict=False)
-        if len(problem.answer) == 3
-    ][:4]
-    made = [
-        response_to(
-            tokenizer, prompt(problem), problem.answer, shortest_trace(problem), number != 3
-        )
-        for problem in chosen
-        for number in range(4)
-    ]
+    drawn = [problem for problem, _ in zip(problems(13), range(40), strict=False)]
+    chosen = [problem for problem in drawn if len(problem.answer) == 3][:4]
+    made = []
+    for problem in chosen:
+        text = shortest_trace(problem)
+        for number in range(4):
+            made.append(response_to(tokenizer, prompt(problem), problem.answer, text, number != 3))
     assert len({len(response["observation_tokens"]) for response in made}) == 1
-    return made_by_one_actor(actor_group, tokenizer, made)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +108,8 @@ def assert_skips_what_is_not_finite(group, experiences):
     broken[1].advantages *= float("nan")
     statuses = fit(group, broken)
     assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
-    assert (
-        len({status["memory/policy_peak_gib"] for status in statuses}) == 1
-    )  # the largest, told by every actor
+    # The largest, told by every actor.
+    assert len({status["memory/policy_peak_gib"] for status in statuses}) == 1
     assert torch.equal(log_probs(group, experiences), before)
 
 
@@ -134,14 +121,26 @@ def log_probs(group, experiences):
     return torch.cat([b[e.action_mask.bool()] for b, e in zip(batches, experiences, strict=True)])
 
 
+@dataclass
+class Plain:
+    """What the plain run makes of responses: two batches, and the update by each of them."""
+
+    equally_long: list
+    experiences: list
+    marked: tuple
+    updates: list[Update]
+
+
 @pytest.fixture(scope="module")
-def plain(ray_session, arguments, tokenizer, half_wrong, equally_long, experiences):
+def plain(ray_session, arguments, tokenizer, responses, half_wrong):
     """One actor, ZeRO-2, no features, and all logits at once, as in OpenRLHF."""
-    with running_actors(
-        changed(arguments, {**UPDATE, "swap_run": RunConfig(logits_chunk=0)})
-    ) as actors:
+    changes = {**UPDATE, "swap_run": RunConfig(logits_chunk=0)}
+    with running_actors(changed(arguments, changes)) as actors:
+        equally_long = made_by(actors, tokenizer, equally_long_responses(tokenizer))
+        experiences = made_by(actors, tokenizer, responses)
         marked = marked_by(actors, tokenizer, half_wrong)
-        return marked, run_update(actors, equally_long), run_update(actors, experiences)
+        updates = [run_update(actors, batch) for batch in (equally_long, experiences)]
+    return Plain(equally_long, experiences, marked, updates)
 
 
 EXPORTED = {"ckpt.save_hf": True, "actor.gradient_checkpointing_enable": True}
@@ -152,9 +151,8 @@ DYNAMIC = {
 }
 PACKED = {"ds.packing_samples": True}
 FEATURES = {
-    "zero_1_and_gradient_checkpointing": {"ds.zero_stage": 1, **EXPORTED},
+    "zero_1_packing_and_gradient_checkpointing": {"ds.zero_stage": 1, **PACKED, **EXPORTED},
     "zero_3": {"ds.zero_stage": 3},
-    "packing": PACKED,
     "dynamic_batch": {**PACKED, **DYNAMIC},  # OpenRLHF packs them in any case
     "two_actors": {"actor.num_gpus_per_node": 2},
 }
@@ -162,32 +160,30 @@ FEATURES = {
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_a_feature_does_not_change_the_update(
-    name, ray_session, arguments, tokenizer, half_wrong, equally_long, experiences, plain, tmp_path
+    name, ray_session, arguments, tokenizer, half_wrong, plain, tmp_path
 ):
-    """The same sixteen responses give the same advantages, loss, gradient and step, up to bfloat16."""
+    """Sixteen responses give the same advantages, loss, gradient and step, up to bfloat16."""
     ranks = FEATURES[name].get("actor.num_gpus_per_node", 1)
     changes = {**UPDATE, **FEATURES[name], "ckpt.path": str(tmp_path)}
     with running_actors(changed(arguments, changes), ranks) as actors:
         marked = marked_by(actors, tokenizer, half_wrong)
-        assert_skips_what_is_not_finite(actors[0], experiences)
-        updates = run_update(actors, equally_long), run_update(actors, experiences)
+        assert_skips_what_is_not_finite(actors[0], plain.experiences)
+        updates = [run_update(actors, batch) for batch in (plain.equally_long, plain.experiences)]
         saving = actors[0].async_run_method(
             "save_checkpoint", tag="global_step2", client_states={"global_step": 2}
         )
         ray.get(saving, timeout=300)
-    expected_marks, *expected_updates = plain
     assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
-    assert_marked_alike(marked, expected_marks)
+    assert_marked_alike(marked, plain.marked)
     # The second update starts where the first one ended, which bfloat16 lets differ a little.
-    for ours, expected, tolerance in zip(updates, expected_updates, (0.02, 0.1), strict=True):
+    for ours, expected, tolerance in zip(updates, plain.updates, (0.02, 0.1), strict=True):
         print(name, ours.loss, ours.gradient_norm, expected.loss, expected.gradient_norm)
-        assert (
-            expected.moved.abs().mean() > 0.02
-        )  # far above what bfloat16 does to the same weights
+        # Far above what bfloat16 does to the same weights.
+        assert expected.moved.abs().mean() > 0.02
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
         assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=tolerance)
     if name != "dynamic_batch":  # logs its loss on another scale
-        assert updates[0].loss == pytest.approx(expected_updates[0].loss, abs=2e-3)
+        assert updates[0].loss == pytest.approx(plain.updates[0].loss, abs=2e-3)
 
     # What is saved is complete, and can be loaded as data.
     assert checkpoints.newest(tmp_path) == "global_step2"
@@ -215,14 +211,14 @@ def small_disk(tmp_path):
 
 
 def test_lora_trains_its_adapters_and_a_checkpoint_that_does_not_fit_leaves_the_one_before(
-    ray_session, arguments, tokenizer, half_wrong, experiences, plain, small_disk
+    ray_session, arguments, tokenizer, half_wrong, plain, small_disk
 ):
     changes = {**UPDATE, "ds.lora.rank": 4, "actor.adam.lr": 1e-2}
     if small_disk:
         changes["ckpt.path"] = str(small_disk)
     with running_actors(changed(arguments, changes)) as actors:
-        assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain[0])
-        update = run_update(actors, experiences)
+        assert_marked_alike(marked_by(actors, tokenizer, half_wrong), plain.marked)
+        update = run_update(actors, plain.experiences)
         assert update.gradient_norm > 0
         assert update.moved.abs().mean() > 0.01
         if small_disk:
@@ -243,9 +239,8 @@ def assert_the_checkpoint_before_stays(group, disk):
     with pytest.raises(ray.exceptions.RayTaskError) as caught:
         save("global_step2")
     message = str(caught.value.cause)
-    start = f"checkpoint global_step2 cannot be written to --ckpt.path {disk} ("
-    assert message.startswith(start)
-    assert message.endswith("start again with --ckpt.load_enable to resume from global_step1")
+    assert message.startswith(f"checkpoint global_step2 cannot be written to --ckpt.path {disk} (")
+    assert message.endswith("--ckpt.load_enable to resume from global_step1")
     assert checkpoints.newest(disk) == "global_step1"
     assert checkpoints.recover(disk)[0] == "global_step1"  # deletes the half of the other one
     left = [folder.name for folder in (disk / "_actor").glob("global_step*")]

@@ -22,6 +22,5 @@ def test_the_scoring_backends_agree_on_the_policys_own_responses(monkeypatch):
     check_scoring(findings, str(POLICY), torch.device("cpu"))
     assert not findings.wrong
     assert with_cudnn == [False] * 8
-    assert (
-        0 < float(findings.lines[0]["found"].split()[0]) < 0.1
-    )  # bfloat16 rounds differently in either
+    # bfloat16 rounds differently in either.
+    assert 0 < float(findings.lines[0]["found"].split()[0]) < 0.1

@@ -20,9 +20,3 @@ def test_every_pair_is_graded_as_a_person_would(grader, is_missed):
         pair for pair, grade in zip(pairs, grades, strict=True) if grade.correct != pair["correct"]
     ]
     assert disagreements == (pairs if is_missed else [])
-
-
-def test_there_are_right_and_wrong_pairs_of_many_kinds():
-    wrong = sum(not pair["correct"] for pair in PAIRS)
-    assert wrong > 500 and len(PAIRS) - wrong > 500
-    assert len({pair["why"] for pair in PAIRS}) > 80

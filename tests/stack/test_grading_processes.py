@@ -1,4 +1,4 @@
-"""Grading processes that hang or die: a grading is repeated or given up, and no other one is lost."""
+"""Grading processes that hang or die: a grading is repeated or given up, and no other is lost."""
 
 import os
 import signal
@@ -24,9 +24,8 @@ def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
 
 def signal_children(number):
     """To the grading processes of this one; how many there are."""
-    found = subprocess.run(
-        ["pgrep", "-f", "-P", str(os.getpid()), "rewards.grader"], capture_output=True, text=True
-    )
+    command = ["pgrep", "-f", "-P", str(os.getpid()), "rewards.grader"]
+    found = subprocess.run(command, capture_output=True, text=True)
     for pid in found.stdout.split():
         os.kill(int(pid), number)
     return len(found.stdout.split())
@@ -48,9 +47,8 @@ def test_a_child_that_dies_at_work_loses_nothing(grader):
 
 def test_a_grading_whose_children_die_again_is_an_error(grader):
     grades = []
-    thread = threading.Thread(
-        target=lambda: grades.append(grader.grade(r"\boxed{9^{9^{9^{9}}}}", "3"))
-    )
+    hangs = (r"\boxed{9^{9^{9^{9}}}}", "3")
+    thread = threading.Thread(target=lambda: grades.append(grader.grade(*hangs)))
     thread.start()
     while thread.is_alive():
         time.sleep(0.1)
@@ -65,9 +63,8 @@ def test_a_child_that_dies_idle_costs_nothing(grader):
         assert grader.grade_many([(r"\boxed{3}", "3")] * 4) == [RIGHT] * 4
         assert signal_children(signal.SIGKILL)
         time.sleep(0.1)
-        assert (
-            grader.grade_many([(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2) == [RIGHT, WRONG] * 2
-        )
+        pairs = [(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2
+        assert grader.grade_many(pairs) == [RIGHT, WRONG] * 2
 
 
 @pytest.mark.parametrize(

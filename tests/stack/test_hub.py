@@ -17,17 +17,10 @@ CONTENT = (
 )
 ETAG = sha1(CONTENT).hexdigest()
 ENTRIES = [{"type": "file", "path": FILE, "size": len(CONTENT), "oid": ETAG}]
-INFO = {
-    "_id": "1",
-    "id": NAME,
-    "sha": COMMIT,
-    "private": False,
-    "tags": [],
-    "siblings": [{"rfilename": FILE}],
-}
-PAGES = {
-    f"/api/datasets/{NAME}{end}": INFO for end in ("", "/revision/main", f"/revision/{COMMIT}")
-}
+INFO = {"_id": "1", "id": NAME, "sha": COMMIT, "private": False, "tags": []}
+INFO["siblings"] = [{"rfilename": FILE}]
+ENDS = ("", "/revision/main", f"/revision/{COMMIT}")
+PAGES = {f"/api/datasets/{NAME}{end}": INFO for end in ENDS}
 PAGES[f"/api/datasets/{NAME}/tree/{COMMIT}"] = ENTRIES
 
 
@@ -77,15 +70,10 @@ def test_the_commit_of_a_hub_data_set_is_recorded_and_named(tmp_path):
         # The second time from the cache.
         for flags, offline in (((), "0"), (("--revision", COMMIT), "1")):
             output.unlink(missing_ok=True)
-            hub = {
-                "HF_ENDPOINT": address,
-                "HF_HOME": str(tmp_path / "home"),
-                "HF_HUB_OFFLINE": offline,
-            }
-            done = python(*words, *flags, **hub)
+            hub = {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home")}
+            done = python(*words, *flags, **hub, HF_HUB_OFFLINE=offline)
             assert done.returncode == 0, done.stderr
             assert [row["answer"] for row in read_rows(output)] == ["2", "5"]
-            assert list(read_rows(tmp_path / "out.jsonl.source.json")) == [
-                {"input": NAME, "config": None, "split": "train", "revision": COMMIT}
-            ]
+            source = {"input": NAME, "config": None, "split": "train", "revision": COMMIT}
+            assert list(read_rows(tmp_path / "out.jsonl.source.json")) == [source]
             assert (f"--revision {COMMIT} reads these rows again" in done.stdout) == (flags == ())

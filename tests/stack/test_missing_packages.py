@@ -14,9 +14,8 @@ from support.scripts import python
     ],
 )
 def test_a_package_that_is_missing(tmp_path, command, package, extra):
-    (tmp_path / "rows.jsonl").write_text(
-        '{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n'
-    )
+    row = '{"problem": "What is 100 + 100?", "answer": "200", "response": "200"}\n'
+    (tmp_path / "rows.jsonl").write_text(row)
     name, *flags = command.split()
     code = (
         f"import runpy, sys; sys.modules[{package!r}] = None; sys.argv[1:] = {flags}; "
@@ -25,7 +24,5 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
     result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
-    assert (
-        result.stderr
-        == f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
-    )
+    error = f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
+    assert result.stderr == error

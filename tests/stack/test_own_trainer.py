@@ -19,7 +19,7 @@ BLOCKS = re.findall(
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs the example that holds a word, in the folder that the page names, and returns its names."""
+    """Runs the example that holds a word, in the folder that the page names; returns its names."""
     monkeypatch.chdir(ROOT)
 
     def run_block(word):
@@ -41,9 +41,8 @@ def test_torch_alone(run, capsys):
         len(response) for response in example.responses
     ]
     correct = [trace for trace in example.traces if trace.correct]
-    assert correct and all(
-        len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct
-    )
+    assert correct
+    assert all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct)
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
 
@@ -211,6 +210,5 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
                 made.advantages[row, taken], expected.float(), rtol=1e-5, atol=1e-5
             )
             assert not made.advantages[row, ~taken].any()
-    assert (
-        rows[0][0].advantages[0].unique().numel() > 2
-    )  # the process term differs from step to step
+    # The process term differs from step to step.
+    assert rows[0][0].advantages[0].unique().numel() > 2

@@ -15,9 +15,7 @@ STEPS, PROMPTS, RESPONSES = 2, 8, 4
 
 
 def choices(number, problem):
-    """An addition as multiple choice. The policy boxes a sum, which is an option's text, and never
-    a letter.
-    """
+    """An addition as multiple choice. The policy boxes a sum, an option's text, and no letter."""
     options = [str(int(problem.answer) + off - number % 4) for off in range(4)]
     return {"problem": problem.question, "answer": "ABCD"[number % 4], "options": options}
 
@@ -26,29 +24,22 @@ def flags(folder):
     """What stands in the file. gr3 rewards short answers and reads none: no letter has to be likely
     in a thought.
     """
-    return {
-        "swap.grader": "multiple_choice",
-        "swap.objective": "gr3",
-        "swap.output_dir": str(folder),
-        "ckpt.output_dir": str(folder / "policy"),
-        "ckpt.path": str(folder / "checkpoints"),
-        "data.prompt_dataset": str(folder.parent / "choices.jsonl"),
-        "data.input_key": "problem",
-        "data.label_key": "answer",
-        "data.apply_chat_template": True,
-        "data.max_samples": STEPS * PROMPTS,
-        "data.max_len": 400,
-        "rollout.batch_size": PROMPTS,
-        "rollout.n_samples_per_prompt": RESPONSES,
-        "rollout.max_new_tokens": 320,
-        "rollout.micro_batch_size": 32,
-        "actor.model_name_or_path": str(POLICY),
-        "actor.adam.lr": "3e-4",
-        "actor.lr_scheduler": "constant",
-        "train.batch_size": PROMPTS * RESPONSES,
-        "train.micro_batch_size": 32,
-        "train.full_determinism_enable": True,
+    names = {"grader": "multiple_choice", "objective": "gr3", "output_dir": str(folder)}
+    data = {"prompt_dataset": str(folder.parent / "choices.jsonl"), "max_len": 400}
+    data |= {"input_key": "problem", "label_key": "answer", "apply_chat_template": True}
+    rollout = {"batch_size": PROMPTS, "n_samples_per_prompt": RESPONSES, "max_new_tokens": 320}
+    training = {"batch_size": PROMPTS * RESPONSES, "full_determinism_enable": True}
+    saved = {"output_dir": str(folder / "policy"), "path": str(folder / "checkpoints")}
+    rooms = {
+        "swap": names,
+        "ckpt": saved,
+        "data": {**data, "max_samples": STEPS * PROMPTS},
+        "rollout": {**rollout, "micro_batch_size": 32},
+        "train": {**training, "micro_batch_size": 32},
+        "actor": {"model_name_or_path": str(POLICY), "lr_scheduler": "constant"},
     }
+    found = {f"{room}.{name}": value for room, own in rooms.items() for name, value in own.items()}
+    return {**found, "actor.adam.lr": "3e-4"}
 
 
 def train(*words):
@@ -57,10 +48,8 @@ def train(*words):
 
 
 def test_a_training_by_multiple_choice_from_a_file(tmp_path):
-    rows = [
-        choices(number, problem)
-        for number, problem in zip(range(STEPS * PROMPTS), problems(7), strict=False)
-    ]
+    drawn = zip(range(STEPS * PROMPTS), problems(7), strict=False)
+    rows = [choices(number, problem) for number, problem in drawn]
     write_rows(tmp_path / "choices.jsonl", rows)
     first = tmp_path / "first"
     recipe = tmp_path / "recipe.yaml"

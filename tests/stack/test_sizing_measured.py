@@ -21,8 +21,9 @@ from openrlhf_swap.integration.runtime.cpu import build_communication_op
 import deepspeed
 from torch import bfloat16, is_tensor
 from transformers import AutoModelForCausalLM
-from openrlhf.utils.deepspeed.deepspeed_utils import get_optimizer_grouped_parameters, get_train_ds_config
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29617", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+from openrlhf.utils.deepspeed import deepspeed_utils
+os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29617"}
+os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
 build_communication_op()
 deepspeed.init_distributed(dist_backend="gloo")
 def size(tensors): return sum(tensor.nbytes for tensor in tensors if is_tensor(tensor))
@@ -30,24 +31,28 @@ results = {}
 for stage in (2, 3):
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=bfloat16)
     adam = {"type": "AdamW", "params": {"lr": 1e-6}}
-    config = get_train_ds_config(offload=False, adam_offload=False, stage=stage, zpg=1, optim_config=adam)
+    options = {"offload": False, "adam_offload": False, "zpg": 1}
+    config = deepspeed_utils.get_train_ds_config(stage=stage, optim_config=adam, **options)
     config |= {"train_micro_batch_size_per_gpu": 1, "train_batch_size": 2}
-    groups = get_optimizer_grouped_parameters(model, 0.0)
-    engine, optimizer, _, _ = deepspeed.initialize(model=model, model_parameters=groups, config=config)
+    groups = deepspeed_utils.get_optimizer_grouped_parameters(model, 0.0)
+    given = {"model": model, "model_parameters": groups}
+    engine, optimizer, _, _ = deepspeed.initialize(**given, config=config)
     for _ in range(2):
         engine.backward(engine(**model.dummy_inputs).logits.float().sum())
         if stage == 2:
-            kept = [tensor for group in optimizer.all_grad_tensors.values() for tensor in group or ()]
-            gradients = size(kept) or gradients
+            groups = optimizer.all_grad_tensors.values()
+            gradients = size(tensor for group in groups for tensor in group or ()) or gradients
         else:
             gradients = size([optimizer.grad_partitions_flat_buffer])
         engine.step()
-    master = optimizer.single_partition_of_fp32_groups if stage == 2 else optimizer.fp32_partitioned_groups_flat
+    names = {2: "single_partition_of_fp32_groups", 3: "fp32_partitioned_groups_flat"}
+    master = getattr(optimizer, names[stage])
     moments = [tensor for state in optimizer.optimizer.state.values() for tensor in state.values()]
     folder = Path(sys.argv[2]) / str(stage)
     engine.save_checkpoint(str(folder), tag="tag")
     saved = sum(file.stat().st_size for file in (folder / "tag").iterdir())
-    results[stage] = {"gradients": gradients, "optimizer": size(master) + size(moments), "saved": saved}
+    held = {"gradients": gradients, "optimizer": size(master) + size(moments)}
+    results[stage] = {**held, "saved": saved}
 print("RESULTS", json.dumps(results), flush=True)
 os._exit(0)
 """
@@ -58,15 +63,13 @@ def test_deepspeed_keeps_and_saves_what_the_plan_says(tmp_path):
     # The tools that compile its op are those of the environment, or it would be compiled anew.
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     output = python("-c", ENGINE, POLICY, tmp_path, PATH=path)
-    (line,) = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")] or [
-        output.stderr
-    ]
+    lines = [line for line in output.stdout.splitlines() if line.startswith("RESULTS ")]
+    (line,) = lines or [output.stderr]
     model = read_model(str(POLICY), 512)
     for stage, found in json.loads(line.removeprefix("RESULTS ")).items():
         settings = replace(NODE, ranks=1, stage=int(stage))
         assert found["gradients"] == gradients(model, settings, backward=False)["gradients"]
         # Beside the states only the steps' counters and a padding of a few numbers.
         assert found["optimizer"] == pytest.approx(optimizer(model, settings)["optimizer"], abs=200)
-        assert found["saved"] == pytest.approx(
-            checkpoint_bytes(model, settings)["deepspeed"], rel=0.01
-        )
+        saved = checkpoint_bytes(model, settings)["deepspeed"]
+        assert found["saved"] == pytest.approx(saved, rel=0.01)

@@ -6,12 +6,11 @@ import psutil
 import pytest
 import thoughts
 from example import SMALL, Example, Size
-from learn import main
 from operations import MIXED, Operation, Problem, from_row
-from stages import Stage, do, watched
+from stages import Stage, do
 from support.paths import POLICY, ROOT
 
-from openrlhf_swap.errors import ConfigError, RunError
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
@@ -27,17 +26,12 @@ def stage(calls, name="first", **settings):
     return Stage(name, "do it", 90, settings, work)
 
 
-def test_a_stage_that_is_done_is_not_done_again(tmp_path, capsys):
+def test_a_stage_that_is_done_is_not_done_again(tmp_path):
     calls = []
     stages = [stage(calls, rows=8), stage(calls, "second")]
     assert list(do(stages[:1], tmp_path)) == ["first"]
-    capsys.readouterr()
     assert list(do(stages, tmp_path)) == ["second"]
     assert calls == ["first", "second"]
-    before, beginning, end = capsys.readouterr().out.splitlines()
-    assert before == "[smollm2] 1/2 first: done before, in 0 s"
-    assert beginning == "[smollm2] 2/2 second: do it; about 90 s on two cores"
-    assert end == "[smollm2] 2/2 second: 0 s, rows 3"
 
 
 def test_a_stage_that_was_killed_is_done_again(tmp_path):
@@ -55,20 +49,8 @@ def test_a_stage_that_was_killed_is_done_again(tmp_path):
 
 def test_files_of_other_settings_are_not_taken(tmp_path):
     list(do([stage([], rows=8)], tmp_path))
-    with pytest.raises(
-        ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}; use another --output"
-    ):
+    with pytest.raises(ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}"):
         list(do([stage([], rows=9)], tmp_path))
-
-
-@pytest.mark.parametrize(
-    "words", [["--until", "lunch"], ["--rows", "7"], ["--steps", "0"], ["--run", "base"]]
-)
-def test_settings_that_cannot_be(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=f"{words[0]} is {words[1]}; use"):
-        main(words)
-    assert not any(tmp_path.iterdir())
 
 
 def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
@@ -78,45 +60,35 @@ def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
         number = 0
         while True:
             number += 1
-            yield Problem(
-                task, f"{task} {number}", (Operation(number, "+", 1), Operation(number + 1, "+", 1))
-            )
+            operations = (Operation(number, "+", 1), Operation(number + 1, "+", 1))
+            yield Problem(task, f"{task} {number}", operations)
 
     monkeypatch.setattr("operations.problems", problems)
-    example = Example(
-        tmp_path, Size(rows=200, steps=4, prompts=4, responses=4, held_out=6), "swap", "swap", 1
-    )
+    size = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
+    example = Example(tmp_path, size, "swap", "swap", 1)
     assert example.make_problems() == {"warm_up": 200, "train": 16}
     held_out = [row for path in example.held_out for row in read_rows(path)]
     assert len(held_out) == 6 * len(MIXED)
-    rows = [
-        *held_out,
-        *(
-            row
-            for name in ("warm_up", "train")
-            for row in read_rows(tmp_path / "problems" / f"{name}.jsonl")
-        ),
-    ]
+    rows = list(held_out)
+    for name in ("warm_up", "train"):
+        rows += read_rows(tmp_path / "problems" / f"{name}.jsonl")
     assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 16
     for problem in map(from_row, rows):
-        labels = [
-            one.label for one in thoughts.classify(thoughts.shortest(problem), problem.operations)
-        ]
-        assert labels == ["essential"] * len(problem.operations)
+        classified = thoughts.classify(thoughts.shortest(problem), problem.operations)
+        assert {one.label for one in classified} == {"essential"}
+        assert len(classified) == len(problem.operations)
 
 
 def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there(
     tmp_path, monkeypatch
 ):
     monkeypatch.setattr(Example, "weights", POLICY)
-    example = Example(
-        tmp_path, Size(rows=9, steps=1, prompts=1, responses=2, held_out=1), "swap", "swap", 1
-    )
+    size = Size(rows=9, steps=1, prompts=1, responses=2, held_out=1)
+    example = Example(tmp_path, size, "swap", "swap", 1)
     (tmp_path / "problems").mkdir()
     operations = [(Operation(n, "+", 2), Operation(n + 2, "-", 1)) for n in range(9)]
-    problems = (
-        Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in enumerate(operations)
-    )
+    pairs = enumerate(operations)
+    problems = [Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in pairs]
     write_rows(tmp_path / "problems" / "warm_up.jsonl", (problem.row() for problem in problems))
     example.make_traces()
     rows = list(read_rows(tmp_path / "warm_up" / "traces.jsonl"))
@@ -125,13 +97,11 @@ def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there
     early = [(number, row) for number, row in enumerate(rows) if not row["labels"]]
     for number, row in early:
         whole = rows[number - 1]
-        assert row["input"].startswith(whole["input"] + thoughts.OPEN) and row["input"].endswith(
-            thoughts.CLOSE
-        )
+        assert row["input"].startswith(whole["input"] + thoughts.OPEN)
+        assert row["input"].endswith(thoughts.CLOSE)
         thought = row["input"].removeprefix(whole["input"]).removesuffix(thoughts.CLOSE)
-        assert whole["output"].startswith(thought) and len(thought) < len(
-            whole["output"].partition(thoughts.CLOSE)[0]
-        )
+        assert whole["output"].startswith(thought)
+        assert len(thought) < len(whole["output"].partition(thoughts.CLOSE)[0])
         assert whole["output"].endswith(thoughts.CLOSE + row["output"])
     assert [number for number, _ in early] == [1, 6, 11]
 
@@ -152,20 +122,13 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     assert run.output_dir == str(tmp_path / "runs" / "mine")
 
 
-def test_a_command_that_fails_ends_the_stage_in_one_line():
-    with pytest.raises(RunError, match="ended with status 3; the same command goes on from there"):
-        watched([sys.executable, "-c", "raise SystemExit(3)"])
-    assert watched([sys.executable, "-c", "import time; time.sleep(0.5)"]) > 0
-
-
 def test_what_a_stage_runs_ends_with_it_even_by_kill_9():
     """And what that started, like DeepSpeed's launcher, which passes no signal on."""
     grandchild = [sys.executable, "-c", "import time; print('runs', flush=True); time.sleep(60)"]
     child = [sys.executable, "-c", f"import subprocess; subprocess.run({grandchild!r})"]
     command = [sys.executable, "-c", f"from stages import watched; watched({child!r})"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": PATHS}
-    ) as stage:
+    environment = {**os.environ, "PYTHONPATH": PATHS}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as stage:
         assert stage.stdout.readline() == b"runs\n"
         running = psutil.Process(stage.pid).children(recursive=True)
         stage.kill()

@@ -47,17 +47,14 @@ def test_an_objectives_state_survives_kill_9(objective, tmp_path, prompts_file):
     calm = run_training(tmp_path / "calm" / "run", prompts_file, *flags)
 
     run = Run(tmp_path, prompts_file, flags)
-    run.start_and_disturb(
-        2, None, signal.SIGKILL, (run.output / "checkpoints" / "_actor" / "global_step2").exists
-    )
+    saved = run.output / "checkpoints" / "_actor" / "global_step2"
+    run.start_and_disturb(2, None, signal.SIGKILL, saved.exists)
     result = start_training(run.output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert int(re.search(r"resuming from checkpoint global_step(\d)", result.stdout)[1]) in (2, 3)
     rows = list(read_rows(run.output / "metrics.jsonl"))
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
-    assert of_the_run(rows, "swap/grader_slow") == of_the_run(
-        calm, "swap/grader_slow"
-    )  # graders were killed
+    slow = "swap/grader_slow"  # graders were killed
+    assert of_the_run(rows, slow) == of_the_run(calm, slow)
     remembered = {name: value for name, value in calm[-1].items() if name.startswith(memory)}
     assert any(remembered.values())
-    print(objective, remembered)

@@ -21,16 +21,8 @@ NAME = "claimed"
 CPU = torch.device("cpu")
 _KERNELS = torch.library.Library("aten", "IMPL")
 # Their results depend on values, or are values: the host has to wait.
-WAITS = {
-    "_local_scalar_dense",
-    "nonzero",
-    "masked_select",
-    "equal",
-    "is_nonzero",
-    "unique_dim",
-    "_unique2",
-    "bincount",
-}
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero"}
+WAITS |= {"unique_dim", "_unique2", "bincount"}
 
 
 class _Backend(_DummyBackendModule):
@@ -69,12 +61,9 @@ class ClaimedTensor(torch.Tensor):
     @staticmethod
     def __new__(cls, held):
         assert not isinstance(held, cls) and held.device == CPU
-        shape = {
-            "strides": held.stride(),
-            "storage_offset": held.storage_offset(),
-            "dtype": held.dtype,
-        }
-        claimed = torch.Tensor._make_wrapper_subclass(cls, held.shape, device=device(), **shape)
+        shape = {"strides": held.stride(), "storage_offset": held.storage_offset()}
+        shape |= {"dtype": held.dtype, "device": device()}
+        claimed = torch.Tensor._make_wrapper_subclass(cls, held.shape, **shape)
         claimed.held = held
         return claimed
 
@@ -91,9 +80,7 @@ class ClaimedTensor(torch.Tensor):
 
 
 def tensors_in(tree):
-    """The tensors in nested lists, tuples and dicts; torch's pytree is too slow for a hundred
-    thousand calls.
-    """
+    """The tensors in nested lists, tuples and dicts; torch's pytree is too slow for it."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, list | tuple):
@@ -109,17 +96,17 @@ def with_tensors(tree, change):
         return change(tree)
     if isinstance(tree, list | tuple):
         return type(tree)([with_tensors(each, change) for each in tree])
-    return (
-        {name: with_tensors(each, change) for name, each in tree.items()}
-        if isinstance(tree, dict)
-        else tree
-    )
+    if isinstance(tree, dict):
+        return {name: with_tensors(each, change) for name, each in tree.items()}
+    return tree
 
 
 def unwrapped(tree):
-    return with_tensors(
-        tree, lambda tensor: tensor.held if isinstance(tensor, ClaimedTensor) else tensor
-    )
+    return with_tensors(tree, _held)
+
+
+def _held(tensor):
+    return tensor.held if isinstance(tensor, ClaimedTensor) else tensor
 
 
 class _Dispatch(TorchDispatchMode):
@@ -134,13 +121,11 @@ class _Dispatch(TorchDispatchMode):
         claimed = [tensor for tensor in tensors if isinstance(tensor, ClaimedTensor)]
         target = kwargs["device"].type if kwargs.get("device") is not None else None
         # A number may stand on the host: its value goes along with the launch.
-        hosts = [
-            tensor for tensor in tensors if not isinstance(tensor, ClaimedTensor) and tensor.dim()
-        ]
+        others = [tensor for tensor in tensors if not isinstance(tensor, ClaimedTensor)]
+        hosts = [tensor for tensor in others if tensor.dim()]
         if claimed and hosts and name not in ("_to_copy", "copy_"):
-            raise MixedDevicesError(
-                f"{function}: {[(tuple(t.shape), t.device.type) for t in tensors]}"
-            )
+            shapes = [(tuple(tensor.shape), tensor.device.type) for tensor in tensors]
+            raise MixedDevicesError(f"{function}: {shapes}")
         self._count(name, args, claimed, target)
         if target is not None:
             kwargs["device"] = CPU
@@ -151,11 +136,9 @@ class _Dispatch(TorchDispatchMode):
         if name.endswith("_") and not name.endswith("__") and isinstance(args[0], torch.Tensor):
             return args[0]
         there = target == NAME if target is not None else bool(claimed)
-        return (
-            with_tensors(result, ClaimedTensor)
-            if there and name != "_local_scalar_dense"
-            else result
-        )
+        if not there or name == "_local_scalar_dense":
+            return result
+        return with_tensors(result, ClaimedTensor)
 
     def _count(self, name, args, claimed, target):
         if not claimed:
@@ -186,10 +169,8 @@ def to_claimed(model):
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
-                moved = torch.nn.Parameter(
-                    ClaimedTensor(parameter.data), requires_grad=parameter.requires_grad
-                )
-                module._parameters[name] = moved
+                moved = ClaimedTensor(parameter.data)
+                module._parameters[name] = torch.nn.Parameter(moved, parameter.requires_grad)
         for name, buffer in list(module._buffers.items()):
             if buffer is not None:
                 module._buffers[name] = ClaimedTensor(buffer)

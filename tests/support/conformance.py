@@ -42,16 +42,12 @@ class NoPolicy:
 
 @functools.cache
 def arguments(size):
-    needed = [
-        "--actor.model_name_or_path",
-        "none",
-        "--data.prompt_dataset",
-        "none",
-        "--data.label_key",
-        "answer",
-    ]
-    more = ["--rollout.n_samples_per_prompt", str(size), "--data.max_len", str(2 * LONGEST)]
-    args = configure(["--swap.objective", "grpo", *needed, *more], on_cpu=True).args
+    flags = (
+        "--swap.objective grpo --actor.model_name_or_path none --data.prompt_dataset none "
+        f"--data.label_key answer --data.max_len {2 * LONGEST} "
+        f"--rollout.n_samples_per_prompt {size}"
+    )
+    args = configure(flags.split(), on_cpu=True).args
     args.swap_run = RunConfig(rollouts_groups=1)
     return args
 
@@ -85,9 +81,8 @@ def largest_difference(name):
     for step, (batch, expected) in enumerate(zip(batches(known), known["advantages"], strict=True)):
         for found, numbers_ in zip(path.advantages(batch, step), expected, strict=True):
             responses += 1
-            largest = max(
-                largest, (found.double() - _by_token(numbers_, len(found))).abs().max().item()
-            )
+            difference = found.double() - _by_token(numbers_, len(found))
+            largest = max(largest, difference.abs().max().item())
     return responses, largest
 
 
@@ -127,11 +122,9 @@ class Path:
     def advantages(self, batch, step=0):
         """The advantages of each response's tokens, in the order of the batch."""
         self._objective.step = step
-        rollouts = [
-            rollout
-            for number, group in enumerate(batch)
-            for rollout in self._rollouts(number, group)
-        ]
+        rollouts = []
+        for number, group in enumerate(batch):
+            rollouts += self._rollouts(number, group)
         with mock.patch.multiple(ray, put=lambda value: value, get=lambda value: value):
             learned = learn(self._policy, self._objective, READER, rollouts, 4)
         return [advantages for advantages, _ in learned.rows]
@@ -152,9 +145,8 @@ class Path:
         parts = [Part(place, request) for place, request in enumerate(requests)]
         asked = [part for part in parts for _ in range(part.request.count)]
         asked += asked[-1:] * (len(group) - len(asked))  # those that join
-        return [
-            self._rollout(*pair, place) for place, pair in enumerate(zip(group, asked, strict=True))
-        ]
+        pairs = enumerate(zip(group, asked, strict=True))
+        return [self._rollout(*pair, place) for place, pair in pairs]
 
     def _rollout(self, case, part, place):
         text = part.request.prompt + part.request.forced

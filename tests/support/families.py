@@ -9,54 +9,29 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from openrlhf_swap.scoring.small_model import small_model
 
 WORDS = 32
-SHAPE = {
-    "vocab_size": WORDS,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SHAPE = {"vocab_size": WORDS, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+SHAPE |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 WINDOW = {"sliding_window": 8}
 MIXED = {**WINDOW, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
-DELTA = {
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
+DELTA = {"num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+DELTA |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8}
 MAMBA = {"mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
-ROUTED = {
-    **EXPERTS,
-    "n_routed_experts": 4,
-    "n_group": 1,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
-}
-LATENT_DIMENSIONS = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "qk_nope_head_dim": 8,
-    "num_key_value_heads": 4,
-}
+ROUTED = {**EXPERTS, "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+ROUTED["first_k_dense_replace"] = 1
+LATENT_DIMENSIONS = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8}
+LATENT_DIMENSIONS |= {"v_head_dim": 12, "qk_nope_head_dim": 8, "num_key_value_heads": 4}
 LATENT = {**LATENT_DIMENSIONS, **ROUTED}
-SHARED_KEYS = {
-    **WINDOW,
-    "num_hidden_layers": 4,
-    "num_kv_shared_layers": 2,
-    "layer_types": ["sliding_attention", "full_attention"] * 2,
-    "vocab_size_per_layer_input": WORDS,
-    "hidden_size_per_layer_input": 8,
-    "head_dim": 8,
-}
+SHARED_KEYS = {**WINDOW, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "head_dim": 8}
+SHARED_KEYS |= {"vocab_size_per_layer_input": WORDS, "hidden_size_per_layer_input": 8}
+SHARED_KEYS["layer_types"] = ["sliding_attention", "full_attention"] * 2
+SPARSE = {"activation_sparsity_pattern": [0.0] * 4, "laurel_rank": 4}
+NEMOTRON = {"ssm_state_size": 8, "mamba_num_heads": 4, "mamba_head_dim": 8, "n_groups": 2}
+NEMOTRON |= {"num_hidden_layers": 5, "head_dim": 8, "chunk_size": 8}
+NEMOTRON["moe_shared_expert_intermediate_size"] = 16
+NEMOTRON["layers_block_type"] = ["linear_attention", "mlp", "linear_attention"]
+NEMOTRON["layers_block_type"] += ["full_attention", "moe"]
 FAMILIES = {
     # keys and values of all tokens
     "llama": {"num_key_value_heads": 1},
@@ -77,12 +52,7 @@ FAMILIES = {
     "cohere2": MIXED,
     "gemma2": {**MIXED, "head_dim": 8},
     "gemma3_text": {**MIXED, "head_dim": 8},
-    "gemma3n_text": {
-        **SHARED_KEYS,
-        "intermediate_size": [48] * 4,
-        "activation_sparsity_pattern": [0.0] * 4,
-        "laurel_rank": 4,
-    },
+    "gemma3n_text": {**SHARED_KEYS, **SPARSE, "intermediate_size": [48] * 4},
     "gemma4_text": {**SHARED_KEYS, "global_head_dim": 8},
     "gpt_oss": {**MIXED, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     # latent attention
@@ -102,24 +72,7 @@ FAMILIES = {
     "olmo_hybrid": {**DELTA, "layer_types": ["linear_attention"] * 3 + ["full_attention"]},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": 32, "mamba_n_heads": 4},
     "bamba": {**MAMBA, "mamba_n_heads": 8, "mamba_n_groups": 1, "attn_layer_indices": [1]},
-    "nemotron_h": {
-        **ROUTED,
-        "num_hidden_layers": 5,
-        "layers_block_type": [
-            "linear_attention",
-            "mlp",
-            "linear_attention",
-            "full_attention",
-            "moe",
-        ],
-        "head_dim": 8,
-        "ssm_state_size": 8,
-        "mamba_num_heads": 4,
-        "mamba_head_dim": 8,
-        "n_groups": 2,
-        "chunk_size": 8,
-        "moe_shared_expert_intermediate_size": 16,
-    },
+    "nemotron_h": {**ROUTED, **NEMOTRON},
     "lfm2": {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
 }
 # Their code computes some part in float32 whatever the model's dtype: recurrences, softmax, routers

@@ -21,17 +21,14 @@ FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
 
 def model_of(family, dtype=torch.bfloat16, device="cpu", layers=None, adapted=False):
     torch.manual_seed(0)
-    changes = (
-        {}
-        if layers is None
-        else {"num_hidden_layers": layers, "layer_types": ["full_attention"] * layers}
-    )
+    changes = {}
+    if layers is not None:
+        changes = {"num_hidden_layers": layers, "layer_types": ["full_attention"] * layers}
     model = small_model(CONFIG_MAPPING[family](**changes), AutoModelForCausalLM.from_config)
     model.config.use_cache = False  # as OpenRLHF leaves it
     if adapted:
-        model = get_peft_model(
-            model, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-        )
+        lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+        model = get_peft_model(model, lora)
     return model.to(device, dtype).eval()
 
 
@@ -71,15 +68,13 @@ def update_of(model, packing, there="cpu", tokens=40):
     ids, actions, mask = (part.to(there) for part in micro_batch(tokens)[:3])
     old = torch.full(actions.shape, -3.0, device=there)
     advantages = torch.linspace(-1, 1, actions.shape[1], device=there).expand_as(old).contiguous()
-    log_probs, output = actor_of(model, packing).train()(
-        ids, actions, mask, return_output=True, return_entropy=True
-    )
+    actor = actor_of(model, packing).train()
+    log_probs, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
     loss, *_ = PolicyLoss()(log_probs, old, advantages, action_mask=actions)
     (loss - 0.01 * (output.entropy * actions).sum() / actions.sum()).backward()
-    trained = [
-        weight.grad.float().pow(2).sum() for weight in model.parameters() if weight.grad is not None
-    ]
-    return loss.detach(), torch.stack(trained).sum().sqrt()
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    squares = [gradient.float().pow(2).sum() for gradient in gradients]
+    return loss.detach(), torch.stack(squares).sum().sqrt()
 
 
 def gradients_of(model, packing):
@@ -89,14 +84,9 @@ def gradients_of(model, packing):
     model.zero_grad()
     ids, actions, mask, _ = micro_batch()
     log_probs = actor_of(model, packing).train()(ids, actions, mask)
-    old, advantages = (
-        torch.full(actions.shape, -3.0),
-        torch.linspace(-1, 1, actions.numel()).view(actions.shape),
-    )
+    old = torch.full(actions.shape, -3.0)
+    advantages = torch.linspace(-1, 1, actions.numel()).view(actions.shape)
     PolicyLoss()(log_probs, old, advantages, action_mask=actions)[0].backward()
-    gradients = {
-        name: weight.grad.clone()
-        for name, weight in model.named_parameters()
-        if weight.grad is not None
-    }
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    gradients = {name: weight.grad.clone() for name, weight in trained if weight.grad is not None}
     return log_probs.detach(), gradients

@@ -34,23 +34,13 @@ def row(
     changes = list(steps.values())
     logprobs = [round(sum(changes[:k]) - 4, 4) for k in range(len(changes) + 1)]
     best = [max(logprobs[: k + 1]) for k in range(len(changes))]
-    return {
-        **{
-            "benchmark": "own",
-            "problem": problem,
-            "answer": answer,
-            "response": "".join(steps) + rest,
-        },
-        **{
-            "correct": correct,
-            "tokens": tokens,
-            "step_ends": [10 * k + 9 for k in range(len(changes))],
-        },
-        **{"answer_logprobs": logprobs, "local_gains": changes, "steps": list(steps)},
-        "gains": [
-            max(0.0, after - before) for after, before in zip(logprobs[1:], best, strict=True)
-        ],
-    }
+    pairs = zip(logprobs[1:], best, strict=True)
+    made = {"benchmark": "own", "problem": problem, "answer": answer, "correct": correct}
+    made |= {"response": "".join(steps) + rest, "tokens": tokens, "steps": list(steps)}
+    made |= {"answer_logprobs": logprobs, "local_gains": changes}
+    made["step_ends"] = [10 * k + 9 for k in range(len(changes))]
+    made["gains"] = [max(0.0, after - before) for after, before in pairs]
+    return made
 
 
 def write_traces(folder: Path) -> list[Path]:
@@ -60,27 +50,15 @@ def write_traces(folder: Path) -> list[Path]:
     end = "</think>\n\nThe larger root is \\boxed{3}."
     long = dict(zip(FACTOR, (1.9, -0.02, 0.03, -0.35, 1.2), strict=True))
     short = {FACTOR[0]: 2.1, FACTOR[4]: 1.3}
+    halves = {"Half of one.\n": 0.004, "So $\\frac{1}{2}$.\n": 0.02}
+    harmful = {HARM + "\n": 0.3, "\\(\\style{color:red}{x}\\)\n": 0.1}
     base = [
         row(QUADRATIC, "3", True, long, end, 210),
         row(QUADRATIC, "3", True, short, end, 60),
         row(QUADRATIC, "3", True, {FACTOR[0]: 2.0, FACTOR[1]: 0.01, FACTOR[4]: 0.9}, end, 110),
         row(SERIES, "5", False, {"It is $\\frac{1+2+3}{2}$.\n": -0.4}, "</think>\\boxed{3}", 180),
-        row(
-            HALF,
-            "\\frac{1}{2}",
-            True,
-            {"Half of one.\n": 0.004, "So $\\frac{1}{2}$.\n": 0.02},
-            "</think>",
-            40,
-        ),
-        row(
-            HARM,
-            "2",
-            None,
-            {HARM + "\n": 0.3, "\\(\\style{color:red}{x}\\)\n": 0.1},
-            "</think>" + HARM,
-            30,
-        ),
+        row(HALF, "\\frac{1}{2}", True, halves, "</think>", 40),
+        row(HARM, "2", None, harmful, "</think>" + HARM, 30),
     ]
     trained = [
         row(QUADRATIC, "3", True, short, end, 55),

@@ -119,10 +119,8 @@ def test_where_tau_decides_which_steps_pay(settings, chooses):
 
 
 def test_the_package_and_its_config_import_without_torch():
-    code = (
-        "import sys, openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader; "
-        "print('torch' in sys.modules)"
-    )
+    modules = "openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader"
+    code = f"import sys, {modules}; print('torch' in sys.modules)"
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

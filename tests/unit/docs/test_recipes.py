@@ -1,4 +1,4 @@
-"""The preset of the paper trains the methods of its page, and recipes have their authors' numbers."""
+"""The preset of the paper trains its page's methods, and recipes have their authors' numbers."""
 
 import runpy
 
