@@ -223,12 +223,7 @@ def standardise(
     Without `unbiased` the std divides by the number of values instead of one less.
     """
     values = values.double()
-    pooled = moments(
-        values,
-        mask,
-        eps,
-        unbiased,
-    )
+    pooled = moments(values, mask, eps, unbiased)
     scaled = (values - pooled.mean) / (pooled.deviation + eps)
     return torch.where(mask & pooled.spreads, scaled, 0.0)
 
@@ -247,12 +242,7 @@ def process_advantages(
     (..., K) r~ and 0 where there is no step: constant inside a step, 0 after the last step's end.
     """
     values = torch.nn.functional.pad(sum_to_come(normalised, discount), (0, 1))
-    return per_token(
-        values,
-        step_ends,
-        step_mask,
-        tokens,
-    )
+    return per_token(values, step_ends, step_mask, tokens)
 
 
 def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:

@@ -97,12 +97,7 @@ class _TokenLogProbs(torch.autograd.Function):
         sums = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for part in torch.split(wanted, settings.chunk):
             values[part], sums[part] = _values(
-                _logits(
-                    hidden[part],
-                    weight,
-                    bias,
-                    settings,
-                ),
+                _logits(hidden[part], weight, bias, settings),
                 targets[part],
                 settings.entropy,
             )

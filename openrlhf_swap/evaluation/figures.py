@@ -211,12 +211,7 @@ def _panels(labels: Sequence[dict[str, str]]) -> tuple[Figure, list[Axes]]:
     )
     panels = []
     for number, label in enumerate(labels, start=1):
-        panel = figure.add_subplot(
-            rows,
-            columns,
-            number,
-            **label,
-        )
+        panel = figure.add_subplot(rows, columns, number, **label)
         panel.spines[["top", "right"]].set_visible(False)
         panels.append(panel)
     return figure, panels

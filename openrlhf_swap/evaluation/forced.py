@@ -152,10 +152,7 @@ class Forcing:
             close = "" if has_ended else self.marks.close_template
             texts.append(text + close)
             prompts.append([*self.prompt(problem), *kept, *_ids(self.tokenizer, close)])
-        greedy = {
-            "temperature": 0,
-            "max_tokens": ANSWER_TOKENS,
-        }
+        greedy = {"temperature": 0, "max_tokens": ANSWER_TOKENS}
         for number, (response,) in generate(engine, ((ids, greedy) for ids in prompts)):
             texts[number] += response.text
         return texts

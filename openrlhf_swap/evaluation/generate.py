@@ -141,12 +141,7 @@ def sample(
     if args.engines == 1:
         rows = Sampler(args.model, **options).sample(requests, settings)
     else:
-        rows = sample_with_ray(
-            args,
-            requests,
-            settings,
-            options,
-        )
+        rows = sample_with_ray(args, requests, settings, options)
     with ExitStack() as stack:
         append = {}
         for name in {request.benchmark for request in requests}:

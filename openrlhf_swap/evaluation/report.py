@@ -135,14 +135,7 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[l
     names = set(chain.from_iterable(runs.values()))
     measured = chain.from_iterable(benchmarks.values() for benchmarks in runs.values())
     has_areas = any("area" in each.values for each in measured)
-    columns = (
-        {
-            **chosen,
-            **AREA,
-        }
-        if has_areas
-        else chosen
-    )
+    columns = {**chosen, **AREA} if has_areas else chosen
     rows: Cells = []
     for run, benchmarks in runs.items():
         for name, each in benchmarks.items():
@@ -159,20 +152,8 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[l
             means = {}
             for key in ("accuracy", "tokens"):
                 means[key] = fmean(each.values[key] for each in benchmarks.values())
-            rows.append(
-                [
-                    run,
-                    "Average",
-                    "",
-                    *_cells(means, columns),
-                ]
-            )
-    return [
-        "evaluation",
-        "benchmark",
-        "problems",
-        *columns,
-    ], rows
+            rows.append([run, "Average", "", *_cells(means, columns)])
+    return ["evaluation", "benchmark", "problems", *columns], rows
 
 
 def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:

@@ -301,12 +301,7 @@ def sample_and_grade(args: Namespace, problems: Problems) -> None:
         order = {problem.id: number for number, problem in enumerate(rows)}
         samples.sort_file(files.path("samples"), order)
         with closing(Grader(verifier=rows[0].grader)) as grader:
-            grade_file(
-                files,
-                rows,
-                grader,
-                args.end_of_thought,
-            )
+            grade_file(files, rows, grader, args.end_of_thought)
 
 
 def missing_samples(
@@ -351,11 +346,7 @@ def grade_file(
     description = f"{MARK} grading {files.benchmark}"
     with (
         appending(files.path("grades")) as append,
-        tqdm(
-            desc=description,
-            unit="sample",
-            leave=False,
-        ) as bar,
+        tqdm(desc=description, unit="sample", leave=False) as bar,
     ):
         while part := list(islice(left, AT_A_TIME)):
             texts = [text_of(row, end_of_thought) for row in part]

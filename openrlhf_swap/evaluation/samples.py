@@ -35,11 +35,7 @@ OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
 GRADES = ".grades.jsonl"
 
 
-def rows_path(
-    kind: str,
-    folder: Path,
-    benchmark: str,
-) -> Path:
+def rows_path(kind: str, folder: Path, benchmark: str) -> Path:
     """The file of a benchmark's rows of a kind, see `SampleFiles`."""
     return folder / f"{benchmark}.{kind}.jsonl"
 
@@ -152,10 +148,7 @@ def _by_flag(settings: Row, origin: Row) -> Row:
     files = model["files"]
     digest = hashlib.sha256(to_line(files).encode()).hexdigest() if files else None
     by_flag: Row = {flag_of(name): settings[name] for name in SETTINGS}
-    by_flag["--model"] = {
-        "name": model["name"],
-        "sha256": digest,
-    }
+    by_flag["--model"] = {"name": model["name"], "sha256": digest}
     return by_flag
 
 

@@ -39,12 +39,7 @@ class Family:
 
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use
 # R1's marks.
-R1 = Family(
-    "r1",
-    "<think>",
-    "</think>",
-    "\n</think>\n\n",
-)
+R1 = Family("r1", "<think>", "</think>", "\n</think>\n\n")
 _HARMONY_END = "<|end|><|start|>assistant<|channel|>final<|message|>"
 _COHERE, _COHERE_END = "<|START_THINKING|>", "<|END_THINKING|>"
 # Order matters: another family's template may contain R1's marks as well.
@@ -63,18 +58,8 @@ FAMILIES = (
         "<channel|>",
         "\n<channel|>",
     ),
-    Family(
-        "mistral",
-        "[THINK]",
-        "[/THINK]",
-        "[/THINK]",
-    ),
-    Family(
-        "kimi_vl",
-        "◁think▷",
-        "◁/think▷",
-        "\n◁/think▷\n\n",
-    ),
+    Family("mistral", "[THINK]", "[/THINK]", "[/THINK]"),
+    Family("kimi_vl", "◁think▷", "◁/think▷", "\n◁/think▷\n\n"),
     Family(
         "seed_oss",
         "<seed:think>",

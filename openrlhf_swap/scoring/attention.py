@@ -213,14 +213,7 @@ class BranchAttention:
                 for rows, behind in (keys, values)
             )
             mask = self.mask(call, window, queries.dtype)
-            outputs.append(
-                attend(
-                    queries,
-                    seen_keys,
-                    seen_values,
-                    mask,
-                )
-            )
+            outputs.append(attend(queries, seen_keys, seen_values, mask))
         return torch.cat(outputs)
 
     def mask(
@@ -354,18 +347,8 @@ def _attend_by_sdpa(
     The S query heads of a key head lie along the batch axis, so nothing is copied for them.
     """
     query = query.view(len(keys), -1, *query.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
-    keys = keys.expand(
-        len(query),
-        -1,
-        -1,
-        -1,
-    )
-    values = values.expand(
-        len(query),
-        -1,
-        -1,
-        -1,
-    )
+    keys = keys.expand(len(query), -1, -1, -1)
+    values = values.expand(len(query), -1, -1, -1)
     attend = nn.functional.scaled_dot_product_attention
     output = attend(
         query,

@@ -159,20 +159,10 @@ def _small_model_and_scores(
     """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
     slow = ScoringBackend(PER_PREFIX)
     try:
-        model = small_model(
-            config,
-            build,
-            device,
-            narrow=True,
-        )
+        model = small_model(config, build, device, narrow=True)
         return model, _scores(slow, model, batches)
     except MODEL_ERRORS:
-        model = small_model(
-            config,
-            build,
-            device,
-            narrow=False,
-        )
+        model = small_model(config, build, device, narrow=False)
         return model, _scores(slow, model, batches)
 
 
@@ -200,12 +190,7 @@ def trial_batch(left: bool, device: torch.device | str) -> TrialBatch:
     generator = torch.Generator().manual_seed(0)
     width = 92
     responses = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # step ends by length
-    ids = torch.randint(
-        0,
-        WORDS,
-        (2, width),
-        generator=generator,
-    )
+    ids = torch.randint(0, WORDS, (2, width), generator=generator)
     mask = torch.zeros_like(ids)
     requests = []
     for row, (length, ends) in enumerate(responses.items()):

@@ -56,18 +56,8 @@ class Rows:
             spans.append((first, first + count))
             packed_tokens += count
         if packed:
-            return cls(
-                1,
-                packed_tokens,
-                spans,
-                offsets,
-            )
-        return cls(
-            responses,
-            tokens,
-            spans,
-            offsets,
-        )
+            return cls(1, packed_tokens, spans, offsets)
+        return cls(responses, tokens, spans, offsets)
 
     @property
     def present(self) -> int:
@@ -240,21 +230,11 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     ):
         together = [*group, branch]
         if group and _mask_size(together, stop - begin) > most:
-            calls += _calls_of(
-                group,
-                begin,
-                start,
-                most,
-            )
+            calls += _calls_of(group, begin, start, most)
             together = [branch]
             begin = start
         group = together
-    return calls + _calls_of(
-        group,
-        begin,
-        layout.tokens,
-        most,
-    )
+    return calls + _calls_of(group, begin, layout.tokens, most)
 
 
 def _mask_size(branches: Sequence[Branch], tokens: int) -> int:

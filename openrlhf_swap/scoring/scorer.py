@@ -159,12 +159,7 @@ class Scorer:
     ) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
         return self._read(
-            self._rollout(
-                problem,
-                "",
-                response,
-                rendered,
-            ),
+            self._rollout(problem, "", response, rendered),
             (STATES.name,),
         ).trace()
 

@@ -94,7 +94,6 @@ class Settings:
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
-    averages: bool = _flag("train.enable_ema")  # one process keeps a moving average of the weights
     # Optimizer and gradients are on the CPU between updates.
     actor_sleeps: bool = _flag("ds.enable_sleep")
     engines: int = _flag("vllm.num_engines")
@@ -162,7 +161,7 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     by_tokens = train.dynamic_batch_enable
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
-    whole = train.enable_ema or ds.lora.rank or run.scoring == "per_prefix"
+    whole = ds.lora.rank or run.scoring == "per_prefix"
     objective = build(configuration.method)
     settings = Settings(
         **flagged,
@@ -520,16 +519,12 @@ def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
     checkpoint = ADAM * model.trained
     if settings.stage < 3:
         checkpoint += BIT16 * model.held
-    if settings.averages:
-        checkpoint += FP32 * model.parameters
     return {"deepspeed": checkpoint, "model": BIT16 * model.trained}
 
 
 def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
     """What a node's main memory holds in addition to the processes, most of it pinned."""
     held = {}
-    if settings.averages:
-        held["moving average"] = FP32 * model.parameters  # on the first rank's node
     if settings.shared and settings.vllm_sleeps:
         held["weights of sleeping vLLM"] = gpus_of_node * _sleeping_weights(model, settings)
     own = partition(model, settings)
@@ -819,7 +814,6 @@ def _alternatives(model: Model, now: Settings, gpu: int) -> dict[str, dict[str, 
         "--no-vllm.enable_sleep": {"vllm_sleeps": False},
         "--no-ds.enable_sleep": {"actor_sleeps": False},
         "--no-ds.adam_offload": {"adam_offload": False},
-        "--no-train.enable_ema": {"averages": False},
     }
     if free:
         flags[f"--vllm.gpu_memory_utilization {free:.2f}"] = {"utilization": free}

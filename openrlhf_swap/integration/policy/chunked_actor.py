@@ -178,12 +178,7 @@ class ChunkedActor(_StockActor):
         if self.packing_samples:
             unpadded = unpad_and_slice_tensor(sequences, attention_mask, None)
             ids, positions, targets, _, places = unpadded
-            return RowInputs(
-                ids,
-                positions,
-                targets,
-                places,
-            )
+            return RowInputs(ids, positions, targets, places)
         positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
         return RowInputs(
