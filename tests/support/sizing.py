@@ -23,7 +23,6 @@ NODE = Settings(
     reference=False,
     shared=True,
     vllm_sleeps=True,
-    averages=False,
     actor_sleeps=True,
     engines=8,
     engine_responses=256,
