@@ -490,7 +490,8 @@ def find_gradable(given: Iterable[str], label: str) -> set[str]:
     good: set[str] = set()
     starts = range(0, len(new), GRADED_AT_ONCE)
     unit = f"{GRADED_AT_ONCE} answers"
-    for start in tqdm(starts, desc=f"[{label}] parsing answers", unit=unit, leave=False):
+    title = f"[{label}] parsing answers"
+    for start in tqdm(starts, desc=title, unit=unit, leave=False, disable=not new):
         part = new[start : start + GRADED_AT_ONCE]
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()

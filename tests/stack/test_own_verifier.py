@@ -67,8 +67,11 @@ def test_a_training_by_multiple_choice_from_a_file(tmp_path):
     card = (first / "policy" / "README.md").read_text(encoding="utf-8")
     assert "| graded by | `multiple_choice` |" in card and "trained with gr3" in card
 
-    # The file that the run wrote has the run's settings.
+    # The file that the run wrote has the run's settings, and the marks that it has found.
     again = configure(["--config", str(first / "run.yaml")], on_cpu=True)
     given = configure(["--config", str(recipe)], on_cpu=True)
-    assert again.method == given.method and again.run == given.run
+    names = ("start_of_thought", "end_of_thought", "close_template")
+    marks = {name: getattr(again.method, name) for name in names}
+    assert marks["end_of_thought"] == "</think>"
+    assert again.method == given.method.replaced(**marks) and again.run == given.run
     assert again.values["train.batch_size"] == PROMPTS * RESPONSES
