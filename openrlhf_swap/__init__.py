@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _HOMES = {
     "Scorer": "openrlhf_swap.scoring.scorer",

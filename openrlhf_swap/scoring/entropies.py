@@ -4,12 +4,15 @@ A token's entropy is that of the distribution from which it was drawn. Shapes: B
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from openrlhf_swap.scoring.answer import ScoreRequest, widen
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 LOGITS = 1024  # tokens whose logits are widened at a time
 
@@ -31,7 +34,7 @@ def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[
 
 @torch.no_grad()
 def read_entropies(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
