@@ -15,25 +15,22 @@ from tabulate import tabulate
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.plan import DEEPSCALER_ROWS
-from openrlhf_swap.recipes import FlagFile
+from openrlhf_swap.recipes import FlagFile, read_recipe
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
+OURS = ("needed",)
 PAGE = """\
 # The paper's Table 1 as recipes
 
-Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes \
-(`openrlhf_swap/recipes`), not this file.
+Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes (`openrlhf_swap/recipes`), not this file.
 
-Every method of the paper's main table as its authors run it, and the paper's \
-own. `openrlhf-swap train --swap.recipe
-NAME --dry-run` prints a column; all eight train with `python \
-examples/studies/run_sweep.py --preset paper`
+Every method of the paper's main table as its authors run it, and the paper's own. `openrlhf-swap train --swap.recipe
+NAME --dry-run` prints a column; all eight train with `python examples/studies/run_sweep.py --preset paper`
 ([how](objectives.md#sweeps)). **Bold: the recipe sets it**; otherwise it is this package's default.
 
 {values}
 
-`--swap.training_steps` is what the authors trained, whatever the size of the \
-data set; with 0 `--train.num_episodes`
+`--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
 decides. On DeepScaleR's 40,315 rows:
 
 {steps}
@@ -47,6 +44,10 @@ Settings of one objective alone:
 ## Where each value comes from
 
 {sources}
+
+## Ours
+
+{ours}
 """
 
 
@@ -70,6 +71,17 @@ def source(name: str, recipe: FlagFile, flags: Sequence[str]) -> str:
     if recipe.cannot:
         lines.append("Not here: " + "; ".join(recipe.cannot) + ".")
     return " ".join(lines)
+
+
+def described(name: str) -> str:
+    """A recipe of ours: what it is, and its settings of SWAP."""
+    recipe = read_recipe(name)
+    settings = [
+        f"`--{flag}` {value} ({recipe.sources[flag]})"
+        for flag, value in recipe.flags.items()
+        if flag.startswith("swap.") and recipe.sources[flag]
+    ]
+    return f"**{name}**, {recipe.origin}. {'; '.join(settings)}."
 
 
 def steps(name: str, column: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -107,6 +119,7 @@ def main() -> None:
                 [steps(name, columns[name]) for name in METHODS],
             ),
             sources="\n\n".join(source(name, recipes[name], shared) for name in METHODS),
+            ours="\n\n".join(map(described, OURS)),
         ),
         end="",
     )
