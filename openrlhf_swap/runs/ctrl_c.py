@@ -9,7 +9,9 @@ from contextlib import contextmanager
 def ctrl_c_after() -> Iterator[None]:
     """Hold back a Ctrl-C, but not a second one, until the block has ended.
 
-    Only the main thread may enter. A handler holds it, because a mask holds in one thread only: the
+    If the block fails after a Ctrl-C, KeyboardInterrupt is raised in place of its error: a terminal
+    sends the signal to the block's child processes, too, and their end may be the error. Only the
+    main thread may enter. A handler holds it, because a mask holds in one thread only: the
     signal would go to another thread, and raise here all the same.
     """
     came: list[int] = []
@@ -23,6 +25,10 @@ def ctrl_c_after() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, hold)
     try:
         yield
+    except Exception as error:  # any error of the block may be a child's end
+        if came:
+            raise KeyboardInterrupt from error
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
     if came:

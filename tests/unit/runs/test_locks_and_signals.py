@@ -54,6 +54,18 @@ def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_block_that_fails_after_ctrl_c_was_stopped_by_it(in_foreground):
+    """A child process of the block gets the signal, too, and the block fails without it."""
+    with pytest.raises(KeyboardInterrupt) as stopped, ctrl_c_after():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.05)
+        raise RuntimeError("a child has ended")
+    assert isinstance(stopped.value.__cause__, RuntimeError)
+    with pytest.raises(RuntimeError, match="by itself"), ctrl_c_after():
+        raise RuntimeError("by itself")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_second_run_is_refused_until_the_first_has_ended_or_was_killed(tmp_path):
     flags = {"--swap.output_dir": tmp_path / "run", "--ckpt.path": tmp_path / "run" / "checkpoints"}
     command = [sys.executable, "-c", HOLD, *map(str, flags.values())]
