@@ -92,7 +92,7 @@ def _parse_union(parts: list[str]) -> Any:
         return None
     try:
         return Union(*(condition.as_set() for condition in conditions))
-    except NotImplementedError:
+    except NotImplementedError:  # SymPy's answer to conditions that it cannot solve
         return None
 
 
