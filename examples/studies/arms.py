@@ -6,7 +6,8 @@ An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `p
 the like as --swap.tau, `mono0.25sd` with --swap.weights_from monotone, `uniform`; by the program's
 labels `oracle` (redundant lines pay all) and `anti` (essential ones do); `shuffled` (those of
 0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0. `+floor` at the end adds
---swap.step_noise 0.02. `reward.need` has --swap.step_reward need, which has no weights.
+--swap.step_noise 0.02. `reward.need` has --swap.step_reward need, which has no weights;
+`steps.need` has the reward of the paper, and weights from gains and need (no setting of SWAP).
 """
 
 from __future__ import annotations
@@ -18,6 +19,10 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import (
     StepSignals,
+    moments,
+    monotone_gains,
+    needs,
+    penalty_weights,
     step_signals,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -31,6 +36,9 @@ PRICES = {
     "zero": {"step_baseline": "zero"},
 }
 BY_LABEL = ("oracle", "anti", "shuffled")
+# `steps.need`: tau in deviations, and the least need whose logarithm is taken, in nats per token.
+NEED_TAU = 0.25
+LEAST_NEED = 0.01
 PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
@@ -58,7 +66,7 @@ def arm_settings(arm: str) -> dict[str, Any]:
     price, _, weights = arm.partition(".")
     if weights in OBJECTIVES:
         return {**PRICES[price], "objective": OBJECTIVES[weights]}
-    if weights in BY_LABEL:
+    if weights in (*BY_LABEL, "need"):
         return {**PRICES[price], "tau": "0.25sd"}
     tau = weights.removeprefix("mono").removeprefix("tau")
     source = "monotone" if weights.startswith("mono") else "local"
@@ -67,6 +75,32 @@ def arm_settings(arm: str) -> dict[str, Any]:
         "tau": tau,
         "weights_from": source,
     }
+
+
+def reads_need(arm: str) -> bool:
+    """Whether an arm needs what the rest needs of each step."""
+    return arm.endswith(".need")
+
+
+def need_weights(batch: StepBatch) -> Tensor:
+    """(G, N, K) weights softmax(-v/tau), v = z(gain) + z(ln need); z over a group's steps."""
+    mask = batch.step_mask
+    gains = monotone_gains(batch.answer_logprobs, mask)
+    logs = needs(batch).clamp(min=LEAST_NEED).log()
+    values = standardised(gains, mask) + standardised(logs, mask)
+    return penalty_weights(values, mask, NEED_TAU * deviations(values, mask))
+
+
+def deviations(values: Tensor, mask: Tensor) -> Tensor:
+    """(G, 1, 1) deviations over the steps of each group."""
+    found = moments(values.flatten(1), mask.flatten(1), 1e-6)
+    return found.deviation.clamp(min=1e-6).unsqueeze(-1)
+
+
+def standardised(values: Tensor, mask: Tensor) -> Tensor:
+    """(G, N, K) values, centred and scaled over the steps of each group."""
+    mean = moments(values.flatten(1), mask.flatten(1), 1e-6).mean.unsqueeze(-1)
+    return (values - mean) / deviations(values, mask)
 
 
 def arm_limit(arm: str) -> int:
@@ -102,6 +136,8 @@ def arm_signals(
         own = step_signals(batch, numbers).weights
         keys = torch.where(mask, torch.rand(mask.shape), 2.0)  # padding stays last
         return step_signals(batch, numbers, own.gather(-1, keys.argsort(-1)))
+    if kind == "need" and not numbers.rewards_need:
+        return step_signals(batch, numbers, need_weights(batch))
     if kind in BY_LABEL:
         pays = mask & (redundant if kind == "oracle" else ~redundant)
         # Where no step is of the kind that pays, all do.

@@ -29,7 +29,7 @@ from statistics import fmean
 
 import pandas as pd
 import torch
-from arms import arm_settings
+from arms import arm_settings, reads_need
 from plain_loop import Loop, train
 
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
@@ -76,7 +76,7 @@ def train_run(run: Run) -> Row:
         "step_discount": run.gamma,
         **arm_settings(run.arm),
     }
-    loop = Loop(run.world, **settings)
+    loop = Loop(run.world, reads_need(run.arm), **settings)
     *steps, held_out = train(
         loop,
         run.arm,

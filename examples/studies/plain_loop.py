@@ -24,7 +24,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from arms import arm_limit, arm_rewards, arm_settings, arm_signals, share_on_redundant
+from arms import (
+    arm_limit,
+    arm_rewards,
+    arm_settings,
+    arm_signals,
+    reads_need,
+    share_on_redundant,
+)
 from decoding import padded_left
 from sampling import sample
 from torch import Tensor
@@ -56,8 +63,9 @@ POLICIES = Path(__file__).parents[1] / "worlds" / "policies"
 class Loop:
     """A world's policy, and what a training step does with it."""
 
-    def __init__(self, world: str, **settings: Any) -> None:
+    def __init__(self, world: str, reads_need: bool = False, **settings: Any) -> None:
         """Load a world's policy; `settings` are those of SwapConfig."""
+        self.reads_need = reads_need
         self.world = load(world)
         self.folder = POLICIES / world
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
@@ -134,7 +142,7 @@ class Loop:
         ids, mask = padded_right(rows, self.tokenizer.pad_token_id)
         all_ends = [self.reader.step_ends(responses[i]) for i in chosen]
         names = (ANSWER_LOGPROBS.name,)
-        if self.numbers.rewards_need:
+        if self.reads_need:
             names += (NEED.name,)
         requests = []
         for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
@@ -146,7 +154,7 @@ class Loop:
         for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
             scores = found[ANSWER_LOGPROBS.name][row].tolist()
             needs = {}
-            if self.numbers.rewards_need:
+            if self.reads_need:
                 needs = {NEED.name: found[NEED.name][row]}
             traces[i] = StepTrace(len(responses[i]), True, scores, ends, needs)
 
@@ -357,7 +365,7 @@ def main() -> None:
                 "max_steps": args.max_steps,
                 "step_discount": args.discount,
             }
-            loop = Loop(args.world, **settings, **arm_settings(arm))
+            loop = Loop(args.world, reads_need(arm), **settings, **arm_settings(arm))
             with file.open("w", encoding="utf-8") as lines:
                 for row in train(
                     loop,

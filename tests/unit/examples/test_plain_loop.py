@@ -86,7 +86,7 @@ def test_the_cheap_baselines_by_hand():
 
 
 def test_a_step_is_needed_where_a_later_one_copies_it():
-    loop = Loop("columns", **arm_settings("reward.need"))
+    loop = Loop("columns", reads_need=True, **arm_settings("reward.need"))
     problems = [problem for problem in islice(loop.world.problems(1), 1) for _ in range(RESPONSES)]
     torch.manual_seed(0)
     prompts, responses = loop.respond(problems)
