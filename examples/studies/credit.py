@@ -1,12 +1,12 @@
-r"""Who pays for a step, and what is it worth? Fronts and paired tests of the runs of `loop_runs.py`.
+r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs of `loop_runs.py`.
 
     python examples/studies/credit.py --runs outputs/need/runs.jsonl \
         --keep examples/studies/results/credit.csv
     python examples/studies/credit.py --seeds 11
     python examples/studies/credit.py --seeds 301 302 303 304 305 306 307 308 309 310 311 312 --test
 
-Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test` prints
-the comparisons that `predictions.md` names, each world's and the mean over the worlds: differences
+Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
+prints the comparisons that `predictions.md` names, of each world and of their mean: differences
 of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind.
 Everything follows from the kept file, which `--keep` adds runs to.
 """
