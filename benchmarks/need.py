@@ -10,6 +10,7 @@ slow reference: float32 passes of the whole row with a dense mask that hides the
 
 from __future__ import annotations
 
+from dataclasses import replace
 
 import torch
 from torch import Tensor
