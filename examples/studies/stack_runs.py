@@ -7,11 +7,12 @@ It writes what the loop writes.
         --theta 1 --steps 16 \
         --learning-rate 1.5e-3 --output outputs/stack
 
-Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, with the loop's settings: 8 prompts with 8 responses a step, one update, a cosine to 0, the same training
-problems for a seed (in another order). The trained policy answers the same 500 held-out problems by
-the loop's own sampler. Arms that choose by the program's labels exist in the loop alone. An answer
-such as 070000 keeps its zero, which the package's cleaning takes for a number's: this file starts
-the training without it (`LAUNCHER`).
+Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, with the loop's settings: 8
+prompts with 8 responses a step, one update, a cosine to 0, the same training problems for a seed
+(in another order). The trained policy answers the same 500 held-out problems by the loop's own
+sampler. Arms that choose by the program's labels exist in the loop alone. An answer such as 070000
+keeps its zero, which the package's cleaning takes for a number's: this file starts the training
+without it (`LAUNCHER`).
 """
 
 from __future__ import annotations
