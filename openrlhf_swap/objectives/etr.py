@@ -23,7 +23,6 @@ class ETR(Objective):
     entropy is of the whole vocabulary, and the steps are SWAP's.
     """
 
-    no_numbers = "its authors' reward is beside ours in `tests/unit/objectives/test_entropies.py`"
     reads_entropies = True
     weight: float = setting(0.005, "of the trend beside the answer", ge=0)
     gamma: float = setting(0.99, "how much of a step's reward goes on to the next", ge=0, le=1)

@@ -23,7 +23,6 @@ class InfoDensity(Objective):
     numbers for C, K and lambda.
     """
 
-    no_numbers = "its authors' reward is beside ours in `tests/unit/objectives/test_entropies.py`"
     reads_entropies = True
     length_coef: float = setting(0.1, "lambda: how much the length counts (ours)", ge=0)
     candidates: int = setting(

@@ -23,7 +23,6 @@ class StepEntropy(Objective):
     smallest sums say least.
     """
 
-    no_numbers = "ours: its authors' ranking of steps, but no [SKIP] that a model is taught first"
     reads_entropies = True
     outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False
