@@ -137,12 +137,6 @@ class SwapConfig(FlagSettings):
         "what a step is: tokens (M of them, extended to the next newline), or turns: each turn "
         "of an agent is a step (not in the paper)",
     )
-    observation_gain: Literal["call", "none"] = setting(
-        "call",
-        "who gains where an environment's observation makes the answer likelier: call, the "
-        "last step before it; none, which scores before and after it and counts what the steps "
-        "change (not in the paper)",
-    )
     newline_patience: float = setting(
         2.0,
         "cut a step after this many times M tokens if no newline comes (not in the paper)",

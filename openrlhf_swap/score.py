@@ -63,7 +63,6 @@ SETTINGS = (
     "steps",
     "end_of_thought",
     "close_template",
-    "observation_gain",
     "step_reward",
     "need_window",
 )

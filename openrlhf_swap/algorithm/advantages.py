@@ -43,11 +43,7 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     return of_correct.nanquantile(0.5, dim=-1)
 
 
-def penalty_masses(
-    lengths: Tensor,
-    correct: Tensor,
-    length_coef: float,
-) -> Tensor:
+def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
     """P = lambda (L - L_target)/L_target for correct responses over the target, else 0.
 
     This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
@@ -57,11 +53,7 @@ def penalty_masses(
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(
-    gains: Tensor,
-    step_mask: Tensor,
-    tau: float | Tensor,
-) -> Tensor:
+def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
@@ -99,9 +91,7 @@ class StepSignals:
 
 
 def step_signals(
-    batch: StepBatch,
-    coefficients: Coefficients,
-    weights: Tensor | None = None,
+    batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
 ) -> StepSignals:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k.
 
@@ -118,13 +108,13 @@ def step_signals(
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    earned = gains
-    tau: float | Tensor = math.inf
     ranked = gains if coefficients.monotone_weights else changes
     if coefficients.rewards_need:
         earned = gains + needs(batch)
         mass = torch.zeros_like(mass)
+        tau: float | Tensor = math.inf
     else:
+        earned = gains
         tau = step_tau(ranked, mask, coefficients)
     if weights is None:
         weights = penalty_weights(ranked, mask, tau)
@@ -136,14 +126,11 @@ def step_signals(
     price = pooled.mean / divisor * coefficients.centres_steps
     has_signal = mask & pooled.spreads.unsqueeze(-1)
     charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
-    shared = coefficients.price_by_weights
-    centre = pooled.mean * (coefficients.centres_steps and not shared)
-    scaled = (rewards - centre.unsqueeze(-1)) / divisor.unsqueeze(-1)
-    normalised = torch.where(has_signal, scaled, 0.0)
-    if shared:
+    if coefficients.price_by_weights:
         charges = charges * mask.sum(-1, keepdim=True) * weights
-        normalised = normalised - charges
-    normalised = torch.where(mask, normalised - coefficients.step_constant, 0.0)
+    scaled = torch.where(has_signal, rewards / divisor.unsqueeze(-1), 0.0)
+    constant = coefficients.step_constant
+    normalised = torch.where(mask, scaled - charges - constant, 0.0)
     return StepSignals(
         gains=gains,
         local_gains=changes,
@@ -173,11 +160,7 @@ def needs(batch: StepBatch) -> Tensor:
     return torch.zeros_like(batch.step_mask, dtype=torch.float64)
 
 
-def step_tau(
-    gains: Tensor,
-    step_mask: Tensor,
-    coefficients: Coefficients,
-) -> float | Tensor:
+def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
     """Tau in nats: the number itself, or that many standard deviations of each group's gains.
 
     Gains are (G, N, K), g or Delta. The deviation is pooled over the same steps as sigma, and
@@ -209,12 +192,7 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
     return standardise(rewards, everyone, eps)
 
 
-def standardise(
-    values: Tensor,
-    mask: Tensor,
-    eps: float,
-    unbiased: bool = True,
-) -> Tensor:
+def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
     """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
 
     Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
@@ -229,11 +207,7 @@ def standardise(
 
 
 def process_advantages(
-    normalised: Tensor,
-    step_ends: Tensor,
-    step_mask: Tensor,
-    tokens: int,
-    discount: float = 1.0,
+    normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int, discount: float = 1.0
 ) -> Tensor:
     """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on (Eq. proc_adv).
 
@@ -255,12 +229,7 @@ def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
     return sums
 
 
-def per_token(
-    values: Tensor,
-    step_ends: Tensor,
-    step_mask: Tensor,
-    tokens: int,
-) -> Tensor:
+def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
     """(..., A) the value of each token's step, from (..., K+1) values.
 
     Tokens after the last step get the value behind the last step's.
@@ -275,10 +244,7 @@ def per_token(
 
 
 def unified_advantages(
-    outcome: Tensor,
-    process: Tensor | None,
-    outcome_weight: float,
-    process_weight: float,
+    outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
 ) -> Tensor:
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
@@ -293,10 +259,7 @@ def unified_advantages(
 
 
 def group_advantages(
-    batch: StepBatch,
-    rewards: Tensor,
-    process: Tensor | None,
-    coefficients: Coefficients,
+    batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
 ) -> list[list[Tensor]]:
     """The unified advantage of every token: for each group a list with a tensor for each response.
 
@@ -306,10 +269,7 @@ def group_advantages(
     outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1)
     outcome = outcome.expand(-1, -1, int(batch.lengths.max()))
     advantages = unified_advantages(
-        outcome,
-        process,
-        coefficients.outcome_weight,
-        coefficients.process_weight,
+        outcome, process, coefficients.outcome_weight, coefficients.process_weight
     )
     return [
         [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
@@ -325,12 +285,7 @@ class Moments(NamedTuple):
     spreads: Tensor  # bool, whether the row has two values, and a deviation above float noise
 
 
-def moments(
-    values: Tensor,
-    mask: Tensor,
-    eps: float,
-    unbiased: bool = True,
-) -> Moments:
+def moments(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
     total = torch.where(mask, values, 0.0).sum(-1, keepdim=True)

@@ -6,11 +6,10 @@ in all responses, d numbers of a state.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -80,7 +79,8 @@ class StepBatch:
         Raises ValueError for an empty or unequal group, or step ends or signals that do not fit the
         response, and NonFiniteError for a NaN or infinite signal of a correct response.
         """
-        for trace in chain(*groups):
+        traces = [trace for group in groups for trace in group]
+        for trace in traces:
             if not isinstance(trace, StepTrace):
                 raise ValueError(f"a group holds a {type(trace).__name__}; give StepTraces")
         sizes = {len(group) for group in groups}
@@ -89,27 +89,20 @@ class StepBatch:
                 f"groups have sizes {sorted(sizes)}; every group needs the same number of responses"
             )
         shape = (len(groups), *sizes)
-        traces = [trace for group in groups for trace in group]
-        names = {name for trace in traces for name in trace.signals}
-        known = _Responses(traces, size=shape[1], names=names)
-        signals = {}
-        for name in (ANSWER_LOGPROBS.name, *names):
-            padded = known.padded(SIGNALS[name])
-            signals[name] = padded.view(*shape, *padded.shape[1:])
+        known = _Responses(traces, *sizes)
+        padded = {name: known.padded(SIGNALS[name]) for name in known.names}
         ends_of_rows = [torch.tensor(ends, dtype=torch.int64) for ends in known.ends]
         step_ends = pad_sequence(ends_of_rows, batch_first=True)
         counts = torch.tensor([len(ends) for ends in known.ends])
         prefixes = torch.arange(step_ends.shape[-1] + 1) <= counts.unsqueeze(-1)
-        scored = torch.tensor([len(scores) > 0 for scores in known.scores])
-        lengths = torch.tensor([trace.length for trace in traces])
-        correct = torch.tensor([bool(trace.correct) for trace in traces])
+        scored = torch.tensor(known.scored).unsqueeze(-1)
         return cls(
-            lengths=lengths.view(shape),
-            correct=correct.view(shape),
+            lengths=torch.tensor([trace.length for trace in traces]).view(shape),
+            correct=torch.tensor([trace.correct for trace in traces]).view(shape),
             step_ends=step_ends.view(*shape, -1),
-            step_mask=(prefixes[:, 1:] & scored.unsqueeze(-1)).view(*shape, -1),
+            step_mask=(prefixes[:, 1:] & scored).view(*shape, -1),
             state_mask=prefixes.view(*shape, -1),
-            signals=signals,
+            signals={name: rows.view(*shape, *rows.shape[1:]) for name, rows in padded.items()},
         )
 
     @property
@@ -146,35 +139,30 @@ class StepBatch:
 class _Responses:
     """The responses of a batch in a row, checked one after the other."""
 
-    def __init__(
-        self,
-        traces: Sequence[StepTrace],
-        size: int,
-        names: set[str],
-    ) -> None:
-        """Take the responses of all groups, the size of a group, and the names of their signals."""
+    def __init__(self, traces: Sequence[StepTrace], size: int) -> None:
+        """Take the responses of all groups, and the size of a group."""
         self._traces = traces
         self._size = size
-        # The steps of an incorrect response matter only to a signal that all responses have.
-        shared = any(not SIGNALS[name].only_correct for name in names)
-        self.ends = [list(each.step_ends) if each.correct or shared else [] for each in traces]
-        self.scores: list[list[float]] = []
+        self.names = {ANSWER_LOGPROBS.name}.union(*(trace.signals for trace in traces))
+        # The steps of an incorrect response matter only to a signal that all responses have, and
+        # where there is such a signal, no response needs scores.
+        self._shared = any(not SIGNALS[name].only_correct for name in self.names)
+        self.ends = [
+            list(trace.step_ends) if trace.correct or self._shared else [] for trace in traces
+        ]
+        self.scored = [
+            trace.correct and len(ends) > 0 and not (self._shared and not trace.answer_logprobs)
+            for trace, ends in zip(traces, self.ends, strict=True)
+        ]
         for row, trace in enumerate(traces):
-            has_scores = trace.correct and self.ends[row]
-            self.scores.append(list(trace.answer_logprobs) if has_scores else [])
-            self._check(row, needs_scores=trace.correct and not shared)
+            self._check(row, trace.length)
 
     def padded(self, signal: Signal) -> Tensor:
         """(responses, K or K+1, ...) float64, 0 where a response has no value."""
         values = [self._values(row, signal) for row in range(len(self._traces))]
         width = signal.count(max(len(ends) for ends in self.ends))
         tail = max(tuple(each.shape[1:]) for each in values)
-        rows = torch.zeros(
-            len(values),
-            width,
-            *tail,
-            dtype=torch.float64,
-        )
+        rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
         for row, each in enumerate(values):
             if len(each):
                 rows[row, : len(each)] = each
@@ -183,11 +171,13 @@ class _Responses:
     def _values(self, row: int, signal: Signal) -> Tensor:
         """The (K or K+1, ...) float64 values of one response; empty where it has none."""
         trace = self._traces[row]
-        if signal is ANSWER_LOGPROBS:
-            return torch.tensor(self.scores[row], dtype=torch.float64)
-        if signal.only_correct and not trace.correct:
-            return torch.empty(0, dtype=torch.float64)
+        has_values = trace.correct or not signal.only_correct
         given = trace.signals.get(signal.name, ())
+        if signal is ANSWER_LOGPROBS:
+            has_values = self.scored[row]
+            given = trace.answer_logprobs
+        if not has_values:
+            return torch.empty(0, dtype=torch.float64)
         if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
             given = torch.stack(list(given))
         values = torch.as_tensor(given, dtype=torch.float64)
@@ -198,38 +188,25 @@ class _Responses:
                 f"{self._name(row)}: {signal.name} of shape {tuple(values.shape)} for {steps} "
                 f"step_ends; give one of {each}"
             )
-        if signal.dimensions == 1:
-            _check_finite(values.tolist(), signal.name, self._name(row))
+        if signal.dimensions == 1 and not values.isfinite().all():
+            place = int((~values.isfinite()).nonzero()[0])
+            raise NonFiniteError(
+                f"{self._name(row)}: {signal.name}[{place}] is {values[place]}; a log-probability "
+                "must be finite"
+            )
         return values
 
     def _name(self, row: int) -> str:
         return f"response {row % self._size} of group {row // self._size}"
 
-    def _check(self, row: int, needs_scores: bool) -> None:
-        length = self._traces[row].length
+    def _check(self, row: int, length: int) -> None:
         ends = self.ends[row]
-        scores = self.scores[row]
-        where = self._name(row)
         if length < 0:
-            raise ValueError(f"{where}: length is {length}; use the number of generated tokens")
-        if ends and (scores or needs_scores) and len(scores) != len(ends) + 1:
             raise ValueError(
-                f"{where}: {len(scores)} answer_logprobs for {len(ends)} step_ends; "
-                "give l_0..l_K, one more than there are steps"
+                f"{self._name(row)}: length is {length}; use the number of generated tokens"
             )
-        ascending = all(before < after for before, after in pairwise(ends))
-        if ends and not (ascending and ends[0] >= 0 and ends[-1] < length):
-            raise ValueError(f"{where}: step_ends {ends} must ascend within 0..{length - 1}")
-        _check_finite(scores, ANSWER_LOGPROBS.name, where)
-
-
-def _check_finite(
-    values: Sequence[float],
-    name: str,
-    where: str,
-) -> None:
-    for place, value in enumerate(values):
-        if not math.isfinite(value):
-            raise NonFiniteError(
-                f"{where}: {name}[{place}] is {value}; a log-probability must be finite"
+        bounds = [-1, *ends, length]
+        if ends and not all(before < after for before, after in pairwise(bounds)):
+            raise ValueError(
+                f"{self._name(row)}: step_ends {ends} must ascend within 0..{length - 1}"
             )

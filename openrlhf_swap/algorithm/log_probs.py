@@ -66,14 +66,7 @@ def token_log_probs(
     its dtype, as in the model's own head.
     """
     function: Any = _TokenLogProbs  # its `apply` is untyped
-    values: Tensor = function.apply(
-        hidden,
-        weight,
-        bias,
-        targets,
-        wanted,
-        settings,
-    )
+    values: Tensor = function.apply(hidden, weight, bias, targets, wanted, settings)
     return values
 
 
@@ -97,19 +90,9 @@ class _TokenLogProbs(torch.autograd.Function):
         sums = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for part in torch.split(wanted, settings.chunk):
             values[part], sums[part] = _values(
-                _logits(hidden[part], weight, bias, settings),
-                targets[part],
-                settings.entropy,
+                _logits(hidden[part], weight, bias, settings), targets[part], settings.entropy
             )
-        context.save_for_backward(
-            hidden,
-            weight,
-            bias,
-            targets,
-            wanted,
-            sums,
-            values,
-        )
+        context.save_for_backward(hidden, weight, bias, targets, wanted, sums, values)
         context.settings = settings
         return values
 
@@ -124,26 +107,13 @@ class _TokenLogProbs(torch.autograd.Function):
         hidden_grad, weight_grad, bias_grad = (
             torch.zeros_like(tensor, dtype=dtype) if needed else None
             for tensor, dtype, needed in zip(
-                (hidden, weight, bias),
-                dtypes,
-                context.needs_input_grad,
-                strict=False,
+                (hidden, weight, bias), dtypes, context.needs_input_grad, strict=False
             )
         )
         for part in parts:
-            logits = _logits(
-                hidden[part],
-                weight,
-                bias,
-                context.settings,
-            )
+            logits = _logits(hidden[part], weight, bias, context.settings)
             logit_grads = _logit_gradients(
-                logits,
-                targets[part],
-                sums[part],
-                values[part],
-                gradient[part],
-                context.settings,
+                logits, targets[part], sums[part], values[part], gradient[part], context.settings
             )
             del logits  # shares memory with the gradients, unless there is a cap
             if bias_grad is not None:
@@ -160,22 +130,13 @@ class _TokenLogProbs(torch.autograd.Function):
         return hidden_grad, weight_grad, bias_grad, None, None, None
 
 
-def _logits(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    settings: HeadPass,
-) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, settings: HeadPass) -> Tensor:
     """(m, V) float32 logits of the policy."""
     logits = settings.transform(functional.linear(hidden, weight, bias).float())
     return logits if settings.temperature == 1.0 else logits.div_(settings.temperature)
 
 
-def _values(
-    logits: Tensor,
-    targets: Tensor,
-    entropy: bool,
-) -> tuple[Tensor, Tensor]:
+def _values(logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
     """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps.
 
     Overwrites the logits. Entropies are in nats.

@@ -29,12 +29,7 @@ class Signal:
 # l_0..l_K: mean log-probability of the answer's tokens after each prefix, in nats per token.
 ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
 # The policy's hidden states at the last token of each prefix.
-STATES = Signal(
-    "states",
-    "prefix",
-    only_correct=False,
-    dimensions=2,
-)
+STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
 NEED = Signal("need", "step")
 # H_k: mean entropy of the tokens of each step, in nats, at the rollouts' temperature: as they were

@@ -2,26 +2,20 @@
 
 from torch import Tensor
 
-from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.rollout import Batch
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 
 
 class ADLP(Objective):
     """R = c - lambda L, wrong answers too; then lambda <- max(0, lambda + eta (accuracy - target)).
 
-    An answer in a thought that never closes is wrong.
+    Lambda is .001 a token in the first step. An answer in a thought that never closes is wrong.
     """
 
     remembers_batches = True
     state = ("price",)
-    start: float = setting(0.001, "lambda of the first step, a token", ge=0)
+    price = 0.001
     rate: float = setting(0.001, "eta")
     target: float = setting(0.62, "accuracy to keep: the base policy's", ge=0, le=1)
-
-    def __init__(self, config: SwapConfig) -> None:
-        super().__init__(config)
-        self.price: float = self.start
 
     def correct(self, batch: Batch) -> Tensor:
         return batch.correct & batch.closed

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
-from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.base import Batch, setting
 from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.objectives.monitored import Monitored
-from openrlhf_swap.rollouts.rollout import Batch
 
 
 class AALC(Monitored):
@@ -32,8 +31,7 @@ class AALC(Monitored):
 
     def rewards(self, batch: Batch) -> Tensor:
         reached = min(1.0, self.accuracy / self.target)
-        most = min(1.0, reached**128)
-        shortness = 1 - (batch.lengths.double() / self.long).clamp(max=most)
+        shortness = 1 - (batch.lengths.double() / self.long).clamp(max=reached**128)
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
         # Deviations are as small as the constant that is added to them, and count all the same.
         mean, deviation, _ = moments(rewards, torch.ones_like(batch.correct), EPS)

@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.objectives.base import Objective, SamplingRequest
+from openrlhf_swap.objectives.base import Batch, Objective, SamplingRequest, setting
 from openrlhf_swap.objectives.formats import right_answers
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
-from openrlhf_swap.rollouts.rollout import Batch, prompt_key
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 MAKER = "openrlhf-swap reference"
 NO_THINKING = 0  # the part of a group that is sampled first
@@ -40,10 +39,10 @@ class AdaptThink(Objective):
     )
 
     def check(self, args: SimpleNamespace) -> None:
-        kind = args.actor.policy_loss_type
-        if kind != "gspo":
+        loss = args.actor.policy_loss_type
+        if loss != "gspo":
             raise ConfigError(
-                f"--actor.policy_loss_type is {kind}; adaptthink needs gspo: leave it out"
+                f"--actor.policy_loss_type is {loss}; adaptthink needs gspo: leave it out"
             )
         _ = self._accuracies  # raises for a missing file
 
@@ -82,11 +81,10 @@ class AdaptThink(Objective):
         without = max(1, min(count - 1, round(count * share)))
         limit = min(self.no_thinking_tokens, max_new_tokens)
         end = self.config.end_of_thought
+        start = self.thinking_start
         return [
             SamplingRequest(opened, without, limit, end, share),
-            SamplingRequest(
-                opened, count - without, max_new_tokens, self.thinking_start, 1 - share
-            ),
+            SamplingRequest(opened, count - without, max_new_tokens, start, 1 - share),
         ]
 
     def rewards(self, batch: Batch) -> Tensor:

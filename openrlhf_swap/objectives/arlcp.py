@@ -1,14 +1,20 @@
 """ARLCP, after github.com/ZeweiYu1/ARLCP (commit c8ff44f)."""
 
+import re
+
 import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.formats import REFLECTION, right_answers
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.formats import right_answers
 from openrlhf_swap.objectives.group_statistics import EPS, leave_one_out
-from openrlhf_swap.rollouts.rollout import Batch
+
+_REFLECTION = re.compile(
+    r"\b(?:wait|alternatively|hold on|another thought|verify|think again|but|however|alternative"
+    r"|check|double-check|oh|hmm)\b",
+    re.IGNORECASE,
+)
 
 
 class ARLCP(Objective):
@@ -25,7 +31,7 @@ class ARLCP(Objective):
         return right_answers(batch, self.config)
 
     def rewards(self, batch: Batch) -> Tensor:
-        reflections = batch.each_text(lambda text: len(REFLECTION.findall(text)))
+        reflections = batch.each_text(lambda text: len(_REFLECTION.findall(text)))
         share = torch.full_like(reflections, 0.75)
         share[reflections <= 80] = 0.5
         share[reflections <= 40] = 0.25

@@ -1,14 +1,12 @@
 """AttnPO, after github.com/NieSYsc20/AttnPO (commit f650665)."""
 
-from collections.abc import Iterator
-
+import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.arora import Arora
+from openrlhf_swap.objectives.base import Batch, Rollout, setting
 from openrlhf_swap.objectives.formats import right_answers
-from openrlhf_swap.objectives.group_statistics import Span, fill_spans, group_mean
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.objectives.group_statistics import group_mean, of_each_token
+from openrlhf_swap.objectives.length_rewards import Arora
 
 
 class AttnPO(Arora):
@@ -36,33 +34,27 @@ class AttnPO(Arora):
 
     def token_advantages(self, batch: Batch) -> Tensor:
         rewards = self.rewards(batch)
-        advantages = rewards - group_mean(rewards)
+        advantages = (rewards - group_mean(rewards)).unsqueeze(-1)
+        scales = self._scales(batch, advantages)
+        return advantages * of_each_token(batch, scales, rest=1.0)
+
+    def _scales(self, batch: Batch, advantages: Tensor) -> Tensor:
+        """(G, N, K) from (G, N, 1) advantages."""
+
+        def answer_share(rollout: Rollout) -> float:
+            thought = batch.reader.reasoning_length(rollout.response_ids)
+            tokens = len(rollout.response_ids)
+            return (tokens - thought - 1) / (len(rollout.prompt_ids) + tokens)
+
         correct = self.correct(batch)
-        accuracy = group_mean(correct)
-        shares = batch.signals.gains / batch.signals.gains.sum(-1, keepdim=True)
-
-        def scales_of(g: int, n: int, rollout: Rollout) -> Iterator[Span]:
-            if correct[g, n] and len(rollout.step_ends) > 1:
-                least = self._least_share(rollout, batch, accuracy[g].item())
-                advantage = advantages[g, n].item()
-                first = 0
-                for end, share in zip(rollout.step_ends, shares[g, n].tolist(), strict=False):
-                    scale = self._scale(share, least, advantage, accuracy[g].item())
-                    yield first, end + 1, scale
-                    first = end + 1
-
-        return advantages.unsqueeze(-1) * fill_spans(batch, 1.0, scales_of)
-
-    def _least_share(self, rollout: Rollout, batch: Batch, accuracy: float) -> float:
-        """The authors' b of a correct response, whose thought is closed."""
-        length = len(rollout.response_ids)
-        thought = batch.reader.reasoning_length(rollout.response_ids)
-        return accuracy**2 * (length - thought - 1) / (len(rollout.prompt_ids) + length)
-
-    def _scale(self, share: float, least: float, advantage: float, accuracy: float) -> float:
-        waits = self.step <= self.delay * (1 - accuracy)
-        if advantage > 0 and share < least and not waits:
-            return accuracy**2 * share / least + 1 - accuracy**2
-        if advantage < 0 and share > least:
-            return 0.0
-        return 1.0
+        accuracy = group_mean(correct).unsqueeze(-1)
+        gains = batch.signals.gains
+        shares = gains / gains.sum(-1, keepdim=True)
+        least = accuracy.square() * batch.each(answer_share).unsqueeze(-1)
+        is_over = self.step > self.delay * (1 - accuracy)
+        loses = (advantages > 0) & (shares < least) & is_over
+        is_spared = (advantages < 0) & (shares > least)
+        scales = torch.where(loses, 1 - accuracy.square() * (1 - shares / least), 1.0)
+        scales[is_spared] = 0.0
+        is_scaled = correct & (batch.steps.step_mask.sum(-1) > 1)
+        return torch.where(is_scaled.unsqueeze(-1), scales, 1.0)

@@ -4,13 +4,14 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import SamplingRequest
+from openrlhf_swap.objectives.base import Batch, Rollout, SamplingRequest, setting
 from openrlhf_swap.objectives.formats import is_degenerate
 from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.objectives.staged import Staged
 from openrlhf_swap.rollouts.families import open_thought
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, boxes_answer
+from openrlhf_swap.rollouts.rollout import boxes_answer
+
+ELLIPSIS = "...\n"  # at the beginning of each thought; it is not trained on
 
 
 class AutoThink(Staged):
@@ -30,13 +31,9 @@ class AutoThink(Staged):
         200, "training step with which the second stage begins (ours)", ge=0
     )
     third_stage: int = setting(400, "training step with which the third one begins (ours)", ge=0)
-    ellipsis: str = setting(
-        "...\\n", "put at the beginning of each thought, and not trained on; \\n is a newline"
-    )
 
     def eval_prompt(self, prompt: str) -> str:
-        opened = open_thought(prompt, self.config.start_of_thought)
-        return opened + self.ellipsis.replace("\\n", "\n")
+        return open_thought(prompt, self.config.start_of_thought) + ELLIPSIS
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = int(self.step >= self.second_stage) + int(self.step >= self.third_stage)
@@ -51,7 +48,12 @@ class AutoThink(Staged):
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch)
         skips = self._skips(batch)
-        rewards = self._plain_rewards(batch, correct, skips)
+        boxed = self._boxed(batch)
+        repeats = batch.each_text(is_degenerate).bool()
+        rewards = correct.double()
+        rewards[skips & ~correct & boxed] = -1.0
+        rewards[skips & ~correct & boxed & repeats] = -2.0
+        rewards[skips & correct] = 2.0
         if self.stage == 0:
             return _balanced(rewards, correct, skips)
         if self.stage == 2:
@@ -68,15 +70,6 @@ class AutoThink(Staged):
 
         return batch.each(begins_with_end).bool()
 
-    def _plain_rewards(self, batch: Batch, correct: Tensor, skips: Tensor) -> Tensor:
-        boxed = self._boxed(batch)
-        repeats = batch.each_text(is_degenerate).bool()
-        rewards = correct.double()
-        rewards[skips & ~correct & boxed] = -1.0
-        rewards[skips & ~correct & boxed & repeats] = -2.0
-        rewards[skips & correct] = 2.0
-        return rewards
-
     def metrics(self) -> dict[str, float]:
         return {"swap/autothink_stage": 1.0 + self.stage}
 
@@ -86,11 +79,9 @@ def _balanced(rewards: Tensor, correct: Tensor, skips: Tensor) -> Tensor:
     share_of_skips = skips.double().mean()
     share = torch.where(skips, share_of_skips, 1 - share_of_skips)
     excess = (2 * share - 1).clamp(0, 1)
-    targets = torch.full_like(rewards, -1.0)
-    targets[~skips & correct] = 0.0
-    targets[skips & correct] = 1.0
-    targets[skips & ~correct] = -2.0
-    return (1 - excess) * rewards + excess * targets
+    of_skips = torch.where(correct, 1.0, -2.0)
+    of_thoughts = torch.where(correct, 0.0, -1.0)
+    return (1 - excess) * rewards + excess * torch.where(skips, of_skips, of_thoughts)
 
 
 def _shortness(lengths: Tensor, correct: Tensor) -> Tensor:

@@ -18,8 +18,23 @@ from torch import Tensor
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
-from openrlhf_swap.errors import ObjectiveError
+from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
+
+__all__ = [  # what a file with an objective needs, the names that other modules define included
+    "Batch",
+    "Continuation",
+    "Numbers",
+    "Objective",
+    "ResponseReader",
+    "Rollout",
+    "SamplingRequest",
+    "check_group_size",
+    "evaluate",
+    "numbers",
+    "setting",
+    "split_numbers",
+]
 
 
 def split_numbers(value: Any) -> Any:
@@ -245,6 +260,15 @@ class Objective:
         self.step = step
         for name, value in (state or {}).items():
             setattr(self, name, value)
+
+
+def check_group_size(args: SimpleNamespace, factor: int, reason: str) -> None:
+    """Raise ConfigError where the size of OpenRLHF's groups is no multiple of `factor`."""
+    size = args.rollout.n_samples_per_prompt
+    if size % factor:
+        raise ConfigError(
+            f"--rollout.n_samples_per_prompt is {size}, but {reason}; use a multiple of it"
+        )
 
 
 def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:

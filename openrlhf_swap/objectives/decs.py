@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
-from openrlhf_swap.config import setting
+from openrlhf_swap.objectives.base import Batch, Rollout, setting
 from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
 from openrlhf_swap.objectives.lc_r1 import Extracting
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 class DECS(Extracting):
@@ -25,16 +24,14 @@ class DECS(Extracting):
     max_length: int = setting(16384, "L_max: the run's longest response, in tokens", ge=1)
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        def redundant(g: int, n: int, rollout: Rollout) -> Iterator[Span]:
+        def redundant(rollout: Rollout) -> Iterator[Span]:
             if rollout.correct:
                 thought = batch.reader.reasoning_length(rollout.response_ids)
-                ids = rollout.response_ids[:thought]
-                kept = self.needed(ids, rollout.answer, batch.reader)
+                kept = self.needed(rollout.response_ids[:thought], rollout.answer, batch.reader)
                 share_left = 1 - len(rollout.response_ids) / self.max_length
                 yield kept or thought, thought, 1 + self.bonus * share_left
 
-        plain = batch.correct.double() * (1 + self.bonus)
-        rewards = fill_spans(batch, plain.unsqueeze(-1), redundant)
-        by_position = rewards.transpose(1, 2)
+        plain = batch.correct.double().unsqueeze(-1) * (1 + self.bonus)
+        by_position = fill_spans(batch, plain, redundant).transpose(1, 2)
         everyone = torch.ones_like(by_position).bool()
         return standardise(by_position, everyone, EPS).transpose(1, 2)

@@ -1,6 +1,5 @@
 """Rules about the text of a response that several objectives share."""
 
-import re
 from itertools import groupby
 
 import torch
@@ -80,11 +79,3 @@ def _repeats(words: list[str], size: int) -> bool:
     starts = range(0, len(words) - size + 1, size)
     phrases = [words[start : start + size] for start in starts]
     return any(len(list(run)) >= LEAST_TIMES for _, run in groupby(phrases))
-
-
-REFLECTION = re.compile(
-    r"\b(?:wait|alternatively|hold on|another thought|verify|think again|but|however|alternative"
-    r"|check|double-check|oh|hmm)\b",
-    re.IGNORECASE,
-)
-"""A word of reflection, by ARLCP's list."""

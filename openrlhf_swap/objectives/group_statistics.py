@@ -1,15 +1,17 @@
 """Statistics that objectives share.
 
-Shapes: G groups, N responses a group. Statistics are float64. `mask` is bool and tells which
-values count.
+Shapes: G groups, N responses a group, K steps, A tokens of the longest response. Statistics are
+float64. `mask` is bool and tells which values count.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from openrlhf_swap.algorithm.advantages import per_token
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 EPS = 1e-6  # a deviation below it is float noise
@@ -33,12 +35,11 @@ def whitened(values: Tensor, lengths: Tensor) -> Tensor:
     A response of L tokens counts L times. The deviation is unbiased.
     """
     tokens = lengths.sum()
-    mean = (lengths * values).sum() / tokens
-    squares = lengths * (values - mean).square()
-    variance = squares.sum() / (tokens - 1).clamp(min=1)
+    centred = values - (lengths * values).sum() / tokens
+    variance = (lengths * centred.square()).sum() / (tokens - 1).clamp(min=1)
     if variance < EPS**2:
         return torch.zeros_like(values)
-    return (values - mean) / (variance + 1e-8).sqrt()
+    return centred / (variance + 1e-8).sqrt()
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
@@ -47,12 +48,25 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     return rewards * (size / max(1, size - 1))
 
 
+def known_lengths(lengths: Mapping[str, float], keys: Sequence[str]) -> Tensor:
+    """(G, 1) float64 what is remembered of each group's problem; NaN for an unknown one."""
+    known = [lengths.get(key, math.nan) for key in keys]
+    return torch.tensor(known, dtype=torch.float64).unsqueeze(-1)
+
+
 def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
+    exists = batch.steps.state_mask[..., 1:]
+    nothing = torch.zeros(exists.shape, dtype=torch.float64)
+    return batch.steps.signals.get("entropy", nothing), exists
+
+
+def of_each_token(batch: Batch, of_steps: Tensor, rest: float) -> Tensor:
+    """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
     exists = steps.state_mask[..., 1:]
-    nothing = torch.zeros(exists.shape, dtype=torch.float64)
-    return steps.signals.get("entropy", nothing), exists
+    values = pad(torch.where(exists, of_steps, rest), (0, 1), value=rest)
+    return per_token(values, steps.step_ends, exists, int(batch.lengths.max()))
 
 
 Span = tuple[int, int, float]
@@ -60,15 +74,13 @@ Span = tuple[int, int, float]
 
 
 def fill_spans(
-    batch: Batch,
-    default: Tensor | float,
-    spans_of: Callable[[int, int, Rollout], Iterable[Span]],
+    batch: Batch, default: Tensor | float, spans_of: Callable[[Rollout], Iterable[Span]]
 ) -> Tensor:
-    """(G, N, A) float64, the values of the spans of response n of group g, else the default."""
+    """(G, N, A) float64, the values of the spans of each response, and elsewhere the default."""
     shape = (*batch.lengths.shape, int(batch.lengths.max()))
     values = torch.zeros(shape, dtype=torch.float64) + default
-    for g, group in enumerate(batch.groups):
-        for n, rollout in enumerate(group):
-            for start, end, value in spans_of(g, n, rollout):
-                values[g, n, start:end] = value
+    for rows, group in zip(values, batch.groups, strict=True):
+        for row, rollout in zip(rows, group, strict=True):
+            for start, end, value in spans_of(rollout):
+                row[start:end] = value
     return values

@@ -4,11 +4,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, is_degenerate
 from openrlhf_swap.objectives.group_statistics import EPS, group_mean
-from openrlhf_swap.rollouts.rollout import Batch
 
 
 class GRPOLead(Objective):

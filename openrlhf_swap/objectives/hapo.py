@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.group_statistics import extremes
-from openrlhf_swap.rollouts.rollout import Batch, prompt_key
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.group_statistics import extremes, known_lengths
+from openrlhf_swap.rollouts.rollout import prompt_key
 
 
 class HAPO(Objective):
@@ -28,19 +28,14 @@ class HAPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""
         keys = [prompt_key(group[0].prompt) for group in batch.groups]
-        lengths = [self.lengths.get(key, math.nan) for key in keys]
-        known = torch.tensor(lengths, dtype=torch.float64).unsqueeze(-1)
-        relative_length = (batch.lengths / known).clamp(max=2)
+        relative_length = (batch.lengths / known_lengths(self.lengths, keys)).clamp(max=2)
         f = torch.cos(math.pi / 2 * relative_length).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
-        self._remember(keys, batch)
-        return batch.correct.double() + self.weight * length_reward
-
-    def _remember(self, keys: list[str], batch: Batch) -> None:
         shortest, _ = extremes(batch.lengths, batch.correct)
         for key, length in zip(keys, shortest.flatten().tolist(), strict=True):
-            if not math.isinf(length):
-                self.lengths[key] = min(self.lengths.get(key, length), length)
+            if length < self.lengths.get(key, math.inf):
+                self.lengths[key] = length
+        return batch.correct + self.weight * length_reward
 
     def metrics(self) -> dict[str, float]:
         return {"swap/hapo_known_problems": float(len(self.lengths))}

@@ -7,19 +7,24 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
-from openrlhf_swap.config import setting
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
+from openrlhf_swap.objectives.base import (
+    Batch,
+    Numbers,
+    Objective,
+    SamplingRequest,
+    check_group_size,
+    numbers,
+    setting,
+)
 from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.rollout import Batch
 
 PROMISE = "I will answer the question with {n} tokens"
 
 
 class HBPO(Objective):
-    """A = GRPO(R) + weight (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
+    """A = GRPO(R) + 2 (mean R of the same budget - f(n)), f(x) = 4 cos(pi x/(2 L_max)).
 
     R = min(f(L) - |n - L|/L_max, f(n)) for a correct answer within L_max, -1 without the format,
     else 0. The format is a box after the first end of a thought and before a second one.
@@ -30,17 +35,10 @@ class HBPO(Objective):
     reshapes_responses = True
     budgets: Numbers = numbers("512,1024,2048,2560", "tokens; each has its share of a group")
     max_length: int = setting(4096, "L_max: the run's longest response, in tokens", ge=1)
-    budget_weight: float = setting(
-        2.0, "of the difference between a budget's mean reward and its best"
-    )
 
     def check(self, args: SimpleNamespace) -> None:
-        size = args.rollout.n_samples_per_prompt
-        if size % len(self.budgets):
-            raise ConfigError(
-                f"--rollout.n_samples_per_prompt is {size}, but --swap.hbpo.budgets has "
-                f"{len(self.budgets)}; use a multiple of it"
-            )
+        count = len(self.budgets)
+        check_group_size(args, count, f"--swap.hbpo.budgets has {count}")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """Each response begins with its promise, which is trained on."""
@@ -55,25 +53,23 @@ class HBPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         budgets = batch.each(lambda rollout: self.budgets[int(rollout.metadata["part"])])
         best = self._best(budgets)
-        rewards = self._shaped(batch, budgets)
-        same_budget = budgets.unsqueeze(-1) == budgets.unsqueeze(-2)
-        sums = (same_budget * rewards.unsqueeze(-2)).sum(-1)
-        means = sums / same_budget.sum(-1)
-        return outcome_advantages(rewards, EPS) + self.budget_weight * (means - best)
+        rewards = self._shaped(batch, budgets, best)
+        same_budget = (budgets.unsqueeze(-1) == budgets.unsqueeze(-2)).double()
+        mean = (same_budget @ rewards.unsqueeze(-1)).squeeze(-1) / same_budget.sum(-1)
+        return outcome_advantages(rewards, EPS) + 2 * (mean - best)
 
-    def _shaped(self, batch: Batch, budgets: Tensor) -> Tensor:
+    def _shaped(self, batch: Batch, budgets: Tensor, best: Tensor) -> Tensor:
         distance = (budgets - batch.lengths).abs() / self.max_length
-        near = (self._best(batch.lengths) - distance).minimum(self._best(budgets))
+        near = (self._best(batch.lengths) - distance).minimum(best)
         earns = batch.correct & (batch.lengths <= self.max_length)
-        rewards = torch.where(earns, near, 0.0)
         end = batch.reader.end_of_thought
 
         def is_formatted(text: str) -> bool:
             answer = f"{text}{end}".split(end)[1]
             return last_boxed(answer) is not None
 
-        rewards[~batch.each_text(is_formatted).bool()] = -1.0
-        return rewards
+        formatted = batch.each_text(is_formatted).bool()
+        return torch.where(formatted, torch.where(earns, near, 0.0), -1.0)
 
     def _best(self, lengths: Tensor) -> Tensor:
         """F, the most that a response of this many tokens can earn."""

@@ -9,18 +9,21 @@ import torch
 from pydantic import BeforeValidator, Field
 from torch import Tensor
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import (
+    Batch,
     Continuation,
     Objective,
+    ResponseReader,
+    Rollout,
     SamplingRequest,
+    check_group_size,
     numbers,
+    setting,
     split_numbers,
 )
 from openrlhf_swap.objectives.formats import boxed
 from openrlhf_swap.objectives.group_statistics import extremes
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
+from openrlhf_swap.rollouts.rollout import tokens_for_each
 
 STOP = (
     r"\n\nWait, I have enough information to get the final answer.{end}"
@@ -36,7 +39,7 @@ def exit_phrase(phrase: str, end_of_thought: str) -> str:
 
 
 class JET(Objective):
-    """R = .9 c + .1 [box] + c (.05 + .95 w (Lmax - L)/(Lmax - Lmin)), L of the batch's correct.
+    """R = .9 c + .1 [box] + c (.05 + 1.14 (Lmax - L)/(Lmax - Lmin)), L of the batch's correct.
 
     In the group. One response in six of a group is sampled whole, cut at five places and told to
     answer there; these five join the group. Every response ends with the end token, also one that
@@ -52,25 +55,18 @@ class JET(Objective):
         STOP, "what is put after a cut; {end} is the end of the thought, \\n a newline"
     )
     answer_tokens: int = setting(50, "most tokens after it", ge=1)
-    length_weight: float = setting(1.2, "w, of the length reward")
 
     def check(self, args: SimpleNamespace) -> None:
-        size = args.rollout.n_samples_per_prompt
         each = 1 + len(self.shares)
-        if size % each:
-            raise ConfigError(
-                f"--rollout.n_samples_per_prompt is {size}, but --swap.jet.shares makes {each} "
-                "of a response; use a multiple of it"
-            )
+        check_group_size(args, each, f"--swap.jet.shares makes {each} of a response")
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         return [SamplingRequest(prompt, count // (1 + len(self.shares)), max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        ids = list(rollout.response_ids)
-        characters = len(reader.text(ids))
+        characters = len(reader.text(rollout.response_ids))
         places = [characters * share // 100 for share in self.shares]
-        kept = tokens_for_each(ids, places, reader)
+        kept = tokens_for_each(rollout.response_ids, places, reader)
         phrase = exit_phrase(self.phrase, self.config.end_of_thought)
         return [Continuation(end, phrase, self.answer_tokens) for end in kept]
 
@@ -99,9 +95,7 @@ class JET(Objective):
         phrase = exit_phrase(self.phrase, self.config.end_of_thought)
         start = len(reader.text(ids[:kept])) + len(phrase)
         boxes = list(_BOX.finditer(text, start))
-        if not boxes:
-            return ids
-        full_stop = text.find(".", boxes[-1].end())
+        full_stop = text.find(".", boxes[-1].end()) if boxes else -1
         if full_stop < 0:
             return ids
         return ids[: tokens_for_each(ids, [full_stop + 1], reader)[0]]
@@ -110,5 +104,4 @@ class JET(Objective):
         rewards = 0.9 * batch.correct.double() + 0.1 * boxed(batch).double()
         shortest, longest = extremes(batch.lengths.flatten(), batch.correct.flatten())
         place = (longest - batch.lengths) / (longest - shortest + 1e-8)
-        length_reward = 0.05 + 0.95 * self.length_weight * place
-        return rewards + torch.where(batch.correct, length_reward, 0.0)
+        return rewards + torch.where(batch.correct, 0.05 + 0.95 * 1.2 * place, 0.0)

@@ -3,28 +3,28 @@
 import random
 import re
 
+import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, Rollout, setting
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 INSTRUCTION = r" Let's think step by step and output the final answer within \boxed{}."
 EXACT = " Think for {n} tokens."
 MAXIMUM = " Think for maximum {n} tokens."
-_BUDGET = re.compile(r" Think for (maximum )?(\d+) tokens\.")
+_BUDGET = re.compile(r".* Think for (maximum )?(\d+) tokens\.", re.DOTALL)
 
 
 def asked_budget(rollout: Rollout) -> int | None:
     """N of the last budget in a prompt; None without one."""
-    found = _BUDGET.findall(rollout.prompt)
-    return int(found[-1][1]) if found else None
+    found = _BUDGET.match(rollout.prompt)
+    return int(found[2]) if found else None
 
 
 def asks_maximum(rollout: Rollout) -> bool:
     """Whether the last budget in a prompt is a maximum."""
-    return bool(_BUDGET.findall(rollout.prompt)[-1][0])
+    found = _BUDGET.match(rollout.prompt)
+    return found is not None and found[1] is not None
 
 
 class L1Exact(Objective):
@@ -71,4 +71,4 @@ class L1Max(L1Exact):
     def rewards(self, batch: Batch) -> Tensor:
         within = (self.slope * self._left(batch) + self.delta).clamp(0, 1)
         is_maximum = batch.each(asks_maximum).bool()
-        return (self.correct(batch) * within).where(is_maximum, super().rewards(batch))
+        return torch.where(is_maximum, self.correct(batch) * within, super().rewards(batch))

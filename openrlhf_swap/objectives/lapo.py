@@ -8,18 +8,14 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import target_lengths
 from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.base import SamplingRequest
+from openrlhf_swap.objectives.base import Batch, SamplingRequest
+from openrlhf_swap.objectives.group_statistics import known_lengths
 from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.staged import Staged
 from openrlhf_swap.rollouts.families import open_thought, thought_opening
-from openrlhf_swap.rollouts.rollout import Batch, prompt_key
+from openrlhf_swap.rollouts.rollout import prompt_key
 
-_PROMISE = re.compile(r"I will answer the question with (\d+) tokens\.$")
-RANGE = (0.3, 0.7)  # the quantiles of correct lengths between which a length is right
-RANGE_WIDTH = 100  # tokens outside of it within which the reward falls to 0
-RANGE_WEIGHT = 0.7
-PROMISE_WIDTH = 120.0  # the deviation, in tokens, that the second stage forgives
-PROMISE_WEIGHT = 0.8
+_PROMISE = re.compile(PROMISE.format(n=r"\d+") + r"\.$")
 UNKNOWN = 4096  # what is promised for a problem without a known length
 
 
@@ -51,40 +47,32 @@ class LAPO(Staged):
 
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""
+        keys = [self._key(group[0].prompt) for group in batch.groups]
         medians = target_lengths(batch.lengths, batch.correct)
         if self.stage == 0:
-            length_reward = self._range_rewards(batch)
+            length_reward = 0.7 * self._nearness_to_range(batch)
         else:
-            length_reward = self._promise_rewards(batch, medians)
-        for group, median in zip(batch.groups, medians.tolist(), strict=True):
-            self._remember(self._key(group[0].prompt), median)
-        return batch.correct.double() + torch.where(batch.correct, length_reward, 0.0)
+            known = known_lengths(self.medians, keys)
+            promised = torch.where(known.isnan(), medians.unsqueeze(-1), known.floor())
+            length_reward = 0.8 * torch.exp(-((batch.lengths - promised) ** 2) / (2 * 120.0**2))
+        for key, median in zip(keys, medians.tolist(), strict=True):
+            self._remember(key, median)
+        return batch.correct + torch.where(batch.correct, length_reward, 0.0)
 
-    def _range_rewards(self, batch: Batch) -> Tensor:
+    def _nearness_to_range(self, batch: Batch) -> Tensor:
+        """(G, N) g."""
         correct_lengths = torch.where(batch.correct, batch.lengths.double(), math.nan)
-        quantiles = torch.tensor(RANGE, dtype=torch.float64)
+        quantiles = torch.tensor([0.3, 0.7], dtype=torch.float64)
         low, high = correct_lengths.nanquantile(quantiles, dim=-1, keepdim=True)
         outside = (low - batch.lengths).maximum(batch.lengths - high).clamp(min=0)
-        near = (1 - outside / RANGE_WIDTH).clamp(min=0)
-        return RANGE_WEIGHT * torch.where(low < high, near, 0.0)
-
-    def _promise_rewards(self, batch: Batch, medians: Tensor) -> Tensor:
-        keys = [self._key(group[0].prompt) for group in batch.groups]
-        lengths = [self.medians.get(key, math.nan) for key in keys]
-        known = torch.tensor(lengths, dtype=torch.float64)
-        promised = torch.where(known.isnan(), medians, known.floor())
-        distance = batch.lengths - promised.unsqueeze(-1)
-        return PROMISE_WEIGHT * torch.exp(-(distance**2) / (2 * PROMISE_WIDTH**2))
+        return torch.where(low < high, (1 - outside / 100).clamp(min=0), 0.0)
 
     def _remember(self, key: str, median: float) -> None:
         """Take a median length, which is NaN where no response was correct."""
-        is_known = not math.isnan(median)
-        if self.stage == 1 and is_known:
-            self.medians[key] = min(self.medians.get(key, median), median)
-        elif self.stage == 0 and is_known:
-            self.medians[key] = median
-        elif self.stage == 0:
+        if self.stage == 0:
             self.medians.pop(key, None)
+        if not math.isnan(median):
+            self.medians[key] = min(self.medians.get(key, median), median)
 
     def _key(self, prompt: str) -> str:
         """The key of a problem, whether or not its thought was opened and a length promised."""
@@ -92,7 +80,5 @@ class LAPO(Staged):
         return prompt_key(plain.removesuffix(thought_opening(self.config.start_of_thought)))
 
     def metrics(self) -> dict[str, float]:
-        return {
-            "swap/lapo_stage": 1.0 + self.stage,
-            "swap/lapo_known_problems": float(len(self.medians)),
-        }
+        known = len(self.medians)
+        return {"swap/lapo_stage": 1.0 + self.stage, "swap/lapo_known_problems": float(known)}

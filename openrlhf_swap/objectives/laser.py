@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import CORRECT, WRONG, base_scores
 from openrlhf_swap.objectives.group_statistics import group_mean
 from openrlhf_swap.objectives.monitored import Monitored
-from openrlhf_swap.rollouts.rollout import Batch
 
 EXPECTED_RIGHT = {"high": 5, "medium": 2, "low": 1}
 """By accuracy: how many of eight responses are expected to be correct."""
@@ -53,7 +52,7 @@ class LaserD(Monitored):
                 f"--swap.{self.name}.shortest is {self.shortest}, .longest {self.longest}; "
                 "use shortest <= longest"
             )
-        self.targets: dict[str, int | None] = dict.fromkeys(EXPECTED_RIGHT)  # None: not known
+        self.targets: dict[str, int] = {}  # where they are known
 
     def observe_monitor(self, batch: Batch) -> None:
         super().observe_monitor(batch)
@@ -61,20 +60,20 @@ class LaserD(Monitored):
         low = accuracy <= 1 / 3
         high = accuracy > 2 / 3
         bands = {"low": low, "medium": ~(low | high), "high": high}
+        self.targets = {}
         for band, members in bands.items():
-            lengths = batch.lengths[members].flatten()
-            self.targets[band] = self._choose(lengths, EXPECTED_RIGHT[band])
+            target = self.shortest_target(batch.lengths[members], EXPECTED_RIGHT[band])
+            if target is not None:
+                self.targets[band] = target
 
-    def _choose(self, lengths: Tensor, expected_right: int) -> int | None:
-        """The shortest target within which one correct answer is expected, from (n,) lengths.
+    def shortest_target(self, lengths: Tensor, expected_right: int) -> int | None:
+        """The shortest target within which one correct answer is expected.
 
         That is int(share of lengths within it * expected_right) >= 1.
         """
-        if not len(lengths):
-            return None
         targets: list[int] = [*range(self.shortest, self.longest, self.grid), self.longest]
         for target in targets:
-            share = float((lengths <= target).double().mean())
+            share = (lengths <= target).double().mean().nan_to_num()  # NaN without lengths
             if int(share * expected_right) >= 1:
                 return target
         return None
@@ -82,23 +81,19 @@ class LaserD(Monitored):
     def rewards(self, batch: Batch) -> Tensor:
         scores = base_scores(batch)
         correct = scores == CORRECT
-        target = self._targets_of(group_mean(correct), int(batch.lengths.max()))
+        longest = int(batch.lengths.max())
+        accuracy = group_mean(correct)
+        target = torch.full_like(accuracy, self.targets.get("low", longest))
+        target[accuracy >= 1 / 3] = self.targets.get("medium", longest)
+        target[accuracy >= 2 / 3] = self.targets.get("high", longest)
         earns = correct & (batch.lengths <= target)
         if self.explores:
             earns |= (scores == WRONG) & (batch.lengths > target)
         return scores + self.bonus * earns.double()
 
-    def _targets_of(self, accuracy: Tensor, fallback: int) -> Tensor:
-        """(G, 1) each group's target, by its accuracy."""
-        known = {band: fallback if t is None else t for band, t in self.targets.items()}
-        targets = torch.full_like(accuracy, known["low"])
-        targets[accuracy >= 1 / 3] = known["medium"]
-        targets[accuracy >= 2 / 3] = known["high"]
-        return targets
-
     def metrics(self) -> dict[str, float]:
-        known = {band: target for band, target in self.targets.items() if target is not None}
-        return {f"swap/{self.name}_target_{band}": float(target) for band, target in known.items()}
+        name = f"swap/{self.name}_target_"
+        return {name + band: float(target) for band, target in self.targets.items()}
 
 
 class LaserDE(LaserD):

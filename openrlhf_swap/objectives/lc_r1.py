@@ -9,18 +9,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
-from openrlhf_swap.config import SwapConfig, setting
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, ObjectiveError
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.group_statistics import Span, fill_spans
+from openrlhf_swap.objectives.base import Batch, Objective, ResponseReader, Rollout, setting
+from openrlhf_swap.objectives.group_statistics import Span, extremes, fill_spans
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
+from openrlhf_swap.rollouts.rollout import tokens_for_each
 
-_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)")
+_SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|$")
 LITTLE = 1e-4  # the released code adds it to what it divides by
 
 
@@ -31,8 +30,8 @@ def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseRead
     if found is None:
         return 0
     end = _SENTENCE_END.search(text, found.end())
-    place = end.end() if end else len(text)
-    return tokens_for_each(thought, [place], reader)[0]
+    assert end is not None  # at the latest, the text's own end
+    return tokens_for_each(thought, [end.end()], reader)[0]
 
 
 class Extracting(Objective):
@@ -49,15 +48,13 @@ class Extracting(Objective):
         super().__init__(config)
         flag = f"--swap.{self.name}.extractor"
         self._flag = f"{flag} is {self.extractor!r}"
-        self._extractor: Callable[[Sequence[int], str, ResponseReader], int] = import_named(
-            self.extractor, flag
-        )
-        if not callable(self._extractor):
+        self._extract: Callable[..., int] = import_named(self.extractor, flag)
+        if not callable(self._extract):
             raise ConfigError(f"{self._flag}, which is not a function; use module:function")
 
     def needed(self, thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
         """Tokens of the thought that are needed, from 0 (none of it names the answer) to all."""
-        kept = self._extractor(thought, answer, reader)
+        kept = self._extract(list(thought), answer, reader)
         # As the end of a slice, a negative number would pass in silence.
         if kept not in range(len(thought) + 1):
             raise ObjectiveError(
@@ -83,40 +80,32 @@ class LCR1(Extracting):
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A correct response without what follows its valid thinking: `</think>` and the answer."""
         ids = list(rollout.response_ids)
+        if not rollout.correct or reader.text(ids).count(reader.end_of_thought) != 1:
+            return rollout
         thought = reader.reasoning_length(ids)
-        correct = rollout.correct and reader.text(ids).count(reader.end_of_thought) == 1
-        kept = 0
-        if correct:
-            kept = self.needed(ids[:thought], rollout.answer, reader)
+        kept = self.needed(ids[:thought], rollout.answer, reader)
         if kept:
             ids = ids[:kept] + ids[thought:]
-        numbers = {
-            "lc_r1_correct": float(correct),
-            "lc_r1_thought": float(thought),
-            "lc_r1_kept": float(kept),
-        }
+        numbers = {"lc_r1_thought": float(thought), "lc_r1_kept": float(kept)}
         return replace(rollout, response_ids=ids, metadata={**rollout.metadata, **numbers})
 
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought
         formatted = batch.each_text(lambda text: text.count(end) == 1).bool()
-        correct = formatted & batch.correct
         ends = batch.each(lambda rollout: rollout.response_ids[-1] == batch.reader.end_token)
         lengths = batch.lengths - ends
-        longest_correct = torch.where(correct, lengths, 0.0).amax(-1, keepdim=True)
+        _, longest_correct = extremes(lengths, formatted & batch.correct)
         shortness = 1 - lengths / (longest_correct + LITTLE)
-        shortness = torch.where(correct.any(-1, keepdim=True), shortness, 0.0)
+        shortness[longest_correct.isinf().expand_as(shortness)] = 0.0
         return formatted.double() + batch.correct + self.length_weight * shortness
 
     def token_advantages(self, batch: Batch) -> Tensor:
         return fill_spans(batch, 0.0, self._at_the_end)
 
-    def _at_the_end(self, g: int, n: int, rollout: Rollout) -> Iterator[Span]:
-        numbers = rollout.metadata
-        if not numbers["lc_r1_correct"]:
-            return
-        thought = numbers["lc_r1_thought"]
-        kept = numbers["lc_r1_kept"]
-        share_cut = 1 - kept / (thought + LITTLE) if kept else -1.0
-        end = int(kept or thought)
-        yield end, end + 1, self.compress_weight * share_cut
+    def _at_the_end(self, rollout: Rollout) -> Iterator[Span]:
+        if "lc_r1_kept" in rollout.metadata:
+            thought = rollout.metadata["lc_r1_thought"]
+            kept = rollout.metadata["lc_r1_kept"]
+            share_cut = 1 - kept / (thought + LITTLE) if kept else -1.0
+            end = int(kept or thought)
+            yield end, end + 1, self.compress_weight * share_cut

@@ -1,8 +1,6 @@
 """Objectives that measure the policy on training prompts from time to time."""
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.rollout import Batch
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 
 
 class Monitored(Objective):

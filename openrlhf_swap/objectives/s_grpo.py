@@ -6,11 +6,17 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
+from openrlhf_swap.objectives.base import (
+    Batch,
+    Continuation,
+    Objective,
+    ResponseReader,
+    Rollout,
+    SamplingRequest,
+    setting,
+)
 from openrlhf_swap.objectives.jet import exit_phrase
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 LEAVE = r"Time is limited, stop thinking and start answering.\n{end}\n\n"
 
@@ -31,10 +37,11 @@ class SGRPO(Objective):
     _exits = 0  # of a group
 
     def check(self, args: SimpleNamespace) -> None:
-        if self.answer_tokens >= args.rollout.max_new_tokens:
+        limit = args.rollout.max_new_tokens
+        if self.answer_tokens >= limit:
             raise ConfigError(
                 f"--swap.s_grpo.answer_tokens is {self.answer_tokens}, not less than "
-                f"--rollout.max_new_tokens {args.rollout.max_new_tokens}; use less"
+                f"--rollout.max_new_tokens {limit}; use less"
             )
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:

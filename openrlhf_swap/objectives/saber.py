@@ -4,12 +4,19 @@ import random
 
 from torch import Tensor
 
-from openrlhf_swap.objectives.base import Numbers, Objective, SamplingRequest, numbers
+from openrlhf_swap.objectives.base import (
+    Batch,
+    Numbers,
+    Objective,
+    ResponseReader,
+    Rollout,
+    SamplingRequest,
+    numbers,
+)
 from openrlhf_swap.objectives.formats import without_opening
 from openrlhf_swap.objectives.l1 import MAXIMUM, asked_budget
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import open_thought
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 NO_THOUGHT = " Answer without thinking."
 NO_LIMIT = 32768
@@ -47,8 +54,10 @@ class SABER(Objective):
         return batch.each(lambda rollout: self._reward(rollout, batch.reader))
 
     def _reward(self, rollout: Rollout, reader: ResponseReader) -> float:
-        ends = list(rollout.response_ids[-1:]) == [reader.end_token]
-        text = reader.text(rollout.response_ids[:-1] if ends else rollout.response_ids)
+        ids = list(rollout.response_ids)
+        if ids[-1:] == [reader.end_token]:
+            ids.pop()
+        text = reader.text(ids)
         thinks = NO_THOUGHT not in rollout.prompt
         if thinks:
             text = without_opening(text, rollout.prompt, self.config.start_of_thought)
@@ -63,8 +72,6 @@ class SABER(Objective):
     def _exceeds(self, rollout: Rollout, reader: ResponseReader) -> bool:
         """Whether a thought has more tokens than the prompt's budget; a last newline is free."""
         budget = asked_budget(rollout)
-        if budget is None:
-            return False
         thought = reader.reasoning_length(rollout.response_ids)
-        ends_with_newline = reader.text(rollout.response_ids[max(0, thought - 1) : thought]) == "\n"
-        return thought - ends_with_newline > budget
+        last = rollout.response_ids[max(0, thought - 1) : thought]
+        return budget is not None and thought - (reader.text(last) == "\n") > budget

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
-from openrlhf_swap.config import SwapConfig, setting
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.objectives.base import Batch, Objective, ResponseReader, Rollout, setting
 from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
 
 
 class SAS(Objective):
@@ -37,20 +37,16 @@ class SAS(Objective):
         return batch.correct & batch.closed
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        correct = self.correct(batch)
+        advantages = outcome_advantages(self.correct(batch), EPS).unsqueeze(-1)
+        return advantages * fill_spans(batch, 1.0, partial(self._silenced, batch.reader))
 
-        def silenced(g: int, n: int, rollout: Rollout) -> list[Span]:
-            return self._silenced(rollout, bool(correct[g, n]), batch.reader)
-
-        advantages = outcome_advantages(correct.double(), EPS)
-        return advantages.unsqueeze(-1) * fill_spans(batch, 1.0, silenced)
-
-    def _silenced(self, rollout: Rollout, correct: bool, reader: ResponseReader) -> list[Span]:
+    def _silenced(self, reader: ResponseReader, rollout: Rollout) -> list[Span]:
         assert rollout.logprobs is not None
         steps = self.steps(rollout.response_ids, reader)
-        confidence = [rollout.logprobs[start:end].mean().item() for start, end in steps]
+        confidence = [float(rollout.logprobs[start:end].mean()) for start, end in steps]
         by_confidence = sorted(range(len(steps)), key=confidence.__getitem__)
-        if correct:
+        is_closed = reader.thought_length(rollout.response_ids) is not None
+        if rollout.correct and is_closed:
             lost = by_confidence[: math.ceil(self.share * len(steps))]
         else:
             lost = by_confidence[math.ceil((1 - self.share) * len(steps)) :]

@@ -3,11 +3,9 @@
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores
 from openrlhf_swap.objectives.group_statistics import extremes
-from openrlhf_swap.rollouts.rollout import Batch
 
 
 class ShortRL(Objective):
@@ -38,13 +36,10 @@ class ShortRL(Objective):
         self.best = max(self.best, accuracy)
         if accuracy < self.best - self.accuracy_margin:
             return rewards
-        return rewards + torch.where(correct, self._shortness(batch.lengths, correct), 0.0)
-
-    def _shortness(self, lengths: Tensor, correct: Tensor) -> Tensor:
-        shortest, longest = extremes(lengths, correct)
-        shortness = 0.5 - (lengths - shortest) / (longest - shortest + 1e-5)
-        shortness[lengths <= shortest + self.tolerance] = 0.5
-        return shortness
+        shortest, longest = extremes(batch.lengths, correct)
+        shortness = 0.5 - (batch.lengths - shortest) / (longest - shortest + 1e-5)
+        shortness[batch.lengths <= shortest + self.tolerance] = 0.5
+        return rewards + torch.where(correct, shortness, 0.0)
 
     def metrics(self) -> dict[str, float]:
         return {"swap/short_rl_best_accuracy": self.best}

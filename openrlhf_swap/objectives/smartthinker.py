@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective
 from openrlhf_swap.objectives.group_statistics import EPS, extremes, group_mean
-from openrlhf_swap.rollouts.rollout import Batch
 
 
 class SmartThinker(Objective):
@@ -18,8 +17,7 @@ class SmartThinker(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = batch.correct
-        excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0)
-        excess = torch.where(correct, excess, 0.0)
+        excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0) * correct
         accuracy = group_mean(correct)
         most_above_mean = excess.amax(-1, keepdim=True) - group_mean(excess)
         alpha = (1 - accuracy) / (most_above_mean + EPS)
@@ -41,9 +39,8 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
 
     peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
     best = peak.maximum(shortest).minimum(longest)
-    best = torch.where(correct_variance > variance, shortest, best)
     alike = correct_variance == variance
-    best = torch.where(alike & (correct_mean < mean), longest, best)
-    best = torch.where(alike & (correct_mean >= mean), shortest, best)
-    best = torch.where(correct.all(-1, keepdim=True), shortest, best)
-    return torch.where(correct.any(-1, keepdim=True), best, longest)
+    no_peak = alike | (correct_variance > variance) | correct.all(-1, keepdim=True)
+    best = torch.where(no_peak, shortest, best)
+    longer_is_better = alike & (correct_mean < mean) | ~correct.any(-1, keepdim=True)
+    return torch.where(longer_is_better, longest, best)

@@ -3,9 +3,8 @@
 from types import SimpleNamespace
 from typing import ClassVar
 
-from openrlhf_swap.config import setting
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.base import Numbers, Objective
+from openrlhf_swap.objectives.base import Numbers, Objective, setting
 
 
 class Staged(Objective):

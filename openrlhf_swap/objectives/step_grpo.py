@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import boxed
 from openrlhf_swap.objectives.group_statistics import EPS
-from openrlhf_swap.rollouts.rollout import Batch
 
 _WAIT = re.compile(r"(?<![A-Za-z])Wait(?![A-Za-z])")
 

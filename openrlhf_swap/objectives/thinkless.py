@@ -5,12 +5,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.group_statistics import group_mean
 from openrlhf_swap.rollouts.families import opens_thought
-from openrlhf_swap.rollouts.rollout import Batch
+
+CHOICE_WEIGHT = 0.001  # of the first token in the loss
 
 
 class Thinkless(Objective):
@@ -24,10 +24,6 @@ class Thinkless(Objective):
     outcome_weight = 0.0
     short: str = setting("<short>", "first token of a short answer")
     think: str = setting("<think>", "first token of a thought")
-    think_reward: float = setting(
-        0.5, "of a correct answer after a thought; raise it if it thinks too little"
-    )
-    choice_weight: float = setting(0.001, "of the first token in the loss", ge=0)
 
     def check_prompts(self, prompts: Iterable[str]) -> None:
         if any(opens_thought(prompt, self.think) for prompt in prompts):
@@ -43,7 +39,7 @@ class Thinkless(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch)
         rewards = torch.full(correct.shape, -1.0, dtype=torch.float64)
-        rewards[correct & self._starts_with(batch, self.think)] = self.think_reward
+        rewards[correct & self._starts_with(batch, self.think)] = 0.5
         rewards[correct & self._starts_with(batch, self.short)] = 1.0
         return rewards
 
@@ -59,5 +55,5 @@ class Thinkless(Objective):
         tokens = int(batch.lengths.sum())
         longest = int(batch.lengths.max())
         scale = torch.full((longest,), tokens / max(1, tokens - responses), dtype=torch.float64)
-        scale[0] = self.choice_weight * tokens / responses
+        scale[0] = CHOICE_WEIGHT * tokens / responses
         return advantages * scale

@@ -2,8 +2,7 @@
 
 import random
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Numbers, SamplingRequest, numbers
+from openrlhf_swap.objectives.base import Numbers, SamplingRequest, numbers, setting
 from openrlhf_swap.objectives.staged import Staged
 
 ANNOUNCEMENT = " The output of the assistant should be within {limit} tokens."
@@ -26,10 +25,11 @@ class ThinkPrune(Staged):
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = min(self.step // self.stage_steps, len(self.limits) - 1)
         limit = self.limits[self.stage]
-        head, found, tail = prompt.rpartition(ANNOUNCEMENT.format(limit=self.limits[0]))
-        if found:
-            prompt = head + ANNOUNCEMENT.format(limit=limit) + tail
-        return [SamplingRequest(prompt, count, limit)]
+        first = ANNOUNCEMENT.format(limit=self.limits[0])
+        now = ANNOUNCEMENT.format(limit=limit)
+        head, found, tail = prompt.rpartition(first)
+        asked = head + now + tail if found else prompt
+        return [SamplingRequest(asked, count, limit)]
 
     def metrics(self) -> dict[str, float]:
         return {"swap/thinkprune_limit": float(self.limits[self.stage])}

@@ -2,16 +2,22 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from openrlhf_swap.config import setting
-from openrlhf_swap.objectives.base import Continuation, Objective
+from openrlhf_swap.objectives.base import (
+    Batch,
+    Continuation,
+    Objective,
+    ResponseReader,
+    Rollout,
+    setting,
+)
 from openrlhf_swap.objectives.formats import boxed
 from openrlhf_swap.objectives.group_statistics import Span, fill_spans
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, tokens_for_each
+from openrlhf_swap.rollouts.rollout import tokens_for_each
 
 DISCOUNT = 0.7  # of a change, for each cut between it and the one that shares in it
 PATIENCE = 4  # how many cuts before a change share in it
@@ -31,15 +37,11 @@ def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float
     Where that is no change, it earns .7^n of the first change, n <= 4 cuts further on.
     """
     changes = [after - before for before, after in pairwise(accuracies)]
-    earned = []
-    for place in range(len(changes)):
-        near = changes[place : place + PATIENCE + 1]
-        earned.append(_first_change(near, least_change))
-    return earned
+    return [_first_change(changes[place:], least_change) for place in range(len(changes))]
 
 
 def _first_change(changes: Sequence[float], least_change: float) -> float:
-    for distance, change in enumerate(changes):
+    for distance, change in enumerate(changes[: PATIENCE + 1]):
         if abs(change) >= least_change:
             return change * DISCOUNT**distance
     return 0.0
@@ -64,7 +66,7 @@ def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[
 
 class _VSRM(Objective):
     boxes_answers = True
-    least_change: float
+    least_change: float  # a smaller change of the accuracy counts as none
 
     def rewards(self, batch: Batch) -> Tensor:
         is_closed = batch.each_text(lambda text: batch.reader.end_of_thought in text).bool()
@@ -76,13 +78,12 @@ class _VSRM(Objective):
     def token_advantages(self, batch: Batch) -> Tensor:
         return fill_spans(batch, 0.0, self._rewards_to_come)
 
-    def _rewards_to_come(self, g: int, n: int, rollout: Rollout) -> Iterator[Span]:
+    def _rewards_to_come(self, rollout: Rollout) -> Iterator[Span]:
         probes = self.probes(rollout)
         earned = step_rewards([accuracy for _, accuracy in probes], self.least_change)
-        to_come = list(accumulate(reversed(earned)))
         first = 0
-        for (kept, _), value in zip(probes, reversed(to_come), strict=False):
-            yield first, kept, value
+        for place, (kept, _) in enumerate(probes[:-1]):
+            yield first, kept, sum(earned[place:])
             first = kept
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
@@ -97,12 +98,12 @@ class VSRM(_VSRM):
     """
 
     continues = "grade"
+    least_change = 1e-5
     words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
     first_characters: int = setting(1000, "before the first cut, at least", ge=0)
     apart_characters: int = setting(400, "between two cuts, at least", ge=1)
     answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)
     answer_tokens: int = setting(768, "most tokens of such an answer", ge=1)
-    least_change: float = setting(1e-5, "changes of the accuracy below this count as none", ge=0)
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
         ids = list(rollout.response_ids[: reader.reasoning_length(rollout.response_ids)])
@@ -123,7 +124,7 @@ class VSRMScores(_VSRM):
 
     no_numbers = "not published: ours, after `vsrm`"
     scores_steps = True
-    least_change: float = setting(0.02, "changes of the probability below this count as none", ge=0)
+    least_change = 0.02
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
         """Each step's tokens before its end, and the reference answer's probability a token."""

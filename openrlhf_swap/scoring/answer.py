@@ -17,6 +17,8 @@ from openrlhf_swap.rewards.answers import strip_answer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+LOGITS = 1024  # tokens whose logits are widened at a time
+
 
 @dataclass(frozen=True)
 class AnswerBranch:
@@ -27,6 +29,11 @@ class AnswerBranch:
 
     ids: tuple[int, ...]
     scored: tuple[bool, ...]
+
+    @property
+    def places(self) -> list[int]:
+        """The places of the answer's tokens."""
+        return [place for place, used in enumerate(self.scored) if used]
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,6 @@ class ScoreRequest:
         signals: names of the wanted signals (`algorithm.signals`).
         generated_ends: K places in the padded row, the last token of each step that the policy
             generated itself; empty where no step ends with an observation.
-        splits_observations: whether the answer is scored before an observation as well, so that
-            what the observation changes is not counted as the step's.
         need_window: for `need`, the number of later steps that are read again; 0 for all of them.
     """
 
@@ -50,37 +55,12 @@ class ScoreRequest:
     branch: AnswerBranch | None = None
     signals: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
     generated_ends: tuple[int, ...] = ()
-    splits_observations: bool = False
     need_window: int = 0
 
     @property
     def own_ends(self) -> tuple[int, ...]:
         """K places in the padded row, the last token of each step that the policy generated."""
         return self.generated_ends or self.prefix_ends[1:]
-
-    @property
-    def scored_ends(self) -> tuple[int, ...]:
-        """The places in the padded row after which the answer is scored, in order."""
-        if not self.splits_observations:
-            return self.prefix_ends
-        before_observations = set(self.own_ends)
-        return tuple(sorted({*self.prefix_ends, *before_observations}))
-
-    def answer_logprobs(self, scores: Tensor) -> Tensor:
-        """(K+1,) l_0..l_K, from the scores after each of `scored_ends`.
-
-        Where observations are split off, what an observation changes is taken from all scores that
-        follow it; the result is float64 then.
-        """
-        if not self.splits_observations:
-            return scores
-        found = dict(zip(self.scored_ends, scores.double(), strict=True))
-        changed = torch.zeros((), dtype=torch.float64)
-        kept = [found[self.prefix_ends[0]]]
-        for own_end, prefix_end in zip(self.own_ends, self.prefix_ends[1:], strict=True):
-            kept.append(found[own_end] - changed)
-            changed = changed + (found[prefix_end] - found[own_end])
-        return torch.stack(kept)
 
 
 def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreRequest]:
@@ -89,9 +69,7 @@ def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreReques
 
 
 def answer_branch(
-    tokenizer: "PreTrainedTokenizerBase",
-    close_template: str,
-    answer: str,
+    tokenizer: "PreTrainedTokenizerBase", close_template: str, answer: str
 ) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 
@@ -126,16 +104,20 @@ def score_per_prefix(
     float64 for a float64 model.
     """
     ids = torch.tensor(branch.ids, device=input_ids.device)
-    scored = torch.tensor(branch.scored, device=input_ids.device)
     scores = []
     for length in prefix_lengths:
         sequence = torch.cat([input_ids[:length], ids]).unsqueeze(0)
         logits = model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1]
         log_probs = widen(logits).log_softmax(-1).gather(-1, ids.unsqueeze(-1))
-        scores.append(log_probs.squeeze(-1)[scored].mean())
+        scores.append(log_probs[branch.places].mean())
     return torch.stack(scores)
 
 
 def widen(logits: Tensor) -> Tensor:
     """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def row_positions(attention_mask: Tensor) -> Tensor:
+    """The position ids of rows, from their (B, T) mask, 1 for tokens; 0 for padding before them."""
+    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)

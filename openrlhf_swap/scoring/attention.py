@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,13 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 RowKeys = dict[nn.Module, tuple[Tensor, Tensor]]
 
 
+class Parts(NamedTuple):
+    """Queries, keys or values: (heads, B*T, D) of the rows and (heads, n, D) of the branches."""
+
+    rows: Tensor
+    behind: Tensor
+
+
 class BranchAttention:
     """The attention of one forward: the rows are attended as always, and branches beside them.
 
@@ -41,28 +48,21 @@ class BranchAttention:
     own. What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
     """
 
-    def __init__(
-        self,
-        tokens: int,
-        layout: Layout,
-        kept: RowKeys | None = None,
-        earlier: RowKeys | None = None,
-    ) -> None:
+    def __init__(self, tokens: int, layout: Layout, keys: RowKeys | None = None) -> None:
         """Take T, the tokens of a row, and where the branches stand.
 
-        `kept` gets the keys and values of the rows. `earlier` has those of an earlier pass, if this
-        one has no rows of its own (T is 0).
+        `keys` gets the keys and values of the rows. A forward without rows (T is 0) reads there
+        what an earlier one has left.
         """
         self._tokens = tokens
         self._layout = layout
-        self._kept = kept
-        self._earlier = earlier
+        self._keys = keys
         self._calls = attention_calls(layout, on_cpu=layout.position.device.type == "cpu")
         self._masks: dict[Any, Tensor] = {}
         # Long branches would have large masks; a kernel for varying lengths needs none. Layers with
         # a window have masks all the same: a window counts positions, and those of a branch can
         # leave out some between the rows' keys and its own, which the kernel would count.
-        self._varying = VaryingLengths(layout) if earlier is not None else None
+        self._varying = None if tokens else VaryingLengths(layout)
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
@@ -73,18 +73,9 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(
-            interface: Any,
-            name: str,
-            eager: Callable[..., Any],
-        ) -> Callable[..., Any]:
+        def get(interface: Any, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
             attend_rows = get_interface(interface, name, eager)
-            return partial(
-                self._attend,
-                attend_rows,
-                eager,
-                name.startswith(CAPPING),
-            )
+            return partial(self._attend, attend_rows, eager, name.startswith(CAPPING))
 
         def get_mask_of_rows(interface: Any, name: str) -> Callable[..., Any]:
             return partial(self._mask_of_rows, get_mask(interface, name))
@@ -96,12 +87,9 @@ class BranchAttention:
             yield
 
     def _mask_of_rows(
-        self,
-        make: Callable[..., Any],
-        attention_mask: Tensor | None,
-        **options: Any,
+        self, make: Callable[..., Any], attention_mask: Tensor | None, **options: Any
     ) -> Any:
-        if self._earlier is not None:
+        if not self._tokens:
             return None
         if attention_mask is not None:
             attention_mask = attention_mask[:, : self._tokens]
@@ -124,111 +112,80 @@ class BranchAttention:
 
         `query` is (B, H, T + n/B, D); `key` and `value` have H_kv heads.
         """
+        scaling = options.get("scaling")
         window = options.get("sliding_window")
         has_cap = caps_scores and options.get("softcap") is not None
-        has_sinks = options.get("s_aux") is not None
-        attend: Attend = partial(_attend_by_sdpa, options.get("scaling"))
-        if has_cap or has_sinks:
-            attend = partial(_attend_in_slices, partial(eager, module, **options))
-        is_plain = window is None and not has_cap and not has_sinks
-        _, queries = self._split(query)
-        keys, values = self._keys_and_values(
-            module,
-            key,
-            value,
-            queries.dtype,
-        )
-        if self._varying is not None and is_plain and fits_kernel(queries):
-            behind = self._varying.attend(
-                queries,
-                keys,
-                values,
-                options.get("scaling"),
-            )
+        is_special = has_cap or options.get("s_aux") is not None
+        queries = self._parts(query).behind
+        keys, values = self._keys_and_values(module, key, value, queries.dtype)
+        plain = window is None and not is_special
+        if self._varying is not None and plain and fits_kernel(queries):
+            behind = self._varying.attend(queries, keys, values, scaling)
         else:
-            behind = self._attend_branches(
-                attend,
-                queries,
-                keys,
-                values,
-                window,
-            )
-        if self._earlier is not None:
+            attend: Attend = partial(_attend_by_sdpa, scaling)
+            if is_special:
+                attend = partial(_attend_in_slices, partial(eager, module, **options))
+            behind = self._attend_branches(attend, queries, keys, values, window)
+        if not self._tokens:
             return behind[None].to(query.dtype), None
         if options.get("position_ids") is not None:
             # Flash-attention reads from it where packed responses begin.
             options["position_ids"] = options["position_ids"][..., : self._tokens]
         rows = [part[:, :, : self._tokens] for part in (query, key, value)]
-        output, _ = attend_rows(
-            module,
-            *rows,
-            attention_mask,
-            **options,
-        )
+        output, _ = attend_rows(module, *rows, attention_mask, **options)
         behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
         return torch.cat([output, behind], dim=1), None
 
     def _keys_and_values(
-        self,
-        module: nn.Module,
-        key: Tensor,
-        value: Tensor,
-        dtype: torch.dtype,
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """The keys of rows and branches, (heads, tokens, D) each, and the values."""
-        row_keys, own_keys = self._split(key)
-        row_values, own_values = self._split(value)
-        if self._earlier is not None:
-            row_keys, row_values = self._earlier[module]
-        if self._kept is not None:
-            self._kept[module] = (row_keys, row_values)
+        self, module: nn.Module, key: Tensor, value: Tensor, dtype: torch.dtype
+    ) -> tuple[Parts, Parts]:
+        keys = self._parts(key)
+        values = self._parts(value)
+        if self._keys is not None and self._tokens:
+            self._keys[module] = (keys.rows, values.rows)
+        elif self._keys is not None:
+            row_keys, row_values = self._keys[module]
+            keys = keys._replace(rows=row_keys)
+            values = values._replace(rows=row_values)
         # Under autocast, values can be narrower than queries and keys.
-        keys = (row_keys.to(dtype), own_keys.to(dtype))
-        return keys, (row_values.to(dtype), own_values.to(dtype))
+        return Parts(*(part.to(dtype) for part in keys)), Parts(
+            *(part.to(dtype) for part in values)
+        )
 
-    def _split(self, part: Tensor) -> tuple[Tensor, Tensor]:
-        """Split (B, heads, T + n/B, D) into rows (heads, B*T, D) and branches (heads, n, D).
-
-        Both are laid end to end; they are views if B is 1.
-        """
+    def _parts(self, part: Tensor) -> Parts:
+        """Split (B, heads, T + n/B, D), laid end to end; both are views if B is 1."""
         rows = part[:, :, : self._tokens]
         behind = part[:, :, self._tokens :]
-        return rows.transpose(0, 1).flatten(1, 2), behind.transpose(0, 1).flatten(1, 2)
+        return Parts(rows.transpose(0, 1).flatten(1, 2), behind.transpose(0, 1).flatten(1, 2))
 
     def _attend_branches(
-        self,
-        attend: Attend,
-        all_queries: Tensor,
-        keys: tuple[Tensor, Tensor],
-        values: tuple[Tensor, Tensor],
-        window: int | None,
+        self, attend: Attend, all_queries: Tensor, keys: Parts, values: Parts, window: int | None
     ) -> Tensor:
-        """(n, H, D_v), from (H, n, D) queries, and keys and values of rows and branches."""
+        """(n, H, D_v), from (H, n, D) queries."""
         outputs = []
         for call in self._calls:
             queries = all_queries[:, call.queries]
             seen = call.columns(window)
             seen_keys, seen_values = (
-                torch.cat([rows[:, seen], behind[:, call.own]], dim=1)
-                for rows, behind in (keys, values)
+                torch.cat([part.rows[:, seen], part.behind[:, call.own]], dim=1)
+                for part in (keys, values)
             )
             mask = self.mask(call, window, queries.dtype)
             outputs.append(attend(queries, seen_keys, seen_values, mask))
         return torch.cat(outputs)
 
-    def mask(
-        self,
-        call: Call,
-        window: int | None,
-        dtype: torch.dtype,
-    ) -> Tensor:
+    def mask(self, call: Call, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive (tokens, keys) for one call, built once a forward.
 
         The keys are the columns that the call sees, and then the call's own tokens.
         """
         which = (call.queries.start, window, dtype)
         if which not in self._masks:
-            self._masks[which] = _additive(self._visible(call, window), dtype)
+            visible = self._visible(call, window)
+            tokens, keys = visible.shape
+            size = (tokens, keys + -keys % ALIGNED)
+            mask = torch.full(size, -torch.inf, dtype=dtype, device=visible.device)
+            self._masks[which] = mask[:, :keys].masked_fill_(visible, 0.0)
         return self._masks[which]
 
     def _visible(self, call: Call, window: int | None) -> Tensor:
@@ -249,18 +206,6 @@ class BranchAttention:
         return torch.cat([of_rows, of_branches], dim=-1)
 
 
-def _additive(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    tokens, keys = visible.shape
-    size = (tokens, keys + -keys % ALIGNED)
-    mask = torch.full(
-        size,
-        -torch.inf,
-        dtype=dtype,
-        device=visible.device,
-    )
-    return mask[:, :keys].masked_fill_(visible, 0.0)
-
-
 def fits_kernel(queries: Tensor) -> bool:
     """Whether torch's kernel for varying lengths takes these queries, on this device."""
     half = queries.dtype in (torch.bfloat16, torch.float16)
@@ -279,28 +224,24 @@ class VaryingLengths:
     def __init__(self, layout: Layout) -> None:
         """Find the keys of each branch."""
         device = layout.position.device
-        lengths = [branch.length for branch in layout.branches]
-        seen = [branch.end - branch.first for branch in layout.branches]
-        totals = [own + before for own, before in zip(lengths, seen, strict=True)]
-        columns: list[int] = []
+        lengths = []
+        totals = []
+        columns: list[int] = []  # -1, -2, .. are the branches' own tokens
         for branch, start in zip(layout.branches, layout.starts, strict=True):
             columns += range(branch.first, branch.end)
-            columns += [-1 - token for token in range(start, start + branch.length)]
-        self._columns = torch.tensor(columns, device=device)  # -1, -2, .. are the branches' tokens
+            columns += range(-1 - start, -1 - start - branch.length, -1)
+            lengths.append(branch.length)
+            totals.append(branch.end - branch.first + branch.length)
+        self._columns = torch.tensor(columns, device=device)
         self._query_starts = _starts(lengths, device)
         self._key_starts = _starts(totals, device)
         self._longest = (max(lengths), max(totals))
 
-    def attend(
-        self,
-        queries: Tensor,
-        keys: tuple[Tensor, Tensor],
-        values: tuple[Tensor, Tensor],
-        scaling: float | None,
-    ) -> Tensor:
-        """(n, H, D_v), from (H, n, D) queries, and keys and values of rows and branches."""
+    def attend(self, queries: Tensor, keys: Parts, values: Parts, scaling: float | None) -> Tensor:
+        """(n, H, D_v), from (H, n, D) queries."""
         width = queries.shape[-1]
-        kernel_width = max(width, values[0].shape[-1])
+        value_width = values.rows.shape[-1]
+        kernel_width = max(width, value_width)
         kernel_width += -kernel_width % 8
         output = varlen_attn(
             _widened(queries.transpose(0, 1), kernel_width),
@@ -314,15 +255,13 @@ class VaryingLengths:
             enable_gqa=True,
         )
         assert isinstance(output, Tensor)  # a tuple where more was asked for
-        return output[..., : values[0].shape[-1]]
+        return output[..., :value_width]
 
-    def _gathered(self, parts: tuple[Tensor, Tensor]) -> Tensor:
+    def _gathered(self, parts: Parts) -> Tensor:
         """(keys, H_kv, D) of all branches, one after the other."""
-        rows, own = parts
-        columns = self._columns
-        behind_rows = rows.shape[1] - 1 - columns
-        index = torch.where(columns < 0, behind_rows, columns)
-        return torch.cat([rows, own], dim=1)[:, index].transpose(0, 1)
+        behind_rows = parts.rows.shape[1] - 1 - self._columns
+        index = torch.where(self._columns < 0, behind_rows, self._columns)
+        return torch.cat(parts, dim=1)[:, index].transpose(0, 1)
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> Tensor:
@@ -336,11 +275,7 @@ def _widened(part: Tensor, width: int) -> Tensor:
 
 
 def _attend_by_sdpa(
-    scaling: float | None,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
+    scaling: float | None, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
     """(tokens, H, D_v) by torch's SDPA.
 
@@ -350,22 +285,12 @@ def _attend_by_sdpa(
     keys = keys.expand(len(query), -1, -1, -1)
     values = values.expand(len(query), -1, -1, -1)
     attend = nn.functional.scaled_dot_product_attention
-    output = attend(
-        query,
-        keys,
-        values,
-        attn_mask=mask,
-        scale=scaling,
-    )
+    output = attend(query, keys, values, attn_mask=mask, scale=scaling)
     return output.transpose(0, 1).flatten(0, 1).transpose(0, 1)
 
 
 def _attend_in_slices(
-    eager: Callable[..., Any],
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
+    eager: Callable[..., Any], query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
     """As `_attend_by_sdpa`, with the family's own attention, for sinks and caps.
 
@@ -373,13 +298,7 @@ def _attend_in_slices(
     """
     size = max(1, MAX_SCORES // (len(query) * keys.shape[1]))
     outputs = []
-    parts = zip(torch.split(query, size, dim=1), torch.split(mask, size), strict=True)
-    for part, seen in parts:
-        output, _ = eager(
-            part[None],
-            keys[None],
-            values[None],
-            seen,
-        )
+    for part, seen in zip(torch.split(query, size, dim=1), torch.split(mask, size), strict=True):
+        output, _ = eager(part[None], keys[None], values[None], seen)
         outputs.append(output[0])
     return torch.cat(outputs)

@@ -36,6 +36,7 @@ MODEL_ERRORS = (
     TypeError,
     ValueError,
 )
+Build = Callable[[PretrainedConfig], PreTrainedModel]
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,8 @@ class ScoringBackend:
         sequences: Tensor,
         attention_mask: Tensor,
         requests: Sequence[ScoreRequest],
-        packed: bool = False,
-        agree: Callable[[int], int] = int,
-        keeps_keys: bool = False,
+        *how: Any,
+        **more: Any,
     ) -> dict[str, list[Tensor]]:
         """Read the requests' scores and needs in forwards of their own.
 
@@ -74,31 +74,21 @@ class ScoringBackend:
         no needs.
         """
         if self.name == SHARED_PREFIX:
-            given = sequences, attention_mask, requests, packed, agree, keeps_keys
-            return read_shared_prefix(model, config, *given)
+            rows = sequences, attention_mask, requests
+            return read_shared_prefix(model, config, *rows, *how, **more)
         scores = []
         for request in requests:
             assert request.branch is not None
             present = attention_mask[request.row].bool()
+            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
             ids = sequences[request.row][present]
-            lengths = present.cumsum(-1)[list(request.scored_ends)].tolist()
-            own = score_per_prefix(
-                model,
-                ids,
-                lengths,
-                request.branch,
-            )
-            scores.append(request.answer_logprobs(own.cpu()))
+            scores.append(score_per_prefix(model, ids, lengths, request.branch).cpu())
         return {ANSWER_LOGPROBS.name: scores}
-
-    def score(self, *args: Any, **options: Any) -> list[Tensor]:
-        """The scores alone of `read`."""
-        return self.read(*args, **options)[ANSWER_LOGPROBS.name]
 
 
 def find_backend(
     config: PretrainedConfig,
-    build: Callable[[PretrainedConfig], PreTrainedModel],
+    build: Build,
     wanted: str = SHARED_PREFIX,
     device: torch.device | str = "cpu",
     packed: bool = False,
@@ -113,25 +103,14 @@ def find_backend(
         return ScoringBackend(PER_PREFIX)
     consequence = "a scoring backend is only chosen if it is exact on a small model"
     warn_if_untested("transformers", consequence)
-    batches = [trial_batch(left, device) for left in (False, True)]
     try:
-        model, expected = _small_model_and_scores(
-            config,
-            build,
-            device,
-            batches,
-        )
+        model, expected = _small_model_and_scores(config, build, device)
     except MODEL_ERRORS as error:
         reason = f"no small model of its architecture could be run ({first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
     kind = f"branching a small {type(model).__name__}"
     try:
-        found = _scores(
-            ScoringBackend(SHARED_PREFIX),
-            model,
-            batches,
-            packed,
-        )
+        found = _scores(ScoringBackend(SHARED_PREFIX), model, packed)
     except MODEL_ERRORS as error:
         reason = f"{kind} failed ({type(error).__name__}: {first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
@@ -141,61 +120,34 @@ def find_backend(
     return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
 
 
-@dataclass(frozen=True)
-class TrialBatch:
-    """Responses for a trial."""
-
-    ids: Tensor  # (B, T) int64
-    attention_mask: Tensor  # (B, T) int64, 1 for tokens
-    requests: list[ScoreRequest]
-
-
 def _small_model_and_scores(
-    config: PretrainedConfig,
-    build: Callable[[PretrainedConfig], PreTrainedModel],
-    device: torch.device | str,
-    batches: list[TrialBatch],
+    config: PretrainedConfig, build: Build, device: torch.device | str
 ) -> tuple[PreTrainedModel, Tensor]:
     """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
     slow = ScoringBackend(PER_PREFIX)
     try:
         model = small_model(config, build, device, narrow=True)
-        return model, _scores(slow, model, batches)
+        return model, _scores(slow, model)
     except MODEL_ERRORS:
         model = small_model(config, build, device, narrow=False)
-        return model, _scores(slow, model, batches)
+        return model, _scores(slow, model)
 
 
-def _scores(
-    backend: ScoringBackend,
-    model: PreTrainedModel,
-    batches: list[TrialBatch],
-    packed: bool = False,
-) -> Tensor:
-    """The scores of all requests of all batches, one after the other."""
-    scores = []
-    for batch in batches:
-        given = batch.ids, batch.attention_mask, batch.requests
-        scores += backend.score(
-            model,
-            model.config,
-            *given,
-            packed=packed,
-        )
-    return torch.cat(scores)
-
-
-def trial_batch(left: bool, device: torch.device | str) -> TrialBatch:
-    """Two responses of unequal lengths, padded on one side."""
+def _scores(backend: ScoringBackend, model: PreTrainedModel, packed: bool = False) -> Tensor:
+    """The scores of two responses of unequal lengths, padded on the right, and on the left."""
     generator = torch.Generator().manual_seed(0)
     width = 92
-    responses = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # step ends by length
-    ids = torch.randint(0, WORDS, (2, width), generator=generator)
-    mask = torch.zeros_like(ids)
-    requests = []
-    for row, (length, ends) in enumerate(responses.items()):
-        offset = width - length if left else 0
-        mask[row, offset : offset + length] = 1
-        branch = AnswerBranch(tuple(range(3, 9 + row)), (False, False) + (True,) * (4 + row))
-        requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
-    return TrialBatch(ids.to(device), mask.to(device), requests)
+    steps = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # their ends, by length
+    scores = []
+    for left in (False, True):
+        ids = torch.randint(0, WORDS, (2, width), generator=generator).to(model.device)
+        mask = torch.zeros_like(ids)
+        requests = []
+        for row, (length, ends) in enumerate(steps.items()):
+            offset = width - length if left else 0
+            mask[row, offset : offset + length] = 1
+            branch = AnswerBranch(tuple(range(3, 9 + row)), (False,) * 2 + (True,) * (4 + row))
+            requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
+        found = backend.read(model, model.config, ids, mask, requests, packed=packed)
+        scores += found[ANSWER_LOGPROBS.name]
+    return torch.cat(scores)

@@ -24,7 +24,6 @@ MAX_MASK = 2**24  # elements of a call's attention mask: 32 MiB in bfloat16
 # longest of their prefixes.
 MAX_MASK_ON_CPU = 2**17
 MIN_QUERIES = 64  # in a call of a branch that needs several
-_IDLE = -1  # the branch of tokens that only fill a row
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,8 @@ class Branch:
 
     @property
     def sources(self) -> list[int]:
-        """For each token the column that it repeats, or -1 for a given id."""
-        return [*self.copied, *[-1] * len(self.given)]
-
-    @property
-    def ids(self) -> list[int]:
-        """For each token its given id, or 0 for one that repeats a column."""
-        return [*[0] * len(self.copied), *self.given]
+        """For each token the column that it repeats, or -1 - its id where that is given."""
+        return [*self.copied, *(-1 - number for number in self.given)]
 
     @property
     def predicted(self) -> list[int]:
@@ -128,47 +122,39 @@ class Layout:
     of tokens are `sizes`.
     """
 
-    def __init__(
-        self,
-        branches: Sequence[Branch],
-        rows: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, branches: Sequence[Branch], rows: int, device: torch.device) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
         self.branches = branches
         self.starts: list[int] = []
         self.sizes: list[int] = []
         self.tokens = 0
-        tokens: list[list[int]] = [[] for _ in range(6)]
-        position, number, first, end, source, given = tokens
-        predictions: list[list[int]] = [[] for _ in range(3)]
-        predicting, predicted_source, predicted_id = predictions
+        position: list[int] = []
+        source: list[int] = []
+        predicting: list[int] = []
+        predicted: list[int] = []
         for branch in branches:
-            length = branch.length
             sources = branch.sources
-            ids = branch.ids
-            position += range(branch.position, branch.position + length)
-            number += [len(self.starts)] * length
-            first += [branch.first] * length
-            end += [branch.end] * length
+            position += range(branch.position, branch.position + branch.length)
             source += sources[:-1]
-            given += ids[:-1]
-            for place in branch.predicted:
-                predicting.append(self.tokens + place - 1)
-                predicted_source.append(sources[place])
-                predicted_id.append(ids[place])
+            predicting += [self.tokens + place - 1 for place in branch.predicted]
+            predicted += [sources[place] for place in branch.predicted]
             self.sizes += map(len, branch.scored)
             self.starts.append(self.tokens)
-            self.tokens += length
-        idle = -self.tokens % rows
+            self.tokens += branch.length
+        idle = -self.tokens % rows  # tokens that only fill a row see no column, but themselves
         self.tokens += idle
-        for column, value in zip(tokens, (0, _IDLE, 0, 0, -1, 0), strict=True):
-            column += [value] * idle
+        lengths = torch.tensor([*(branch.length for branch in branches), idle])
+        firsts = torch.tensor([*(branch.first for branch in branches), 0])
+        ends = torch.tensor([*(branch.end for branch in branches), 0])
+        number = torch.arange(len(lengths)).repeat_interleave(lengths)
+        position += range(idle)
+        source += [-1] * idle
+        columns = [torch.tensor(position), number, firsts[number], ends[number]]
         # Sent to the device once, so that no layer waits for them.
-        table = torch.tensor(tokens).to(device, non_blocking=True)
-        self.position, self.branch, self.first, self.end, self._source, self._given = table
-        targets = torch.tensor(predictions).to(device, non_blocking=True)
-        self.predicting, self._target_source, self._target_id = targets
+        table = torch.stack([*columns, torch.tensor(source)]).to(device, non_blocking=True)
+        self.position, self.branch, self.first, self.end, self._source = table
+        targets = torch.tensor([predicting, predicted]).to(device, non_blocking=True)
+        self.predicting, self._target = targets
 
     @property
     def stops(self) -> list[int]:
@@ -177,11 +163,11 @@ class Layout:
 
     def ids(self, row_ids: Tensor) -> Tensor:
         """(n,) the tokens' ids, from the (columns,) ids of the rows."""
-        return _from_rows(row_ids, self._source, self._given)
+        return _from_rows(row_ids, self._source)
 
     def targets(self, row_ids: Tensor) -> Tensor:
         """(m,) the ids that `predicting` predict, from the (columns,) ids of the rows."""
-        return _from_rows(row_ids, self._target_source, self._target_id)
+        return _from_rows(row_ids, self._target)
 
     def means(self, log_probs: Tensor) -> Tensor:
         """(groups,) the mean of each scored group, on the CPU, from (m,) values of predictions."""
@@ -190,12 +176,8 @@ class Layout:
         return means
 
 
-def _from_rows(
-    row_ids: Tensor,
-    source: Tensor,
-    given: Tensor,
-) -> Tensor:
-    return torch.where(source < 0, given, row_ids[source.clamp(min=0)])
+def _from_rows(row_ids: Tensor, sources: Tensor) -> Tensor:
+    return torch.where(sources < 0, -1 - sources, row_ids[sources.clamp(min=0)])
 
 
 @dataclass(frozen=True)
@@ -222,18 +204,12 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     calls: list[Call] = []
     group: list[Branch] = []
     begin = 0
-    for branch, start, stop in zip(
-        layout.branches,
-        layout.starts,
-        layout.stops,
-        strict=True,
-    ):
-        together = [*group, branch]
-        if group and _mask_size(together, stop - begin) > most:
+    for branch, start, stop in zip(layout.branches, layout.starts, layout.stops, strict=True):
+        if group and _mask_size([*group, branch], stop - begin) > most:
             calls += _calls_of(group, begin, start, most)
-            together = [branch]
+            group = []
             begin = start
-        group = together
+        group = [*group, branch]
     return calls + _calls_of(group, begin, layout.tokens, most)
 
 
@@ -243,12 +219,7 @@ def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
     return tokens * (stop - start + tokens)
 
 
-def _calls_of(
-    branches: Sequence[Branch],
-    start: int,
-    stop: int,
-    most: int,
-) -> list[Call]:
+def _calls_of(branches: Sequence[Branch], start: int, stop: int, most: int) -> list[Call]:
     """One call for several branches, or as many as one long branch needs."""
     if len(branches) > 1:
         return [Call(branches, slice(start, stop), slice(start, stop))]

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from openrlhf_swap.scoring.answer import ScoreRequest, widen
+from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, row_positions, widen
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-LOGITS = 1024  # tokens whose logits are widened at a time
 
 
 def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[Tensor]:
@@ -45,12 +43,12 @@ def read_entropies(
     Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1
     for tokens. Where a forward with entropies runs anyway, use `step_entropies`.
     """
-    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
-    logits = model(
+    positions = row_positions(attention_mask)
+    output = model(
         sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False
-    ).logits[:, :-1]
+    )
     parts = []
-    for part in torch.split(logits, LOGITS, dim=1):
+    for part in torch.split(output.logits[:, :-1], LOGITS, dim=1):
         log_probs = (widen(part) / temperature).log_softmax(-1)
         parts.append(-(log_probs.exp() * log_probs).sum(-1))
     return step_entropies(torch.cat(parts, dim=1), requests)

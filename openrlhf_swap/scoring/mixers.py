@@ -13,7 +13,7 @@ from transformers import Cache, DynamicCache, PretrainedConfig
 from transformers.cache_utils import LinearAttentionLayer
 
 from openrlhf_swap.packages.versions import replaced
-from openrlhf_swap.scoring.branches import Layout
+from openrlhf_swap.scoring.branches import Layout, Rows
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over
 # them, and its default of 64 is longer than a branch.
@@ -44,22 +44,21 @@ class BranchedMixers:
         self,
         model: object,
         config: PretrainedConfig,
-        tokens: int,
-        spans: Sequence[tuple[int, int]],
+        rows: Rows,
         layout: Layout,
         agree: Callable[[int], int],
     ) -> None:
-        """Take the model, T, and the columns of each response's first token and after its last.
+        """Take the model, and where rows and branches stand.
 
         `agree` maps this rank's number of pieces to the largest of all ranks in lockstep.
         """
         self._mixers = mixers_of(model)
-        self._tokens = tokens
+        self._tokens = rows.tokens
         if not self._mixers:
             return
         self._layers: list[Any] = DynamicCache(config=config).layers
         self._branches = layout.branches
-        self._pieces = cut_into_pieces(spans, {branch.end for branch in layout.branches})
+        self._pieces = cut_into_pieces(rows.spans, {branch.end for branch in layout.branches})
         self._spare = agree(len(self._pieces)) - len(self._pieces)
         device = layout.position.device
         self._starts = torch.tensor(layout.starts, device=device)
@@ -78,11 +77,7 @@ class BranchedMixers:
             yield
 
     def _run(
-        self,
-        mixer: Any,
-        original: Callable[..., Tensor],
-        hidden_states: Tensor,
-        **given: Any,
+        self, mixer: Any, original: Callable[..., Tensor], hidden_states: Tensor, **given: Any
     ) -> Tensor:
         """(B, T + n/B, hidden), in the place of the mixer's original forward."""
         forward = _of_a_state(mixer, original, cache_name(mixer, given))
@@ -92,20 +87,12 @@ class BranchedMixers:
         output, states = self._run_rows(rows.flatten(0, 1), forward, fresh)
         for _number in range(self._spare):
             forward(rows[:1, :1], copy.deepcopy(fresh))
-        own = self._run_branches(
-            behind.flatten(0, 1),
-            forward,
-            states,
-            fresh,
-        )
+        own = self._run_branches(behind.flatten(0, 1), forward, states, fresh)
         parts = [output.view(rows.shape), own.view(behind.shape)]
         return torch.cat(parts, dim=1)
 
     def _run_rows(
-        self,
-        rows: Tensor,
-        forward: MixerForward,
-        fresh: LinearAttentionLayer,
+        self, rows: Tensor, forward: MixerForward, fresh: LinearAttentionLayer
     ) -> tuple[Tensor, dict[int, LinearAttentionLayer]]:
         """The (columns, hidden) output, and the state after each piece by the column it ends at."""
         output = torch.zeros_like(rows)
@@ -183,11 +170,7 @@ def cache_name(mixer: nn.Module, given: Collection[str]) -> str:
     raise TypeError(f"{type(mixer).__name__} is given no cache as {known}, but {sorted(given)}")
 
 
-def _of_a_state(
-    mixer: Any,
-    original: Callable[..., Tensor],
-    name: str,
-) -> MixerForward:
+def _of_a_state(mixer: Any, original: Callable[..., Tensor], name: str) -> MixerForward:
     """The mixer's original forward, as a function of its input and a state."""
     layers = mixer.layer_idx + 1
     solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")

@@ -24,13 +24,7 @@ from openrlhf_swap.scoring.mixers import mixers_of
 
 MAX_TOKENS = 2**13  # of branches in a pass, unless one branch has more
 # A rank without hidden steps takes part in a pass with it.
-_IDLE_BRANCH = Branch(
-    first=0,
-    end=1,
-    copied=range(0),
-    given=(0, 0),
-    scored=[[1]],
-)
+_IDLE_BRANCH = Branch(first=0, end=1, copied=range(0), given=(0, 0), scored=[[1]])
 
 
 def check_can_hide_steps(model: Any, obstacle: str | None) -> None:
@@ -87,29 +81,23 @@ def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep]:
     assert answer is not None
     columns = StepColumns.of(request, rows)
     steps = len(columns.starts)
+    window = request.need_window or steps
     first, _ = rows.spans[request.row]
     hidden = []
-    for step in range(steps):
-        last = steps if request.need_window == 0 else min(steps, step + request.need_window)
-        later = range(step + 1, min(steps, last + 1))
-        reaches_answer = last == steps
-        begin = columns.stops[step]
-        copied = range(begin, columns.stops[later[-1]] if later else begin)
-        places: list[list[int]] = []
-        for other in later:
-            start = columns.starts[other] - begin
-            places.append([*range(start, columns.generated[other] - begin)])
-        if reaches_answer:
-            used = [place for place, scored in enumerate(answer.scored) if scored]
-            places.append([len(copied) + place for place in used])
-        branch = Branch(
-            first=first,
-            end=columns.starts[step],
-            copied=copied,
-            given=answer.ids if reaches_answer else (),
-            scored=[[place for place in group if place > 0] for group in places],
-        )
-        hidden.append(HiddenStep(branch, [len(group) for group in places]))
+    for step, begin in enumerate(columns.stops):
+        later = range(step + 1, min(steps, step + 1 + window))
+        copied = range(begin, columns.stops[later.stop - 1])
+        given: Sequence[int] = ()
+        groups: list[Sequence[int]] = [
+            range(columns.starts[other] - begin, columns.generated[other] - begin)
+            for other in later
+        ]
+        if step + window >= steps:
+            given = answer.ids
+            groups.append([len(copied) + place for place in answer.places])
+        scored = [[place for place in group if place > 0] for group in groups]
+        branch = Branch(first, columns.starts[step], copied, given, scored)
+        hidden.append(HiddenStep(branch, [len(group) for group in groups]))
     return hidden
 
 
@@ -121,15 +109,10 @@ class HiddenPass:
 
     tokens = 0
 
-    def __init__(
-        self,
-        branches: Sequence[Branch],
-        keys: RowKeys,
-        row_ids: Tensor,
-    ) -> None:
+    def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         self._layout = layout = Layout(branches, 1, row_ids.device)
-        self._attention = BranchAttention(0, layout, earlier=keys)
+        self._attention = BranchAttention(0, layout, keys)
         self._ids = layout.ids(row_ids)
         self.predicting = (torch.zeros_like(layout.predicting), layout.predicting)
         self.targets = layout.targets(row_ids)
@@ -151,46 +134,51 @@ class HiddenPass:
 
 
 @dataclass(frozen=True)
-class PlainReading:
-    """How a response reads with all of its steps: log-probabilities of its tokens, on the CPU.
+class PlainPlaces:
+    """Where the pass over the rows has the log-probabilities of a response with all of its steps.
 
-    `steps` are those of the columns of all steps, `answer` those of the answer's scored tokens
-    after the last step.
+    A step's token in column c is at `shift` + c; the answer's after the last step end at
+    `answer_end`.
     """
 
-    steps: Tensor
-    answer: Tensor
+    shift: int
+    answer_end: int
+
+    def of(self, branch: Branch) -> list[int]:
+        """The places of the tokens that a branch predicts; the answer's are its last ones."""
+        copied = [place for place in branch.predicted if place < len(branch.copied)]
+        answered = len(branch.predicted) - len(copied)
+        of_steps = [self.shift + branch.copied[place] for place in copied]
+        return [*of_steps, *range(self.answer_end - answered, self.answer_end)]
 
 
 def read_needs(
     requests: Sequence[ScoreRequest],
     rows: Rows,
-    plain: Sequence[PlainReading],
-    keys: RowKeys,
-    row_ids: Tensor,
-    run: Callable[[HiddenPass], Tensor],
+    plain: Tensor,
+    places: Sequence[PlainPlaces],
+    run: Callable[[Sequence[Branch]], Tensor],
     agree: Callable[[int], int] = int,
 ) -> list[Tensor]:
     """(K,) float64 n_1..n_K of each request.
 
-    `plain` are the readings of their responses, `keys` the keys and values of the rows and
-    `row_ids` their (columns,) ids. `run` runs a pass and returns the (m,) log-probabilities of its
-    targets at temperature 1. `agree` maps this rank's number of passes to the largest of all ranks
-    in lockstep.
+    `plain` are the (m,) log-probabilities of the pass over the rows, in which each response has its
+    `places`. `run` runs a pass over branches and returns the log-probabilities of its targets at
+    temperature 1. `agree` maps this rank's number of passes to the largest of all ranks in
+    lockstep.
     """
     hidden = [hidden_steps(request, rows) for request in requests]
     running = [each.branch for own in hidden for each in own if each.branch.length > 0]
     parts = batches(running)
-    spare = agree(len(parts)) - len(parts)
-    log_probs = [run(HiddenPass(part, keys, row_ids)).cpu() for part in parts]
-    for _ in range(spare):
-        run(HiddenPass([_IDLE_BRANCH], keys, row_ids))
-    found = torch.cat([torch.zeros(0), *log_probs]).double()
+    parts += [[_IDLE_BRANCH]] * (agree(len(parts)) - len(parts))
+    passes = [run(part).cpu() for part in parts]
+    log_probs = torch.cat([torch.zeros(0), *passes]).double()
     needs = []
-    for own, reading in zip(hidden, plain, strict=True):
-        size = sum(len(each.branch.predicted) for each in own)
-        needs.append(_needs(own, reading, found[:size]))
-        found = found[size:]
+    for own, own_places in zip(hidden, places, strict=True):
+        of_tokens = [place for each in own for place in own_places.of(each.branch)]
+        drops = plain[of_tokens].double() - log_probs[: len(of_tokens)]
+        log_probs = log_probs[len(of_tokens) :]
+        needs.append(_largest_losses(own, drops))
     return needs
 
 
@@ -207,31 +195,10 @@ def batches(branches: Sequence[Branch]) -> list[list[Branch]]:
     return parts
 
 
-def _needs(
-    hidden: Sequence[HiddenStep],
-    plain: PlainReading,
-    log_probs: Tensor,
-) -> Tensor:
-    """n_k from the log-probabilities that are left of the tokens of each group without step k."""
-    every = torch.cat([plain.steps, plain.answer]).double()
-    begin = hidden[0].branch.end  # the first column of the first step
+def _largest_losses(hidden: Sequence[HiddenStep], drops: Tensor) -> Tensor:
+    """n_k from the drops of log-probability of all tokens that are predicted without step k."""
     sizes = torch.tensor([len(group) for each in hidden for group in each.branch.scored])
     counts = torch.tensor([count for each in hidden for count in each.counts])
-    places = [place for each in hidden for place in _places_in(each.branch, begin, plain)]
-    drops = every[torch.tensor(places, dtype=torch.int64)] - log_probs
     losses = torch.segment_reduce(drops, "sum", lengths=sizes) / counts
     by_step = torch.split(losses, [len(each.counts) for each in hidden])
     return torch.stack([of_groups.max() for of_groups in by_step])
-
-
-def _places_in(
-    branch: Branch,
-    begin: int,
-    plain: PlainReading,
-) -> list[int]:
-    """Where the branch's scored tokens stand in the plain reading, steps first, then the answer."""
-    copied = [place for place in branch.predicted if place < len(branch.copied)]
-    of_steps = [branch.copied[place] - begin for place in copied]
-    answered = len(branch.predicted) - len(copied)  # the last tokens of the answer
-    end = len(plain.steps) + len(plain.answer)
-    return [*of_steps, *range(end - answered, end)]

@@ -19,7 +19,7 @@ from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rewards.verifiers import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
-from openrlhf_swap.scoring.answer import answer_branch
+from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
@@ -65,23 +65,18 @@ class Scorer:
         self._tokenizer = tokenizer
         config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._branch = partial(answer_branch, tokenizer, config.close_template)
-        self._splits_observations = config.observation_gain == "none"
         self._need_window = config.need_window
-        self._scores: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
-        if config.step_reward == "need":
-            self._scores += (NEED.name,)
         self._temperature = entropy_temperature
-        if entropy_temperature is not None:
-            self._scores += (ENTROPY.name,)
+        wanted = {
+            ANSWER_LOGPROBS.name: True,
+            NEED.name: config.step_reward == "need",
+            ENTROPY.name: entropy_temperature is not None,
+        }
+        self._scores = tuple(name for name, is_wanted in wanted.items() if is_wanted)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        self.backend = find_backend(
-            model.config,
-            type(model),
-            scoring,
-            model.device,
-        )
+        self.backend = find_backend(model.config, type(model), scoring, model.device)
         if NEED.name in self._scores:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
@@ -105,11 +100,7 @@ class Scorer:
         return self._read(rollout, self._scores).trace()
 
     def score(
-        self,
-        problem: str,
-        answer: str,
-        response: Response,
-        rendered: bool = False,
+        self, problem: str, answer: str, response: Response, rendered: bool = False
     ) -> dict[str, Any]:
         """Score the steps of a response.
 
@@ -130,12 +121,7 @@ class Scorer:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
                 context.
         """
-        rollout = self._rollout(
-            problem,
-            answer,
-            response,
-            rendered,
-        )
+        rollout = self._rollout(problem, answer, response, rendered)
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
@@ -151,23 +137,12 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
-    def states(
-        self,
-        problem: str,
-        response: Response,
-        rendered: bool = False,
-    ) -> StepTrace:
+    def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
-        return self._read(
-            self._rollout(problem, "", response, rendered),
-            (STATES.name,),
-        ).trace()
+        return self._read(self._rollout(problem, "", response, rendered), (STATES.name,)).trace()
 
     def state_trace(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        correct: bool,
+        self, prompt: Sequence[int], response: Sequence[int], correct: bool
     ) -> StepTrace:
         """Read the model's states at the ends of steps, for `length_critic_advantages`.
 
@@ -213,50 +188,37 @@ class Scorer:
 
         Its row must fit the model's context, together with the branch that scores the answer.
         """
-        wanted = WantedSignals(names, self._branch, self._splits_observations, self._need_window)
         if not names_of(rollout, names):
             return rollout
-        ids = rollout.row_ids
-        tokens = len(ids)
-        if ANSWER_LOGPROBS.name in names:
-            tokens += len(self._branch(rollout.answer).ids)
-        if self._context is not None and tokens > self._context:
-            raise DataError(f"longer than the model's context of {self._context} tokens")
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
-        return rollout.with_signals(**self._signals(rollout, torch.tensor([ids]), wanted))
-
-    def _signals(
-        self,
-        rollout: Rollout,
-        row: torch.Tensor,
-        wanted: WantedSignals,
-    ) -> dict[str, torch.Tensor]:
-        request = wanted.request(0, rollout)
+        request = WantedSignals(names, self._branch, self._need_window).request(0, rollout)
+        ids = rollout.row_ids
+        tokens = len(ids)
+        if request is not None and request.branch is not None:
+            tokens += len(request.branch.ids)
+        if self._context is not None and tokens > self._context:
+            raise DataError(f"longer than the model's context of {self._context} tokens")
         if request is None:
-            return {}
-        row = row.to(self._model.device)
-        mask = torch.ones_like(row)
-        given = self._model, row, mask, [request]
+            return rollout
+        return rollout.with_signals(**self._signals(request, ids))
+
+    def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
+        """The signals of one request, of a response whose row has these token ids."""
+        row = torch.tensor([ids], device=self._model.device)
+        given = row, torch.ones_like(row), [request]
         found: dict[str, list[torch.Tensor]] = {}
         with _evaluating(self._model):
             if STATES.name in request.signals:
-                found[STATES.name] = read_states(*given)
+                found[STATES.name] = read_states(self._model, *given)
             if ENTROPY.name in request.signals and self._temperature is not None:
-                found[ENTROPY.name] = read_entropies(*given, self._temperature)
+                found[ENTROPY.name] = read_entropies(self._model, *given, self._temperature)
             if ANSWER_LOGPROBS.name in request.signals:
-                config = self._model.config
-                found |= self.backend.read(self._model, config, row, mask, [request])
+                found |= self.backend.read(self._model, self._model.config, *given)
         (signals,) = by_request([request], found)
         return signals
 
-    def _rollout(
-        self,
-        problem: str,
-        answer: str,
-        response: Response,
-        rendered: bool,
-    ) -> Rollout:
+    def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
         check_text("problem", problem)
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response

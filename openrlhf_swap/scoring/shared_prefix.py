@@ -17,34 +17,21 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
-from openrlhf_swap.scoring.answer import ScoreRequest, naming, widen
+from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, naming, row_positions, widen
 from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
 from openrlhf_swap.scoring.branches import Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import BranchedMixers
-from openrlhf_swap.scoring.need import HiddenPass, PlainReading, StepColumns, read_needs
-
-LOGITS = 1024  # tokens whose logits are widened at a time
+from openrlhf_swap.scoring.need import HiddenPass, PlainPlaces, StepColumns, read_needs
 
 
 def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     """The branches that score the answer after each prefix of a response."""
     answer = request.branch
     assert answer is not None
-    scored = [1 + place for place, used in enumerate(answer.scored) if used]
+    scored = [1 + place for place in answer.places]
     first, _ = rows.spans[request.row]
-    branches = []
-    for place in request.scored_ends:
-        end = rows.column(request.row, place)
-        branches.append(
-            Branch(
-                first,
-                end,
-                range(end, end + 1),
-                answer.ids,
-                [scored],
-            )
-        )
-    return branches
+    ends = [rows.column(request.row, place) for place in request.prefix_ends]
+    return [Branch(first, end, range(end, end + 1), answer.ids, [scored]) for end in ends]
 
 
 class BranchedRows:
@@ -78,17 +65,15 @@ class BranchedRows:
         where no response of this rank has `need`.
         """
         self.rows = rows = Rows.of(attention_mask, packed)
-        branches = [answer_branches(request, rows) for request in requests]
         self._requests = requests
-        self._needing = naming(requests, NEED)
         self._agree = agree
-        self._counts = [len(its_branches) for its_branches in branches]
-        all_branches = [branch for its_branches in branches for branch in its_branches]
-        self._layout = layout = Layout(all_branches, rows.count, attention_mask.device)
+        branches = [each for request in requests for each in answer_branches(request, rows)]
+        self._layout = layout = Layout(branches, rows.count, attention_mask.device)
         self.tokens = rows.tokens
-        running = sum(branch.length for branch in all_branches)
+        running = sum(branch.length for branch in branches)
         self.share = running / (running + rows.present)
         width = layout.tokens // rows.count
+        self._needing = naming(requests, NEED)
         steps = [column for each in self._needing for column in StepColumns.of(each, rows).all]
         self._steps = torch.tensor(steps, dtype=torch.int64, device=attention_mask.device)
         # A token of a step is predicted by the one before it.
@@ -101,15 +86,8 @@ class BranchedRows:
             behind = attention_mask.new_ones(rows.count, width)
             self._mask = torch.cat([attention_mask, behind], dim=1)
         self._keys: RowKeys | None = {} if self._needing or keeps_keys else None
-        self._attention = BranchAttention(rows.tokens, layout, kept=self._keys)
-        self._mixers = BranchedMixers(
-            model,
-            config,
-            rows.tokens,
-            rows.spans,
-            layout,
-            agree,
-        )
+        self._attention = BranchAttention(rows.tokens, layout, self._keys)
+        self._mixers = BranchedMixers(model, config, rows, layout, agree)
 
     def inputs(self, ids: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The model's arguments, from (B, T) token and position ids of the rows."""
@@ -138,11 +116,8 @@ class BranchedRows:
         Takes the (m,) log-probabilities of the targets.
         """
         of_answers = log_probs[: sum(self._layout.sizes)]
-        scores = torch.split(self._layout.means(of_answers), self._counts)
-        return [
-            request.answer_logprobs(own)
-            for request, own in zip(self._requests, scores, strict=True)
-        ]
+        counts = [len(request.prefix_ends) for request in self._requests]
+        return list(torch.split(self._layout.means(of_answers), counts))
 
     def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
         """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
@@ -150,33 +125,30 @@ class BranchedRows:
         Takes the (m,) log-probabilities of the targets, and what runs a pass over branches alone:
         it returns the log-probabilities of the pass's targets at temperature 1.
         """
-        if self._keys is None:
+        keys = self._keys
+        if keys is None:
             return []
-        plain = self._plain(log_probs.cpu())
-        return read_needs(
-            self._needing,
-            self.rows,
-            plain,
-            self._keys,
-            self._row_ids,
-            run,
-            self._agree,
-        )
 
-    def _plain(self, log_probs: Tensor) -> list[PlainReading]:
-        """How the responses that want `need` read with all of their steps."""
-        sizes = self._layout.sizes
-        answers = torch.split(log_probs[: sum(sizes)], sizes)
-        steps = log_probs[sum(sizes) :]
-        plain = []
-        last_branch = -1
-        for request, count in zip(self._requests, self._counts, strict=True):
-            last_branch += count
+        def run_branches(branches: Sequence[Branch]) -> Tensor:
+            return run(HiddenPass(branches, keys, self._row_ids))
+
+        places = self._plain_places()
+        plain = log_probs.cpu()
+        return read_needs(self._needing, self.rows, plain, places, run_branches, self._agree)
+
+    def _plain_places(self) -> list[PlainPlaces]:
+        """Where the responses that want `need` stand among the targets: behind all answers."""
+        places = []
+        answer_end = 0
+        steps = sum(self._layout.sizes)
+        for request in self._requests:
+            assert request.branch is not None
+            answer_end += len(request.prefix_ends) * len(request.branch.places)
             if NEED.name in request.signals:
-                size = len(StepColumns.of(request, self.rows).all)
-                plain.append(PlainReading(steps[:size], answers[last_branch]))
-                steps = steps[size:]
-        return plain
+                columns = StepColumns.of(request, self.rows).all
+                places.append(PlainPlaces(steps - columns.start, answer_end))
+                steps += len(columns)
+        return places
 
 
 @torch.no_grad()
@@ -194,19 +166,10 @@ def read_shared_prefix(
 
     `sequences` are (responses, tokens) int64 token ids; the other arguments are those of
     `BranchedRows`. Returns by name one tensor on the CPU per request that wants the signal: (K+1,)
-    l_0..l_K, float32 (float64 for a float64 model, or where observations are split off), and (K,)
-    float64 n_1..n_K.
+    l_0..l_K, float32 (float64 for a float64 model), and (K,) float64 n_1..n_K.
     """
-    rows = BranchedRows(
-        model,
-        config,
-        attention_mask,
-        requests,
-        packed,
-        agree,
-        keeps_keys,
-    )
-    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+    rows = BranchedRows(model, config, attention_mask, requests, packed, agree, keeps_keys)
+    positions = row_positions(attention_mask)
     if packed:
         present = attention_mask.bool()
         sequences = sequences[present].unsqueeze(0)
@@ -222,9 +185,7 @@ def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
 
 
 def _log_probs(
-    model: Callable[..., Any],
-    branched: BranchedRows | HiddenPass,
-    inputs: dict[str, Any],
+    model: Callable[..., Any], branched: BranchedRows | HiddenPass, inputs: dict[str, Any]
 ) -> Tensor:
     """(m,) log-probabilities of the targets at temperature 1, at least float32."""
     at_rows, columns = branched.predicting

@@ -20,13 +20,12 @@ class WantedSignals:
     """The signals that an objective, or a user, wants of responses.
 
     `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
-    reference answer. `need` is read beside the answer's scores, and is wanted together with them.
-    The others are as in `ScoreRequest`.
+    reference answer. `need` is read beside the answer's scores, and is wanted together with them;
+    `need_window` is as in `ScoreRequest`.
     """
 
     names: tuple[str, ...]
     branch: Callable[[str], AnswerBranch]
-    splits_observations: bool = False
     need_window: int = 0
 
     def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
@@ -39,21 +38,18 @@ class WantedSignals:
             names = tuple(name for name in names if SIGNALS[name].per == "prefix")
         if not names:
             return None
-        scored = ANSWER_LOGPROBS.name in names
         return ScoreRequest(
             row=row,
             prefix_ends=rollout.prefix_ends,
-            branch=self.branch(rollout.answer) if scored else None,
+            branch=self.branch(rollout.answer) if ANSWER_LOGPROBS.name in names else None,
             signals=names,
             generated_ends=rollout.generated_ends if rollout.observations else (),
-            splits_observations=self.splits_observations,
             need_window=self.need_window,
         )
 
 
 def by_request(
-    requests: Sequence[ScoreRequest],
-    found: Mapping[str, Iterable[Tensor]],
+    requests: Sequence[ScoreRequest], found: Mapping[str, Iterable[Tensor]]
 ) -> list[dict[str, Tensor]]:
     """The signals of each request, from what was found by name for the requests that want it."""
     values = {name: iter(tensors) for name, tensors in found.items()}

@@ -26,10 +26,7 @@ WIDTH = 128  # numbers of each of the two states
 
 @contextmanager
 def recording_states(
-    model: Any,
-    attention_mask: Tensor,
-    requests: Sequence[ScoreRequest],
-    packed: bool = False,
+    model: Any, attention_mask: Tensor, requests: Sequence[ScoreRequest], packed: bool = False
 ) -> Iterator[list[Tensor]]:
     """Record the states of each request in one forward over the rows, run inside the block.
 
@@ -82,12 +79,7 @@ def read_states(
     """
     positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad(), recording_states(model, attention_mask, requests) as states:
-        model(
-            sequences,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            use_cache=False,
-        )
+        model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
     return states
 
 

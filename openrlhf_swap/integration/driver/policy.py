@@ -171,12 +171,8 @@ class Policy:
         objective: Objective,
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
-        wanted = WantedSignals(
-            objective.wanted_signals,
-            self._branch,
-            splits_observations=objective.config.observation_gain == "none",
-            need_window=objective.config.need_window,
-        )
+        window = objective.config.need_window
+        wanted = WantedSignals(objective.wanted_signals, self._branch, window)
         requests = []
         for batch in micro_batches:
             members = [

@@ -200,13 +200,12 @@ AGENT = [
 ]
 
 
-@pytest.mark.parametrize("gain", ["call", "none"])
-def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer, gain):
+def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer):
     """As a run writes them: with a rendered prompt, and a response that lacks observations."""
     prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
     steps = [{"text": "ones", "end": 3}]
     given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": steps}
-    flags = ["--swap.steps", "turns", "--swap.observation_gain", gain]
+    flags = ["--swap.steps", "turns"]
     response = "".join(turn["action"] for turn in AGENT)
     status, (row,) = run(tmp_path, [{**given, "response": response}], *flags)
     assert status == 0
@@ -218,12 +217,7 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
         return mean_logprob(model, head, tokens_of(tokenizer, "83"))
 
     first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
-    start, after_first, after_second = score(), score(*first), score(*first, *second)
-    if gain == "call":
-        expected = [start, after_first, after_second]
-    else:
-        called, second_called = score(first[0]), score(*first, second[0])
-        expected = [start, called, called + second_called - after_first]
+    expected = [score(), score(*first), score(*first, *second)]
     assert row["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
     # Another observation is another input, and turns alone are enough.
     other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]

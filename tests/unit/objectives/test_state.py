@@ -148,7 +148,10 @@ def test_laser_d_chooses_targets_by_difficulty():
 )
 def test_laser_ds_thresholds_of_coverage(within, beyond, expected_right, target):
     method = objective("laser_d", shortest=10, longest=10, grid=1)
-    assert method._choose(torch.tensor([10] * within + [99] * beyond), expected_right) == target
+    assert (
+        method.shortest_target(torch.tensor([10] * within + [99] * beyond), expected_right)
+        == target
+    )
 
 
 def test_laser_de_lets_wrong_answers_explore():

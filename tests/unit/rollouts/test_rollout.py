@@ -22,7 +22,6 @@ from openrlhf_swap.rollouts.rollout import (
     tokens_for_each,
 )
 from openrlhf_swap.runs.metrics import turn_metrics
-from openrlhf_swap.scoring.answer import ScoreRequest
 
 
 def test_steps_are_read_in_token_space(tokenizer):
@@ -226,13 +225,6 @@ def test_a_turn_is_scored_after_its_observation():
     rollout = replace(TURNS, step_ends=(0, 1, 2, 3))
     assert rollout.prefix_ends == (2, 3, 7, 8, 9)  # the second step ends with 52
     assert rollout.generated_ends == (3, 4, 8, 9)
-    split = ScoreRequest(
-        0, rollout.prefix_ends, None, (), rollout.generated_ends, splits_observations=True
-    )
-    assert split.scored_ends == (2, 3, 4, 7, 8, 9)
-    # The observation adds 2 nats: without it, the third and the fourth step are 2 lower.
-    scores = split.answer_logprobs(torch.tensor([-5.0, -4.0, -3.5, -1.5, -1.0, -0.5]))
-    assert scores.tolist() == [-5.0, -4.0, -3.5, -3.0, -2.5]
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))

@@ -1,0 +1,124 @@
+"""Rewards from nothing but the verdicts and lengths of a group, a short formula each.
+
+c: correct (0 or 1), p: the group's accuracy, L: tokens of the response.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import standardise
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.group_statistics import extremes, group_mean, leave_one_out
+
+
+class Arora(Objective):
+    """A = N/(N-1) (R - mean), R = c (1 - alpha sigmoid((L - m)/s)); m and s of correct lengths.
+
+    Without a spread of correct lengths the sigmoid is 1/2. Training Language Models to Reason
+    Efficiently, by Arora and Zanette, after commit e3611e4.
+    """
+
+    normaliser = "centre"
+    alpha: float = setting(0.1, "most that a correct answer can lose", ge=0, lt=1)
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & ~batch.truncated
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch)
+        place = standardise(batch.lengths, correct, eps=1e-7, unbiased=False).sigmoid()
+        return leave_one_out(torch.where(correct, 1 - self.alpha * place, 0.0))
+
+
+class Cosine(Objective):
+    """R = 3/4 + 1/4 cos(pi L/L_max) correct, -3/4 - 1/4 cos(pi L/L_max) wrong; in the group.
+
+    That is 1 to .5, and -1 to -.5. As published, a wrong answer earns more the longer it is: watch
+    for repetition. Demystifying Long CoT (commit e90cf9b), with TRL's numbers (f2cd577).
+    """
+
+    max_length: int = setting(12000, "L_max: the run's longest response, in tokens", ge=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        share = (batch.lengths.double() / self.max_length).clamp(max=1)
+        size = 0.75 + 0.25 * torch.cos(math.pi * share)
+        return torch.where(batch.correct, size, -size)
+
+
+class GR3(Objective):
+    """R = r/(1 + alpha L/mean L), r the grader's reward; in the group.
+
+    As others quote arXiv 2603.10535.
+    """
+
+    alpha: float = setting(0.33, "how much the length counts", ge=0)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        relative_length = batch.lengths / group_mean(batch.lengths)
+        return batch.rewards / (1 + self.alpha * relative_length)
+
+
+class Kimi(Objective):
+    """R = c + weight l; l = .5 - (L - shortest)/(longest - shortest), at most 0 if wrong.
+
+    Without a spread of lengths l is 0. The length reward of Kimi k1.5, after open-r1 (commit
+    1416fa0).
+    """
+
+    weight: float = setting(1.0, "of the length reward beside the answer's")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        shortest, longest = extremes(batch.lengths, torch.ones_like(batch.correct))
+        place = (batch.lengths - shortest) / (longest - shortest)
+        length_reward = (0.5 - place).nan_to_num(0.0)
+        length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
+        return batch.correct + self.weight * length_reward
+
+
+class PassRatePenalty(Objective):
+    """R = c max(0, 1 - weight p L/longest correct L); in the group.
+
+    The length penalty of NeMo-RL by pass rate (commit 1643600).
+    """
+
+    weight: float = setting(
+        0.2, "most that a correct answer can lose; NeMo-RL: 0, in its test .2", ge=0
+    )
+
+    def rewards(self, batch: Batch) -> Tensor:
+        _, longest = extremes(batch.lengths, batch.correct)  # arbitrary where none is correct
+        share = batch.lengths / longest.clamp(min=1)
+        kept = 1 - self.weight * group_mean(batch.correct) * share
+        return batch.correct * kept.clamp(min=0)
+
+
+class PrimeLinear(Objective):
+    """A = R - mean, R = c - p weight L/longest; wrong answers pay, too.
+
+    The `linear` length penalty of prime-rl (commit 559b447).
+    """
+
+    normaliser = "centre"
+    weight: float = setting(0.25, "what the longest response of an all-correct group pays")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        longest = batch.lengths.amax(-1, keepdim=True)
+        price = self.weight * group_mean(batch.correct)
+        return batch.correct.double() - price * batch.lengths / longest
+
+
+class ShorterBetter(Objective):
+    """R = 2 c - rate |L - L*|, in the group; L* is the shortest correct length.
+
+    Without a correct response L* is the mean length. After github.com/JingyangYi/ShorterBetter
+    (commit 6399366).
+    """
+
+    rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
+
+    def rewards(self, batch: Batch) -> Tensor:
+        shortest, _ = extremes(batch.lengths, batch.correct)
+        best = torch.where(shortest.isinf(), group_mean(batch.lengths), shortest)
+        return 2 * batch.correct - self.rate * (batch.lengths - best).abs()

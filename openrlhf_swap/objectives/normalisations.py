@@ -1,0 +1,100 @@
+"""Plain rewards, normalised in a way of their own.
+
+c: correct (0 or 1), p: the group's accuracy, L: tokens of the response.
+"""
+
+import torch
+from torch import Tensor
+
+from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
+from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.group_statistics import EPS, group_mean, whitened
+
+
+class DrGRPO(Objective):
+    """A = c - p (Dr. GRPO, after commit dfca49d)."""
+
+    normaliser = "centre"
+    needs_all_groups = False
+
+
+class DLER(Objective):
+    """A = whiten(c - p) over the batch's tokens; cut off or unclosed is wrong.
+
+    After its code (commit ea7d4f7).
+    """
+
+    normaliser = "none"
+    needs_all_groups = False
+
+    def correct(self, batch: Batch) -> Tensor:
+        return batch.correct & batch.closed & ~batch.truncated
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = self.correct(batch).double()
+        return whitened(correct - group_mean(correct), batch.lengths)
+
+
+class GDPO(Objective):
+    """A = whiten(GRPO(c) + GRPO([L <= L_T])) over the batch's tokens.
+
+    After its verl code (commit b080e63).
+    """
+
+    normaliser = "none"
+    target_length: int = setting(4000, "L_T, in tokens", ge=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        answer = outcome_advantages(batch.correct, EPS)
+        length = outcome_advantages(batch.lengths <= self.target_length, EPS)
+        return whitened(answer + length, batch.lengths)
+
+
+class GFPO(Objective):
+    """A = (c - mean)/(sd + 1e-4) over the shortest of a group, 0 for the others.
+
+    After TRL (commit 0a0b612).
+    """
+
+    normaliser = "none"
+    share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        count = max(1, round(batch.lengths.shape[-1] * self.share))
+        shortest = batch.lengths.argsort(dim=-1, stable=True)[..., :count]
+        kept = torch.zeros_like(batch.correct).scatter(-1, shortest, True)
+        return standardise(batch.correct, kept, eps=1e-4)
+
+
+class O1Pruner(Objective):
+    """A = z-score over the batch of clip(mean L/L - 1 + alpha (c - p), -2, 4); 0 without a spread.
+
+    After github.com/StarDewXXX/O1-Pruner (commit 04c0863).
+    """
+
+    normaliser = "none"
+    alpha: float = setting(
+        5.0, "weight of the answer; low values make short wrong answers attractive"
+    )
+
+    def rewards(self, batch: Batch) -> Tensor:
+        shortness = group_mean(batch.lengths) / batch.lengths - 1
+        surprise = batch.correct.double() - group_mean(batch.correct)
+        weights = (shortness + self.alpha * surprise).clamp(-2, 4).flatten()
+        everyone = torch.ones_like(weights).bool()
+        scores = standardise(weights, everyone, eps=1e-9, unbiased=False)
+        return scores.view_as(batch.correct)
+
+
+class OnPolicySFT(Objective):
+    """A = T/T_correct for correct responses, cut off or not, 0 for the others: cross entropy.
+
+    T and T_correct are the batch's tokens. After github.com/EIT-NLP/On-Policy-SFT (commit e71d0d4).
+    """
+
+    normaliser = "none"
+
+    def rewards(self, batch: Batch) -> Tensor:
+        correct = batch.correct.double()
+        imitated = (batch.lengths * correct).sum()
+        return correct * (batch.lengths.sum() / imitated.clamp(min=1))
