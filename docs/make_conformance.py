@@ -31,7 +31,7 @@ Each objective beside the functions of its authors, on the same seeded groups of
 wrong, one and three correct, equal lengths, cut off, unclosed thoughts, answers without a box; twice over the same
 problems, so that what an objective remembers counts. Responses take the training's own path, from an engine's answer
 through the samples generator and the experience maker to each token's advantage; only the policy's forward pass is
-left out. Both sides get the same verdicts of a grader.
+left out. Both sides get the same verdicts of a grader and the same entropies of steps.
 
 How the numbers were made: *run*, the body of the authors' published function was executed, with its access to data
 replaced; *transcription*, their formula was written down a second time, apart from this package. Either way they are

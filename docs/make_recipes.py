@@ -12,10 +12,9 @@ from typing import Any
 
 from tabulate import tabulate
 
-from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.plan import DEEPSCALER_ROWS
-from openrlhf_swap.recipes import FlagFile, read_recipe
+from openrlhf_swap.recipes import NAMES, FlagFile, read_recipe
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
 OURS = ("needed",)
@@ -31,7 +30,7 @@ NAME --dry-run` prints a column; all eight train with `python examples/studies/r
 {values}
 
 `--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
-decides. On DeepScaleR's 40,315 rows:
+decides. What every recipe trains on DeepScaleR's 40,315 rows, beside its authors' own number:
 
 {steps}
 
@@ -84,12 +83,16 @@ def described(name: str) -> str:
     return f"**{name}**, {recipe.origin}. {'; '.join(settings)}."
 
 
-def steps(name: str, column: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A method, the steps that it trains on DeepScaleR, and the prompts that it samples in them."""
-    prompts = column["rollout.batch_size"]
-    run = RunConfig(training_steps=column["swap.training_steps"])
-    total = run.total_steps(DEEPSCALER_ROWS // prompts, column["train.num_episodes"])
-    return name, f"{total:,}", f"{total * prompts:,}"
+def steps(name: str) -> tuple[str, str, str, str]:
+    """A recipe, the steps and prompts that it trains on DeepScaleR, and what its authors say."""
+    run = configure(["--swap.recipe", name], on_cpu=False)
+    prompts = run.args.rollout.batch_size
+    total = run.run.total_steps(DEEPSCALER_ROWS // prompts, run.args.train.num_episodes)
+    sources = read_recipe(name).sources
+    authors = sources.get("swap.training_steps", sources.get("train.num_episodes", ""))
+    if run.run.training_steps:
+        authors = f"{run.run.training_steps} ({authors})"
+    return name, f"{total:,}", f"{total * prompts:,}", authors
 
 
 def main() -> None:
@@ -115,8 +118,8 @@ def main() -> None:
             values=table(("", *METHODS), values),
             own=table(("method", "setting", "value", "at the origin"), own),
             steps=table(
-                ("method", "steps", "prompts in all"),
-                [steps(name, columns[name]) for name in METHODS],
+                ("recipe", "steps", "prompts in all", "its authors' steps"),
+                [steps(name) for name in (*METHODS, *sorted({*NAMES} - {*METHODS}))],
             ),
             sources="\n\n".join(source(name, recipes[name], shared) for name in METHODS),
             ours="\n\n".join(map(described, OURS)),

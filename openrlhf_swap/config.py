@@ -195,6 +195,13 @@ class SwapConfig(FlagSettings):
         ge=0,
         le=1,
     )
+    turn_weight: float = setting(
+        0.0,
+        "weight, within theta, of what an agent's environment paid for each turn: passed back by "
+        "step_discount, for correct responses and others; 0: their sum alone counts, as in GRPO "
+        "(ours)",
+        **_WEIGHT,
+    )
     step_reward: Literal["gain", "need"] = setting(
         "gain",
         "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus "

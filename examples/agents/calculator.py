@@ -5,7 +5,8 @@ The policy writes a column as far as "=", and the environment writes the sum.
     openrlhf-swap train --train.agent_func_path examples/agents/calculator.py \
         --swap.steps turns [further flags]
 
-A call is useless if its column was asked before. OpenRLHF makes one `Calculator` for each response.
+A call is useless if its column was asked before, and then costs its turn `COST`. OpenRLHF makes one
+`Calculator` for each response.
 """
 
 import re
@@ -15,6 +16,9 @@ import torch
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
 from openrlhf_swap.rewards.statements import last_boxed
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
+
+COST = 0.0
 
 CALL = re.compile(r"(\d)\+(\d)\+(\d)=$")
 
@@ -28,11 +32,13 @@ class Calculator(AgentInstanceBase):
     async def step(self, state_dict: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Answer a call, or grade what is not one."""
         action = state_dict["action_text"]
-        if call := CALL.search(action):
+        call = CALL.search(action)
+        useless = call is not None and call.group() in self._calls
+        if call:
             self._calls.append(call.group())
         correct = call is None and last_boxed(action) == state_dict["label"]
         return {
-            "rewards": torch.tensor(float(correct)),
+            "rewards": torch.tensor(correct - COST * useless),
             "environment_feedback": self._sum(call) if call else "",
             "done": call is None,
             # In each turn the same names: the last turn's are the response's, also where the
@@ -40,6 +46,7 @@ class Calculator(AgentInstanceBase):
             "extra_logs": {
                 "calls": len(self._calls),
                 "useless_calls": len(self._calls) - len(set(self._calls)),
+                GRADED_CORRECT: float(correct),  # whatever the calls before have cost
             },
         }
 

@@ -29,8 +29,7 @@ from statistics import fmean
 
 import pandas as pd
 import torch
-from arms import arm_settings, reads_need
-from plain_loop import Loop, train
+from plain_loop import loop_of, train
 
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
 from openrlhf_swap.runs.locks import locked
@@ -74,9 +73,8 @@ def train_run(run: Run) -> Row:
         "process_weight": run.theta,
         "max_steps": MAX_STEPS,
         "step_discount": run.gamma,
-        **arm_settings(run.arm),
     }
-    loop = Loop(run.world, reads_need(run.arm), **settings)
+    loop = loop_of(run.world, run.arm, settings)
     *steps, held_out = train(
         loop,
         run.arm,

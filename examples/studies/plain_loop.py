@@ -4,12 +4,13 @@
     python examples/studies/plain_loop.py --world columns --arms steps.tau1 weights.0.25sd \
         --seeds 1 2 3 --output outputs/loop
 
-What the arms are: `arms.py`. Steps, scores and advantages are the package's own functions. A step
-is 8 prompts with 8 responses and one update, so that it is on policy and nothing is clipped;
-weights are bfloat16 with float32 masters, as in OpenRLHF. `--discount` is gamma of A_proc[t], the
-sum of gamma^n r~ over the steps from the token's own on: 1 is the paper's, 0 leaves each reward in
-its step. Each run writes a line a step to a file of its own, and at the end one of 500 held-out
-problems; finished runs are skipped. `loop_runs.py` runs many.
+What the arms are: `arms.py`, and `objective.NAME` of `objective_arms.py`. Steps, scores and
+advantages are the package's own functions. A step is 8 prompts with 8 responses and one update, so
+that it is on policy and nothing is clipped; weights are bfloat16 with float32 masters, as in
+OpenRLHF. `--discount` is gamma of A_proc[t], the sum of gamma^n r~ over the steps from the token's
+own on: 1 is the paper's, 0 leaves each reward in its step. Each run writes a line a step to a file
+of its own, and at the end one of 500 held-out problems; finished runs are skipped. `loop_runs.py`
+runs many.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,21 @@ HELD_OUT = 500  # problems
 POLICIES = Path(__file__).parents[1] / "worlds" / "policies"
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a step learns from: one response to each of its problems, and how good a token is.
+
+    `trained` are the responses as they are trained on, `advantages` (responses, A) those of their
+    tokens; `numbers` are written beside what is measured of the responses.
+    """
+
+    prompts: list[list[int]]
+    responses: list[list[int]]
+    trained: list[list[int]]
+    advantages: Tensor
+    numbers: dict[str, float]
+
+
 class Loop:
     """A world's policy, and what a training step does with it."""
 
@@ -100,6 +117,19 @@ class Loop:
             limit,
         )
         return prompts, responses
+
+    def lesson(self, arm: str, problems: Sequence[Problem]) -> Lesson:
+        """Respond, and say what an arm learns from the responses."""
+        prompts, responses = self.respond(problems, arm_limit(arm))
+        batch = self.batch(problems, prompts, responses)
+        redundant = self.redundant_steps(problems, responses, batch)
+        signals = arm_signals(arm, self.config, batch, redundant)
+        advantages = self.advantages(batch, signals, arm_rewards(arm, batch))
+        numbers = {
+            "price": signals.price.nanmean().item(),
+            "on_redundant": share_on_redundant(signals, redundant),
+        }
+        return Lesson(prompts, responses, responses, advantages, numbers)
 
     def correct(self, problem: Problem, response: Sequence[int]) -> bool:
         return self.text(response).endswith(f"\\boxed{{{problem.answer}}}<|end|>")
@@ -284,13 +314,9 @@ def train(
     for step in range(steps):
         start = time.monotonic()
         problems = [problem for problem in islice(stream, PROMPTS) for _ in range(RESPONSES)]
-        prompts, responses = loop.respond(problems, arm_limit(arm))
-        batch = loop.batch(problems, prompts, responses)
-        redundant = loop.redundant_steps(problems, responses, batch)
-        signals = arm_signals(arm, loop.config, batch, redundant)
-        advantages = loop.advantages(batch, signals, arm_rewards(arm, batch))
+        lesson = loop.lesson(arm, problems)
         loop.model.zero_grad()
-        loop.add_gradient(prompts, responses, advantages)
+        loop.add_gradient(lesson.prompts, lesson.trained, lesson.advantages)
         for master, weight in zip(masters, weights, strict=True):
             master.grad = weight.grad.float()
         torch.nn.utils.clip_grad_norm_(masters, 1.0)
@@ -299,12 +325,20 @@ def train(
         torch._foreach_copy_([weight.data for weight in weights], masters)
         yield {
             "step": step,
-            **loop.measured(problems, responses),
-            "price": signals.price.nanmean().item(),
-            "on_redundant": share_on_redundant(signals, redundant),
+            **loop.measured(problems, lesson.responses),
+            **lesson.numbers,
             "seconds": round(time.monotonic() - start, 2),
         }
     yield {"step": None, **loop.measured(test, loop.respond(test)[1])}
+
+
+def loop_of(world: str, arm: str, settings: dict[str, Any]) -> Loop:
+    """The loop that trains an arm."""
+    if arm.startswith("objective."):
+        from objective_arms import ObjectiveLoop  # which imports this module
+
+        return ObjectiveLoop(world, arm.removeprefix("objective."), **settings)
+    return Loop(world, reads_need(arm), **settings, **arm_settings(arm))
 
 
 def main() -> None:
@@ -365,7 +399,7 @@ def main() -> None:
                 "max_steps": args.max_steps,
                 "step_discount": args.discount,
             }
-            loop = Loop(args.world, reads_need(arm), **settings, **arm_settings(arm))
+            loop = loop_of(args.world, arm, settings)
             with file.open("w", encoding="utf-8") as lines:
                 for row in train(
                     loop,

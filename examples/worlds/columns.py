@@ -15,10 +15,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, thought_lines
+
+from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
 LETTERS = "ABCDEFGHIJ"
 DEFAULT = "0"
@@ -59,7 +61,7 @@ VERIFY_PROBABILITY = 0.3
 LINES = 24  # of a thought at most, so that K steps hold a line each
 
 _QUESTION = re.compile(r"Fill ((?:[A-J]\d){6})")
-_STATEMENT = re.compile(r"([A-J]\d)>\d")
+_STATEMENT = re.compile(r"([A-J][1-6])>\d")
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,23 @@ def overthink(problem: Columns, rng: random.Random) -> list[str]:
             trace += [VERIFY, *stated]
         if len(trace) <= LINES:
             return trace
+
+
+def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+    """LC-R1's extractor for this task: tokens of the valid thought.
+
+    It ends with the line after which the symbols, the default where a column has none, are the
+    answer; 0 without one.
+    """
+    symbols = [DEFAULT] * len(DIFFERS)
+    end = 0
+    for line in reader.text(thought).splitlines(keepends=True):
+        end += len(line)
+        if found := _STATEMENT.fullmatch(line.rstrip("\n")):
+            symbols[int(found[1][1:]) - 1] = found[0][-1]
+            if "".join(symbols) == answer:
+                return tokens_for_each(thought, [end], reader)[0]
+    return 0
 
 
 def label_lines(question: str, response: str) -> list[str]:

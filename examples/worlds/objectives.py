@@ -21,18 +21,24 @@ TABLE = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8
 
 def configurations(world: str) -> list[dict[str, Any]]:
     """The rows of a world, as run_sweep.py reads them."""
-    settings = {"world": world, **TABLE["worlds"][world]}
+    settings: dict[str, Any] = {"world": world, **TABLE["worlds"][world]}
     names = settings.pop("only", [*OBJECTIVES, *TABLE["variants"]])
     return [_row(name, settings) for name in names]
 
 
-def _row(name: str, settings: dict[str, str]) -> dict[str, Any]:
+def flags_of(world: str, name: str) -> list[str]:
+    """The flags of an objective in a world, whether its comparison has the row or not."""
+    flags: list[str] = _row(name, {"world": world, **TABLE["worlds"][world]})["train"]
+    return flags
+
+
+def _row(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     objective, *changes = TABLE["variants"].get(name, [name])
     flags = ["--swap.objective", objective, *changes, *TABLE["flags"].get(name, [])]
     if name in TABLE["taught"]:
         flags += ["--actor.model_name_or_path", "{sweep}/taught_policy/trained"]
     for key, value in settings.items():
-        flags = [flag.replace(f"{{{key}}}", value) for flag in flags]
+        flags = [flag.replace(f"{{{key}}}", str(value)) for flag in flags]
     row: dict[str, Any] = {"name": name, "train": flags}
     if name in TABLE["evaluate"]:
         row["evaluate"] = TABLE["evaluate"][name]

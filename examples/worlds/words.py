@@ -22,10 +22,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, thought_lines
+
+from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
 
 SYMBOLS = "0123456789"
 # What a letter makes of 0, 1, ... 9. Nothing stays where it is, so a line that is left out changes
@@ -297,6 +299,19 @@ def _overthink(problem: Words, rng: random.Random) -> tuple[list[str], list[str]
 def _skips(head: str, word: Word) -> float:
     """The last letter is never left out: the thought would not show that the word has ended."""
     return 0.0 if head == word.heads[-1] else SKIP_PROBABILITY
+
+
+def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
+    """LC-R1's extractor for this task, with one word: tokens of the valid thought.
+
+    It ends with the first line in which the last of the stated letters gives the answer; 0 without
+    one.
+    """
+    text = reader.text(thought)
+    numbers = [found[1][1:] for found in _STATEMENT.finditer(text) if found[1] != "flip"]
+    last = max(numbers, key=int, default="")
+    found = re.search(rf"^[A-F]{last} \d>{answer}\n", text, re.MULTILINE)
+    return tokens_for_each(thought, [found.end()], reader)[0] if found else 0
 
 
 def label_lines(question: str, response: str) -> list[str]:

@@ -43,6 +43,7 @@ class Coefficients:
     step_price: Literal["steps", "weights"] = "steps"
     step_reward: Literal["gain", "need"] = "gain"
     step_discount: float = 1.0  # gamma: of a later step's reward, per step in between
+    turn_weight: float = 0.0  # of an environment's rewards by turn, beside the step rewards
     step_noise: float = 0.0  # lower bound, in nats, of the deviation of step rewards
     step_constant: float = 0.0  # taken off every *normalised* step reward; before, it would cancel
     penalises_outcome: bool = False  # the outcome reward becomes c - c P instead of c

@@ -5,12 +5,40 @@ a step.
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 KNOWN = math.log(0.5)  # nats per token: on average a token is then likelier than all others
+
+
+@dataclass(frozen=True)
+class Known:
+    """After how many steps an answer is known for good, and the share of the thought that follows.
+
+    `steps` is None, and `share` 0, where it is not known at the end.
+    """
+
+    steps: int | None
+    share: float
+
+
+def known_in(answer_logprobs: Sequence[float], step_ends: Sequence[int]) -> Known | None:
+    """`known_from` and `shares_after_known` of one response.
+
+    None without steps, and for a log-probability that is not finite.
+    """
+    if not step_ends or not all(map(math.isfinite, answer_logprobs)):
+        return None
+    logprobs = torch.tensor(answer_logprobs, dtype=torch.float64)
+    ends = torch.tensor(step_ends)
+    exists = torch.ones_like(ends).bool()
+    count = int(known_from(logprobs, exists))
+    share = shares_after_known(logprobs, ends, exists).item()
+    return Known(count if count <= len(step_ends) else None, share)
 
 
 def known_from(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The numbers that the policy gives for the steps of a response; each is declared here, once.
+"""The numbers of the steps of a response; each is declared here, once.
 
-A signal is made in `openrlhf_swap.scoring`, travels by its name (`Rollout.signals`,
-`StepTrace.signals`, `StepBatch.signals`) and is read in an objective.
+The policy gives them (`openrlhf_swap.scoring`), or an agent's environment. A signal travels by its
+name (`Rollout.signals`, `StepTrace.signals`, `StepBatch.signals`) and is read in an objective.
 """
 
 from dataclasses import dataclass
@@ -36,4 +36,7 @@ NEED = Signal("need", "step")
 # drawn, which is what the authors of InfoDensity and ETR take.
 ENTROPY = Signal("entropy", "step", only_correct=False)
 
-SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY)}
+# e_k: what an agent's environment paid for the turn that ends with step k, 0 within a turn.
+TURN_REWARD = Signal("turn_reward", "step", only_correct=False)
+
+SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY, TURN_REWARD)}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
+from openrlhf_swap.evaluation.traces import read_scored
 from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import strip_answer
 
@@ -78,6 +79,7 @@ def measure_benchmark(files: SampleFiles) -> Measures:
         **lengths(samples, problems),
         **shares_by_status(samples),
         **area(forced),
+        **known_after(files),
     }
     values = {measure: float(value) for measure, value in values.items()}
     return Measures(problems, values, samples, forced)
@@ -160,6 +162,22 @@ def area(forced: pd.DataFrame) -> Values:
         "budget_least": budgets.min(),
         "budget_most": budgets.max(),
     }
+
+
+def known_after(files: SampleFiles) -> Values:
+    """The mean share of a correct response's thought that follows once the answer is known.
+
+    It is read from the folder's scored traces; without them there is none, {}.
+    """
+    scored = files.folder / "scored.jsonl"
+    if not scored.exists():
+        return {}
+    from openrlhf_swap.algorithm.known import known_in  # imports torch
+
+    traces = [row for row in read_scored(scored) if row.get("benchmark") == files.benchmark]
+    known = [known_in(row["answer_logprobs"], row["step_ends"]) for row in traces if row["correct"]]
+    shares = [each.share for each in known if each]
+    return {"known_after": fmean(shares)} if shares else {}
 
 
 def count_votes(group: pd.DataFrame) -> list[str | None]:

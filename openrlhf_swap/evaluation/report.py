@@ -46,6 +46,8 @@ COLUMNS = {
 }
 # Of evaluations with budgets of thought, outside of which an area says nothing.
 AREA = {"area %": "{area} ({budget_least}-{budget_most})"}
+# Of evaluations with scored traces.
+KNOWN = {"after known %": "{known_after}"}
 COUNTS = (
     "tokens",
     "budget",
@@ -134,8 +136,12 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[l
     """
     names = set(chain.from_iterable(runs.values()))
     measured = chain.from_iterable(benchmarks.values() for benchmarks in runs.values())
-    has_areas = any("area" in each.values for each in measured)
-    columns = {**chosen, **AREA} if has_areas else chosen
+    found = set(chain.from_iterable(each.values for each in measured))
+    columns = dict(chosen)
+    if "area" in found:
+        columns |= AREA
+    if "known_after" in found:
+        columns |= KNOWN
     rows: Cells = []
     for run, benchmarks in runs.items():
         for name, each in benchmarks.items():

@@ -471,4 +471,14 @@ STEP_REWARDS = (
         "--swap.step_discount is {method.step_discount:g}, but {name} has no step rewards to pass "
         "on: leave it out, or use --swap.objective swap with a --swap.process_weight above 0",
     ),
+    Rule(
+        lambda run: run.method.turn_weight and not run.has_step_rewards,
+        "--swap.turn_weight is {method.turn_weight:g}, but {name} has no step rewards to add to: "
+        "leave it out, or use --swap.objective swap with a --swap.process_weight above 0",
+    ),
+    Rule(
+        lambda run: run.method.turn_weight and not run.train.agent_func_path,
+        "--swap.turn_weight is {method.turn_weight:g}, but there is no environment that pays for "
+        "turns: leave it out, or give --train.agent_func_path",
+    ),
 )

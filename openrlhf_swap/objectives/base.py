@@ -114,6 +114,8 @@ class Objective:
     """Whether the policy's hidden states at the ends of steps are needed (`Rollout.states`)."""
     reads_entropies: bool = False
     """Whether the mean token entropy of every step is needed, of every response."""
+    reads_turn_rewards: bool = False
+    """Whether what an agent's environment paid for each turn is needed, of every response."""
     continues: ClassVar[Literal["no", "grade", "join"]] = "no"
     """Whether `continuations` are only graded (`Rollout.probes`), or join the group."""
     boxes_answers: ClassVar[bool] = False

@@ -12,7 +12,6 @@ from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.group_statistics import EPS, of_each_token, step_entropies
 
-BESIDE = "its authors' reward is beside ours in `tests/unit/objectives/test_entropies.py`"
 CANDIDATES = 5  # the authors of ETR take the entropy of the five likeliest tokens, over log 5
 
 
@@ -26,7 +25,6 @@ class InfoDensity(Objective):
     and lambda.
     """
 
-    no_numbers = BESIDE
     reads_entropies = True
     length_coef: float = setting(0.1, "lambda: how much the length counts (ours)", ge=0)
     candidates: int = setting(
@@ -59,7 +57,6 @@ class ETR(Objective):
     whose steps are sentences that end with a blank line.
     """
 
-    no_numbers = BESIDE
     reads_entropies = True
     weight: float = setting(0.005, "of the trend beside the answer", ge=0)
     gamma: float = setting(0.99, "how much of a step's reward goes on to the next", ge=0, le=1)
@@ -89,7 +86,6 @@ class StepEntropy(Objective):
     out, and teach a model to write [SKIP] for them. Here they teach nothing.
     """
 
-    no_numbers = "ours: its authors' ranking of steps, but no [SKIP] that a model is taught first"
     reads_entropies = True
     outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False

@@ -17,6 +17,7 @@ from openrlhf_swap.algorithm.advantages import (
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.critic import StateCritic
+from openrlhf_swap.algorithm.turns import turn_advantages
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import Objective
@@ -77,6 +78,7 @@ class Swap(StateObjective):
         numbers = self.coefficients
         self.scores_steps = numbers.needs_scores
         self.reads_states = self.scores_steps and config.step_baseline == "state"
+        self.reads_turn_rewards = self.scores_steps and numbers.turn_weight > 0
         self.needs_all_groups = self.scores_steps or numbers.penalises_outcome
         self.outcome_weight = numbers.outcome_weight
         self.process_weight = numbers.process_weight
@@ -109,7 +111,10 @@ class Swap(StateObjective):
 
 def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
     ends, mask = batch.step_ends, batch.step_mask
-    return process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
+    process = process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
+    if not numbers.turn_weight:
+        return process
+    return process + numbers.turn_weight * turn_advantages(batch, numbers, tokens)
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:

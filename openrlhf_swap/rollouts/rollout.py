@@ -16,6 +16,7 @@ from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.steps import segment_at_newlines
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.rewards.statements import answer_start, last_boxed, text_after_thought
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ class Rollout:
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
         observations: (place, token ids) of what an environment wrote before `response_ids[place]`,
             in order. A new turn begins there.
+        turn_rewards: what an environment paid for each turn; empty where it is not known.
     """
 
     prompt: str
@@ -263,6 +265,7 @@ class Rollout:
     metadata: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     observations: Sequence[tuple[int, Sequence[int]]] = ()
+    turn_rewards: Sequence[float] = ()
 
     @property
     def start(self) -> int:
@@ -303,6 +306,26 @@ class Rollout:
         """The generated tokens of each turn."""
         bounds = pairwise([0, *self.turn_starts, len(self.response_ids)])
         return [self.response_ids[begin:end] for begin, end in bounds]
+
+    def rewards_by_step(self) -> Tensor:
+        """(K,) float64: the last step of a turn has the turn's reward, the others have 0.
+
+        A turn without a step leaves its reward to the step before it. Raises DataError where the
+        rewards of the turns are not known.
+        """
+        turn_ends = [*self.turn_starts, len(self.response_ids)]
+        if len(self.turn_rewards) != len(turn_ends):
+            raise DataError(
+                "the agent of --train.agent_func_path gives no reward for each turn, which "
+                "--swap.turn_weight wants: make its AgentExecutor a MultiTurnAgentExecutor whose "
+                "`execute` returns what that of OpenRLHF does"
+            )
+        rewards = torch.zeros(len(self.step_ends), dtype=torch.float64)
+        for end, reward in zip(turn_ends, self.turn_rewards, strict=True):
+            steps = bisect_left(self.step_ends, end)
+            if steps:
+                rewards[steps - 1] += reward
+        return rewards
 
     @property
     def row_ids(self) -> list[int]:

@@ -11,7 +11,8 @@ pytestmark = pytest.mark.slow
 CALCULATOR = ROOT / "examples" / "agents" / "calculator.py"
 FLAGS = words(
     "--swap.steps turns --data.max_samples 48 --ckpt.save_steps 1 --ckpt.load_enable "
-    "--train.full_determinism_enable --swap.rollouts_every 1 --actor.adam.lr 3e-4"
+    "--train.full_determinism_enable --swap.rollouts_every 1 --actor.adam.lr 3e-4 "
+    "--swap.turn_weight 0.5 --swap.step_discount 0.5"
 )
 FAILS = """
 import sys
@@ -30,6 +31,7 @@ async def step(self, state, **more):
 
 
 calculator.Calculator.step = step
+calculator.COST = 0.1
 """
 
 
@@ -64,3 +66,8 @@ def test_an_environment_that_fails_costs_one_step_and_the_run_goes_on(tmp_path, 
         for row in read_rows(run / f"rollouts/step_{step:06d}.jsonl"):
             assert "".join(turn["action"] for turn in row["turns"]) == row["response"]
             assert all(turn["observation"].endswith("\n") for turn in row["turns"][:-1])
+            # The environment paid each turn of every response, and their sum is the reward.
+            paid = [each["turn_reward"] for each in row["steps"]]
+            assert sum(paid) == pytest.approx(row["reward"], abs=1e-6)
+            # An answer without a step leaves its reward to the call before it.
+            assert {round(each, 6) for each in paid} <= {0.0, -0.1, 0.9, 1.0}

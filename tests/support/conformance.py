@@ -18,9 +18,10 @@ from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
+from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
 from support.actors import changed, learn
-from support.objectives import READER, objective
+from support.objectives import CharacterReader, objective
 from support.paths import ROOT
 
 DATA = ROOT / "tests" / "conformance"
@@ -31,13 +32,38 @@ TAILS = {  # of a correct and of a wrong response; `#` ends a thought, `$` a res
     "open": ("", ""),
 }
 LONGEST = 20_000
+STEP = 350
 
 
 class NoPolicy:
-    """An actor group whose log-probabilities are zeros; no engine's state is read."""
+    """An actor group whose log-probabilities are zeros; no engine's state is read.
 
-    def async_run_method_batch(self, method_name, action_mask, **_):
-        return [ray.put([torch.zeros(mask.shape) for mask in action_mask])]
+    What is asked of responses are the entropies of their steps: these are the cases'.
+    """
+
+    def __init__(self):
+        self.entropies = []  # of the responses of the next batch, in order
+
+    def async_run_method_batch(self, method_name, action_mask, requests=None, **_):
+        answers = [torch.zeros(mask.shape) for mask in action_mask]
+        if requests:
+            known = iter(self.entropies)
+            signals = [
+                [{"entropy": torch.tensor(next(known))} for _ in asked] for asked in requests
+            ]
+            answers = [ScoredForward(*pair, 0.0) for pair in zip(answers, signals, strict=True)]
+        return [ray.put(answers)]
+
+
+class ChunkReader(CharacterReader):
+    """Cuts thoughts into steps of `STEP` tokens; the last one may have fewer."""
+
+    def step_ends(self, response_ids, turn_starts=()):
+        thought = self.reasoning_length(response_ids)
+        return [*range(STEP - 1, thought - 1, STEP), thought - 1]
+
+
+READER = ChunkReader()
 
 
 @functools.cache
@@ -115,16 +141,19 @@ class Path:
         self._sampler = Sampler(args, [], None, [], self._objective, READER)
         strategy = SimpleNamespace(args=args)
         tokenizer = SimpleNamespace(pad_token_id=0)
-        self._policy = Policy(strategy, tokenizer, NoPolicy(), None, [])
+        self._actors = NoPolicy()
+        self._policy = Policy(strategy, tokenizer, self._actors, None, [])
         if "monitor" in known:
             self._observe(**known["monitor"])
 
     def advantages(self, batch, step=0):
         """The advantages of each response's tokens, in the order of the batch."""
         self._objective.step = step
+        self._actors.entropies = []
         rollouts = []
         for number, group in enumerate(batch):
             rollouts += self._rollouts(number, group)
+            self._actors.entropies += [case.get("entropies") for case in group]
         with mock.patch.multiple(ray, put=lambda value: value, get=lambda value: value):
             learned = learn(self._policy, self._objective, READER, rollouts, 4)
         return [advantages for advantages, _ in learned.rows]

@@ -1,5 +1,6 @@
 """The page's data, and the HTML around it."""
 
+import dataclasses
 import json
 import math
 from collections import defaultdict
@@ -10,6 +11,7 @@ from typing import Any
 
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.formulas import Tree, split_formulas, to_tree
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
@@ -203,10 +205,12 @@ def _response(row: Row, formulas: Formulas) -> Row:
                 step[name] = _rounded(row[field][number])
         steps.append(step)
     rest = row["response"][sum(map(len, texts)) :]
+    known = known_in(row["answer_logprobs"], ends)
     return {
         "correct": row.get("correct"),
         "tokens": row["length"],
         "curve": list(map(_rounded, row["answer_logprobs"])),
+        "known": known and dataclasses.asdict(known),
         "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
         "steps": steps,
         "rest": split_formulas(rest, formulas),

@@ -134,6 +134,8 @@ function curve(r, most) {
     points: values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean).join(" ") }));
   drawn(values, y, { stroke: "var(--focus)" });
   const made = element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
+  if (r.known) made.append(element("figcaption", { class: "dim" }, r.known.steps === null ? "The answer is not known at the end of the thought."
+    : `From ${r.known.steps ? `step ${r.known.steps}` : "the prompt"} on the answer is known: ${rounded(100 * r.known.share)}% of the thought follows.`));
   if (known(r.left).length) {
     const longest = Math.max(1, largestOf(r.left, 1));
     drawn(r.left, v => height - 4 - (height - 8) * v / longest, { stroke: "var(--ink)", "stroke-dasharray": "5 4" });

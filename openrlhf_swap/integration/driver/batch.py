@@ -17,12 +17,14 @@ from openrlhf_swap.scoring.signals import names_of
 def cut_into_steps(
     groups: Iterable[Iterable[Rollout]], objective: Objective, reader: StepReader
 ) -> list[Rollout]:
-    """Give step ends to the rollouts of which the objective wants signals by step."""
+    """Give step ends, and rewards by turn, to the rollouts of which the objective wants them."""
     rollouts = []
     for rollout in chain.from_iterable(groups):
-        if names_of(rollout, objective.wanted_signals):
+        if objective.reads_turn_rewards or names_of(rollout, objective.wanted_signals):
             ends = reader.step_ends(rollout.response_ids, rollout.turn_starts)
             rollout = replace(rollout, step_ends=ends)
+        if objective.reads_turn_rewards:
+            rollout = rollout.with_signals(turn_reward=rollout.rewards_by_step())
         rollouts.append(rollout)
     return rollouts
 

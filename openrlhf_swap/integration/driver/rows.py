@@ -15,7 +15,9 @@ def fit_context(rollout: Rollout, context: int) -> Rollout:
     """Drop the tokens of a rollout that do not fit into the context, and what stands after them."""
     kept = int((rollout.positions < context).sum())
     inside = [(place, ids) for place, ids in rollout.observations if place < kept]
-    return replace(rollout, response_ids=rollout.response_ids[:kept], observations=inside)
+    rewards = rollout.turn_rewards[: len(inside) + 1]
+    ids = rollout.response_ids[:kept]
+    return replace(rollout, response_ids=ids, observations=inside, turn_rewards=rewards)
 
 
 def experience_row(rollout: Rollout, context: int) -> Experience:

@@ -23,6 +23,7 @@ from openrlhf_swap.errors import DataError, first_line, reader_errors
 from openrlhf_swap.integration.engine.responses import (
     FAILED,
     REWARD_FLAG,
+    TURN_REWARDS,
     EngineRequest,
     read_response,
 )
@@ -115,6 +116,26 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
     return graded
 
 
+def with_turn_rewards(environment: type) -> type:
+    """An agent's environment that also notes what it paid for each turn.
+
+    OpenRLHF returns the sum alone, so the rewards travel in `extra_logs`.
+    """
+
+    class Noting(environment):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
+            super().__init__(*arguments, **more)
+            self._swap_turn_rewards: list[float] = []
+
+        async def step(self, *arguments: Any, **more: Any) -> dict[str, Any]:
+            result = await super().step(*arguments, **more)
+            self._swap_turn_rewards.append(float(result["rewards"]))
+            logs = {**result.get("extra_logs", {}), TURN_REWARDS: [*self._swap_turn_rewards]}
+            return {**result, "extra_logs": logs}
+
+    return Noting
+
+
 class SwapRolloutActor(_StockRolloutActor):
     """OpenRLHF's engine, which returns rollouts.
 
@@ -155,6 +176,10 @@ class SwapRolloutActor(_StockRolloutActor):
         """
         self._tokenizer = tokenizer
         self._max_length = max_length
+        environment = getattr(self.executor, "agent_instance_cls", None)
+        if environment is not None:
+            noting = with_turn_rewards(environment)
+            replace(self.executor, "agent_instance_cls", noting, "openrlhf")
         function = getattr(self.executor, "reward_func", None)
         if function is None:  # an agent's environment gives the rewards
             return

@@ -13,6 +13,7 @@ from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
 from openrlhf_swap.rollouts.rollout import Rollout
 
 FAILED = "swap/reward_function_failed"  # in `extra_logs`: why the reward function gave no reward
+TURN_REWARDS = "swap/turn_rewards"  # in `extra_logs`: what was paid for each turn so far
 REWARD_FLAG = "--reward.remote_url"
 
 
@@ -59,7 +60,9 @@ def read_response(
     observed = [ids[end:begin] for (_, end), (begin, _) in pairwise(ranges)]
     places = accumulate(map(len, turns))
 
-    logs = {name: _unlisted(value) for name, value in (response.get("extra_logs") or {}).items()}
+    given = dict(response.get("extra_logs") or {})
+    turn_rewards = given.pop(TURN_REWARDS, ())
+    logs = {name: _unlisted(value) for name, value in given.items()}
     reward = _unlisted(response["reward"])
     score = _unlisted(response["scores"])
     if reward is None:
@@ -83,6 +86,7 @@ def read_response(
             "extra_logs": logs,
         },
         observations=list(zip(places, observed, strict=False)),
+        turn_rewards=turn_rewards,
     )
 
 

@@ -376,7 +376,10 @@ def test_a_score_that_is_not_finite_is_named(bad):
 @pytest.mark.parametrize(
     ("group", "message"),
     [
-        ([StepTrace(9, True, [-4, -1], [3, 5])], r"answer_logprobs of shape \(2,\) for 2 step_ends"),
+        (
+            [StepTrace(9, True, [-4, -1], [3, 5])],
+            r"answer_logprobs of shape \(2,\) for 2 step_ends",
+        ),
         ([StepTrace(5, True, [-4, -1, -1], [3, 5])], "must ascend within 0..4"),
         ([StepTrace(9, True, [-4, -1, -1], [5, 5])], "must ascend"),
         ([StepTrace(-1, True, [-4], [])], "length is -1"),

@@ -46,7 +46,7 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     texts = {"answer": r"\frac{1}{2}", "steps": ["so $x$\n", "$y\n"]}
     write_rows(base, [scored("Find $x$ </script>?", True, [0.5, 0.1], 20) | texts])
     needed = scored("Find $x$ </script>?", True, [0.6], 10) | {"need": [1.25]}
-    rows = [needed, scored("x", False, [0.1], 10)]
+    rows = [needed, scored("x", False, [2.9, 0], 20)]
     write_rows(swap, [*rows, {"gains": [0.5]}])  # a row that lacks scores is none
     html, data = make(base, swap)
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
@@ -63,6 +63,9 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     numbers = {"tokens": 10, "gain": 0.1, "change": 0.1, "penalty": 0}
     assert steps[1] == {"text": ["$y\n"], **numbers}
     assert first["columns"][1][0]["steps"][0]["need"] == 1.25  # where it was read
+    # l is -3, -2.5, -2.4, and with the other file -3, -.1 and again -.1: known from step 1 of 2.
+    assert first["columns"][0][0]["known"] == {"steps": None, "share": 0}
+    assert second["columns"][1][0]["known"] == {"steps": 1, "share": 0.5}
     assert second["columns"][1][0]["rest"] == ["</think>2"]
 
 
@@ -74,6 +77,7 @@ def test_nan_is_null(make, tmp_path, scored):
     _, data = make(traces, "--metrics", metrics)
     ((response,),) = data["problems"][0]["columns"]
     assert response["curve"] == [None, -2, -1] and response["left"] == []
+    assert response["known"] is None
     steps = [(step["change"], step["penalty"]) for step in response["steps"]]
     assert steps == [(None, None), (0.1, None)]
     assert data["summary"]["charts"][1]["lines"] == {"accuracy": [None]}
@@ -83,7 +87,8 @@ def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluate
     metrics = tmp_path / "metrics.jsonl"
     folders = [evaluated / name for name in ("base", "short")]
     for folder in folders:
-        write_rows(folder / "scored.jsonl", [scored("p", True, [0.5], 20)])
+        traces = [scored("p", True, [2.9, 0], 20), scored("p", False, [3], 9)]
+        write_rows(folder / "scored.jsonl", traces)
     # The second step was done again, the third measured nothing.
     steps = [(1, 9.0, None), (2, 8.0, None), (2, 7.0, 6.0)]
     rows = [
@@ -99,6 +104,6 @@ def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluate
     assert tokens["lines"] == {"all": [9.0, 7.0], "target": [None, 6.0]}
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
     table, differences = data["summary"]["tables"]
-    assert table["header"][3:] == ["pass@1 %", "95%", "tokens", "cut off %"]
-    assert [row[3] for row in table["rows"]] == ["50.0", "100.0"]
+    assert table["header"][3:] == ["pass@1 %", "95%", "tokens", "cut off %", "after known %"]
+    assert [(row[3], row[-1]) for row in table["rows"]] == [("50.0", "50.0"), ("100.0", "50.0")]
     assert [row[0] for row in differences["rows"]] == ["short - base"]

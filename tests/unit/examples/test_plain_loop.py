@@ -11,12 +11,13 @@ import plain_loop
 import pytest
 import torch
 from arms import arm_limit, arm_rewards, arm_settings, arm_signals
-from plain_loop import RESPONSES, Loop
+from plain_loop import RESPONSES, Loop, loop_of
 from sampling import sample
 from world import CLOSE, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import read_rows
 
 
@@ -94,6 +95,46 @@ def test_a_step_is_needed_where_a_later_one_copies_it():
     needed = batch.signals["need"]
     assert needed.shape == batch.step_mask.shape
     assert needed[batch.step_mask].max() > 0.5
+
+
+def lesson_of(arm, **settings):
+    """What the arm learns from the same responses to one problem."""
+    loop = loop_of("words", arm, settings)
+    problems = [problem for problem in islice(loop.world.problems(1), 1) for _ in range(RESPONSES)]
+    torch.manual_seed(0)
+    return loop, problems, loop.lesson(arm, problems)
+
+
+@pytest.mark.parametrize(("name", "arm"), [("swap", "steps.tau1"), ("grpo", "grpo")])
+def test_an_objective_of_the_package_is_the_arm_of_the_same_arithmetic(name, arm):
+    settings = {"process_weight": 0.3, "step_discount": 0.5}
+    _, _, of_objective = lesson_of(f"objective.{name}", **settings)
+    _, _, of_arm = lesson_of(arm, **settings)
+    assert of_objective.responses == of_arm.responses
+    torch.testing.assert_close(of_objective.advantages, of_arm.advantages, rtol=0, atol=1e-5)
+    assert of_arm.advantages.any()
+
+
+def test_objectives_get_their_limit_their_monitoring_set_and_entropies():
+    loop, problems, lesson = lesson_of("objective.thinkprune")
+    assert max(map(len, lesson.responses)) <= 100 and lesson.numbers["swap/thinkprune_limit"] == 100
+    *_, lesson = lesson_of("objective.laser_d")
+    assert lesson.numbers["swap/laser_d_target_high"] < 320
+    loop, problems, lesson = lesson_of("objective.step_entropy")
+    right = list(map(loop.correct, problems, lesson.responses))
+    # Four of five steps of a correct response teach nothing, all tokens of the others do.
+    for response, correct, row in zip(lesson.responses, right, lesson.advantages, strict=True):
+        taught = float((row[: len(response)] != 0).double().mean())
+        assert 0 < taught < 0.7 if correct else taught == 1
+    *_, lesson = lesson_of("objective.lc_r1")
+    lost = [len(a) - len(b) for a, b in zip(lesson.responses, lesson.trained, strict=True)]
+    assert min(lost) == 0 and max(lost) > 0
+
+
+@pytest.mark.parametrize("name", ["adaptthink", "l1_exact", "vsrm", "length_critic", "hapo"])
+def test_what_needs_the_stack_is_refused(name):
+    with pytest.raises(ConfigError, match=f"--arms has objective.{name}"):
+        loop_of("words", f"objective.{name}", {})
 
 
 def test_a_run_writes_its_steps_and_is_not_repeated(tmp_path, monkeypatch, capsys):

@@ -1,9 +1,6 @@
-"""Objectives from the entropies of steps: by hand, and beside their authors' in plain Python."""
+"""Objectives from the entropies of steps, by hand; `tests/conformance` has their authors'."""
 
-import itertools
 import math
-import random
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -47,51 +44,6 @@ def test_etr_by_hand():
     group = [told(entropies), told(entropies[:1]), told(entropies, correct=False)]
     expected = [[1 + 0.01 * 0.32, 1, -1]]
     assert_rows(objective("etr", gamma=1, weight=0.01).rewards(batch(group)), expected, 1e-7)
-
-
-def infodensity(entropies, correct, lengths, coefficient, candidates):
-    """The authors' reward of a group, from the mean entropies of each response's chunks."""
-    rewards = []
-    for trajectory, right in zip(entropies, correct, strict=True):
-        quality = 1.0
-        if len(trajectory) > 1:
-            envelope = [max(trajectory[k:]) for k in range(len(trajectory))]
-            quality = 1 - statistics.fmean(envelope) / (math.log(candidates) + 1e-6)
-        rewards.append(float(right) * min(1.0, max(0.0, quality)))
-    counted = [n for n, reward in enumerate(rewards) if reward > 0]
-    if len(counted) > 1:
-        mean = statistics.fmean(lengths[n] for n in counted)
-        deviation = statistics.pstdev([lengths[n] for n in counted])
-        for n in counted:
-            rewards[n] *= math.exp(-coefficient * (lengths[n] - mean) / (deviation + 1e-6))
-    return rewards
-
-
-def etr(entropies, correct):
-    """The authors' reward of a group, from the normalised entropies of its sentences."""
-    rewards = []
-    for trajectory, right in zip(entropies, correct, strict=True):
-        momentum = total = 0.0
-        for before, after in itertools.pairwise(trajectory):
-            change = after - before
-            momentum = 0.99 * momentum + 0.4 * max(-change, 0) - 0.8 * max(change, 0)
-            total += momentum
-        rewards.append(1 + 0.005 * total if right else -1.0)
-    return rewards
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_beside_the_authors_rewards(seed):
-    rng = random.Random(seed)
-    counts = [rng.randint(1, 8) for _ in range(5)]
-    entropies = [[rng.uniform(0, 1.5) for _ in range(count)] for count in counts]
-    correct = [rng.random() < 0.7 for _ in counts]
-    lengths = [10 * count + rng.choice((20, 60)) for count in counts]
-    group = batch([told(*row) for row in zip(entropies, correct, lengths, strict=True)])
-    found = objective("infodensity", length_coef=0.3, candidates=4).rewards(group)
-    assert_rows(found, [infodensity(entropies, correct, lengths, 0.3, 4)], 1e-9)
-    scaled = [[value / LOG5 for value in row] for row in entropies]
-    assert_rows(objective("etr").rewards(group), [etr(scaled, correct)], 1e-9)
 
 
 def test_step_entropy():

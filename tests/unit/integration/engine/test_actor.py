@@ -102,6 +102,22 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
                 ), name
 
 
+def test_what_each_turn_was_paid_is_known(tokenizer):
+    """OpenRLHF returns the sum; each response has an environment of its own."""
+
+    def step(action, label):
+        pays = {"1": -0.5, "2": 0.25, "3": 1.0}[action]
+        more = {"environment_feedback": "ok", "done": action == "3"}
+        return {"rewards": torch.tensor(pays), "extra_logs": {"calls": 2}, **more}
+
+    executor = agent(step)
+    Actor(executor).prepare(tokenizer, 99)
+    (first, second), _ = drawn(tokenizer, executor, "1", "2", "3", "2", "3", count=2)
+    assert (first.turn_rewards, second.turn_rewards) == ([-0.5, 0.25, 1.0], [0.25, 1.0])
+    assert first.reward == sum(first.turn_rewards)
+    assert first.record["extra_logs"] == {"calls": 2}
+
+
 RESULT = {"rewards": torch.ones(1), "environment_feedback": "", "done": True}
 FAILED = "the agent of --train.agent_func_path failed with "
 GAVE = "--train.agent_func_path gave "
