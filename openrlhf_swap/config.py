@@ -295,11 +295,6 @@ class RunConfig(FlagSettings):
         "regex:PATTERN, or a function of your own as module:function (docs/use/own_verifier.md)",
         min_length=1,
     )
-    keep_placeholders: bool = setting(
-        False,
-        "keep rows whose reference answer looks like a placeholder, such as None, instead of "
-        "dropping them",
-    )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow "

@@ -281,7 +281,7 @@ def reasons_to_drop(
                 reasons[number] = reasons[number] or CHANGED_PROMPT
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [references[number] for number in left]
-    found = data_sets.find_faults(answers, run.grader, "swap", run.keep_placeholders)
+    found = data_sets.find_faults(answers, run.grader, "swap")
     for number, fault in zip(left, found, strict=True):
         reasons[number] = fault
     return reasons

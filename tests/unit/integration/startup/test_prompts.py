@@ -81,7 +81,7 @@ def user(content):
         (
             chats([user(None)]),
             [],
-            "a chat whose messages are no texts with role and content (they have role, content)",
+            "a chat whose messages are no texts with role and content",
         ),
         # other layouts of chats: ShareGPT's, and content in parts
         (
