@@ -303,10 +303,7 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     warnings = [("warning:", text) for text in plan["warnings"]]
     for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(
-            f"{label:{LABEL}}{text}",
-            WIDTH,
-            subsequent_indent=" " * LABEL,
-            break_on_hyphens=False,
+            f"{label:{LABEL}}{text}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False
         )
     yield "It fits." if plan["fits"] else "See the warnings."
 

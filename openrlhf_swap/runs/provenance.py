@@ -31,11 +31,7 @@ OF_A_MODEL = (*WEIGHTS, ".json")
 ROOT = Path(__file__).parents[2]
 
 
-def made_of(
-    command: str,
-    argv: Sequence[str],
-    **inputs: str,
-) -> dict[str, Any]:
+def made_of(command: str, argv: Sequence[str], **inputs: str) -> dict[str, Any]:
     """What to record about a run: its command, versions, commit, and fingerprints of its inputs.
 
     `inputs` are files, folders or hub names by role, with commas between them.

@@ -148,10 +148,7 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
             f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
         )
     model = read_model(
-        args.actor.model_name_or_path,
-        args.data.max_len,
-        ds.lora.rank,
-        ds.lora.target_modules,
+        args.actor.model_name_or_path, args.data.max_len, ds.lora.rank, ds.lora.target_modules
     )
     flagged = {}
     for each in fields(Settings):
@@ -312,10 +309,7 @@ def _head(model: Model, settings: Settings) -> Parts:
     # The weight's gradient is summed in float32 over more than one chunk.
     size = FP32 if n > settings.logits_chunk else BIT16
     of_states = BIT16 * model.hidden * n
-    return {
-        "logits": max(logits, slopes),
-        "gradients of the head": size * weight + of_states,
-    }
+    return {"logits": max(logits, slopes), "gradients of the head": size * weight + of_states}
 
 
 def adam_step(model: Model, settings: Settings) -> Parts:

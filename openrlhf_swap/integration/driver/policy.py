@@ -37,12 +37,7 @@ class Policy:
     """The processes of the policy and of the reference model."""
 
     def __init__(
-        self,
-        strategy: Any,
-        tokenizer: Any,
-        actors: Any,
-        reference: Any,
-        engines: Sequence[Any],
+        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: Sequence[Any]
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
         self._strategy = strategy
@@ -144,11 +139,7 @@ class Policy:
     ) -> None:
         """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
         writing = self._actors.async_run_method(
-            "save_checkpoint",
-            tag=tag,
-            client_states=states,
-            metric_value=value,
-            metric_key=metric,
+            "save_checkpoint", tag=tag, client_states=states, metric_value=value, metric_key=metric
         )
         ray.get(writing)
 
@@ -165,10 +156,7 @@ class Policy:
         return SwapExperienceMaker(*parts, self._strategy, self._tokenizer)
 
     def _requests(
-        self,
-        micro_batches: Sequence[Experience],
-        rollouts: Sequence[Rollout],
-        objective: Objective,
+        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
         wanted = WantedSignals(

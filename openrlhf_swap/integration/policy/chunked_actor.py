@@ -97,13 +97,7 @@ class ChunkedActor(_StockActor):
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
-            return super().forward(
-                sequences,
-                action_mask,
-                attention_mask,
-                return_output,
-                **options,
-            )
+            return super().forward(sequences, action_mask, attention_mask, return_output, **options)
         assert attention_mask is not None
         options.pop("packed_seq_lens", None)
         actions = action_mask.shape[1]
@@ -116,12 +110,7 @@ class ChunkedActor(_StockActor):
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
         wanted = acting.flatten()[rows.places].nonzero().flatten()
-        head = self._head_of_rows(
-            rows,
-            wanted,
-            return_entropy,
-            branches,
-        )
+        head = self._head_of_rows(rows, wanted, return_entropy, branches)
         with head.replacing(), nullcontext() if branches is None else branches.branching():
             output = self.model(**options)
         values = head.of_rows.flatten(0, -2)
@@ -135,41 +124,20 @@ class ChunkedActor(_StockActor):
         return (log_probs, output) if return_output else log_probs
 
     def _head_of_rows(
-        self,
-        rows: RowInputs,
-        wanted: Tensor,
-        return_entropy: bool,
-        branches: BranchedRows | None,
+        self, rows: RowInputs, wanted: Tensor, return_entropy: bool, branches: BranchedRows | None
     ) -> "_HeadOfRows":
         """The head for one forward, which gives values of the wanted tokens of the rows."""
         head = self.head
         assert head is not None
-        how = HeadPass(
-            head.transform,
-            self.temperature,
-            head.chunk,
-            return_entropy,
-        )
-        return _HeadOfRows(
-            head.layer,
-            rows.targets.flatten(),
-            wanted,
-            how,
-            branches,
-        )
+        how = HeadPass(head.transform, self.temperature, head.chunk, return_entropy)
+        return _HeadOfRows(head.layer, rows.targets.flatten(), wanted, how, branches)
 
     def log_probs_of(self, branches: HiddenPass) -> Tensor:
         """(m,) log-probabilities of a pass over branches alone, of its targets at temperature 1."""
         assert self.head is not None
         nothing = branches.targets[:0]
         head_pass = HeadPass(self.head.transform, 1.0, self.head.chunk)
-        head = _HeadOfRows(
-            self.head.layer,
-            nothing,
-            nothing,
-            head_pass,
-            branches,
-        )
+        head = _HeadOfRows(self.head.layer, nothing, nothing, head_pass, branches)
         with head.replacing(), branches.branching():
             self.model(**branches.inputs())
         return head.of_branches
@@ -181,12 +149,7 @@ class ChunkedActor(_StockActor):
             return RowInputs(ids, positions, targets, places)
         positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
-        return RowInputs(
-            sequences,
-            positions,
-            sequences.roll(-1, dims=1),
-            places,
-        )
+        return RowInputs(sequences, positions, sequences.roll(-1, dims=1), places)
 
 
 class _HeadOfRows:
@@ -219,15 +182,7 @@ class _HeadOfRows:
         """Let the layer give log-probabilities inside the block."""
         # A hook gets the output after DeepSpeed's own hooks.
         hook = self._layer.register_forward_hook(self._keep)
-        with (
-            hook,
-            replaced(
-                self._layer,
-                "forward",
-                self._forward,
-                "transformers",
-            ),
-        ):
+        with hook, replaced(self._layer, "forward", self._forward, "transformers"):
             yield
 
     def _forward(self, hidden: Tensor) -> Tensor:
@@ -236,44 +191,18 @@ class _HeadOfRows:
             every = torch.arange(len(predicting), device=hidden.device)
             unscaled = replace(self._pass, temperature=1.0, entropy=False)
             targets = self._branches.targets
-            self.of_branches = self._values(
-                predicting,
-                targets,
-                every,
-                unscaled,
-            ).squeeze(-1)
+            self.of_branches = self._values(predicting, targets, every, unscaled).squeeze(-1)
             hidden = hidden[:, : self._branches.tokens]
-        values = self._values(
-            hidden.flatten(0, -2),
-            self._targets,
-            self._wanted,
-            self._pass,
-        )
+        values = self._values(hidden.flatten(0, -2), self._targets, self._wanted, self._pass)
         return values.unflatten(0, hidden.shape[:-1])
 
     def _values(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        wanted: Tensor,
-        head_pass: HeadPass,
+        self, hidden: Tensor, targets: Tensor, wanted: Tensor, head_pass: HeadPass
     ) -> Tensor:
         layer = self._layer
-        return token_log_probs(
-            hidden,
-            layer.weight,
-            layer.bias,
-            targets,
-            wanted,
-            head_pass,
-        )
+        return token_log_probs(hidden, layer.weight, layer.bias, targets, wanted, head_pass)
 
-    def _keep(
-        self,
-        _layer: nn.Module,
-        _inputs: Any,
-        output: Tensor,
-    ) -> None:
+    def _keep(self, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
         self.of_rows = output
 
 

@@ -83,13 +83,7 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(self._base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(
-            self._config,
-            type(self._base),
-            scoring,
-            device,
-            self._packed,
-        )
+        backend = find_backend(self._config, type(self._base), scoring, device, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -134,10 +128,7 @@ class PolicyScorer:
         return ScoredForward(log_probs, by_request(requests, found), result.seconds)
 
     def _pass(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], signals: Sequence[str]
     ) -> _Pass:
         """The pass over the rows, with the answers that are scored of these requests."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
@@ -160,10 +151,7 @@ class PolicyScorer:
         return replace(result, found=found, seconds=_clock() - start)
 
     def _pass_over_rows(
-        self,
-        batch: MicroBatch,
-        signals: Sequence[str],
-        branches: BranchedRows | None = None,
+        self, batch: MicroBatch, signals: Sequence[str], branches: BranchedRows | None = None
     ) -> _Pass:
         """The pass over the rows, and their branches; entropies if a signal is made of them."""
         inputs = batch.sequences, batch.action_mask, batch.attention_mask
@@ -175,10 +163,7 @@ class PolicyScorer:
         return _Pass(log_probs, entropies, answers)
 
     def _pass_with_branches(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], signals: Sequence[str]
     ) -> _Pass:
         """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
         hides_steps = NEED.name in signals

@@ -193,11 +193,7 @@ def _one_by_one(
     return torch.cat(outputs, dim=1)
 
 
-def _window_mask(
-    length: int,
-    window: int | None,
-    device: torch.device,
-) -> Tensor | None:
+def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
     """The (1, 1, length, length) mask of a sliding window; None where it sees all before."""
     if window is None or window >= length:
         return None

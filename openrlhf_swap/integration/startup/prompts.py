@@ -173,11 +173,7 @@ def _columns(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(column for row in rows for column in row))
 
 
-def _interleave(
-    parts: Sequence[list[Row]],
-    shares: list[float],
-    seed: int,
-) -> list[Row]:
+def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
     from datasets import Dataset, interleave_datasets
 
     places = []
