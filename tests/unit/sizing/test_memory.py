@@ -379,12 +379,7 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     config, model = wide_model(tmp_path, vocabulary)
     # So many rows that the gradients of the weights, which the peak has too, do not count.
     rows, tokens = 2000, 3000
-    shape = {
-        "checkpointing": checkpointing,
-        "temperature": temperature,
-        "context": tokens,
-        "update_rows": rows,
-    }
+    shape = {"checkpointing": checkpointing, "context": tokens, "update_rows": rows}
     settings = replace(NODE, **shape, logits_chunk=0)
     parts = memory.update_moments(model, settings)[moment]
     names = ("kept activations", "logits", "gradients of logits", "layer at work")
