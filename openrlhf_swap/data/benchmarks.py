@@ -17,7 +17,7 @@ import yaml
 from openrlhf_swap.command import counted
 from openrlhf_swap.data.rows import find_faults, read_entries, read_reference, states_answer
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import to_line
+from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.statements import LETTERS, OPTIONS
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
@@ -194,7 +194,7 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     ]
 
 
-def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
+def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
     """A row as a problem; raises DataError if the grader cannot use its answer.
 
     Every evaluation would count that as wrong.
@@ -217,7 +217,7 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
     return problem
 
 
-def _of_known_format(where: str, own_id: str, row: Mapping[str, Any]) -> Problem | None:
+def _of_known_format(where: str, own_id: str, row: Row) -> Problem | None:
     """The problem of a row with the columns of one of `FORMATS`, or None."""
     if "problem" in row:
         return None
@@ -233,7 +233,7 @@ def _shown(value: object) -> str:
     return to_line(value).strip()[:LONGEST_SHOWN]
 
 
-def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
+def gpqa(own_id: str, row: Row) -> Problem:
     """A question of GPQA; the question draws the order of its options, the same in every run."""
     question, correct, *wrong = (_text(row, name).strip() for name in _GPQA)
     options = [correct, *wrong]
@@ -241,7 +241,7 @@ def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
     return _choice(own_id, question, options, LETTERS[options.index(correct)])
 
 
-def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
+def mmlu_pro(own_id: str, row: Row) -> Problem:
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise ValueError(f"options is {_shown(options)}, which is not a list of texts")
@@ -254,7 +254,7 @@ FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}
 """The columns that tell a format -> what reads its rows."""
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text(row: Row, name: str) -> str:
     value = row[name]
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is {_shown(value)}, which is not text")

@@ -15,19 +15,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.rows import EMPTY_PROBLEM, STATED_ANSWER, find_faults, states_answer
+from openrlhf_swap.files import Row
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
 
-Reason = dict[str, Any]
+Reason = Row
 """Why a row is dropped: `reason`, and the benchmark problem or earlier row that it repeats."""
 
 # When one text counts as containing the other; docs/use/data.md says how these were chosen.

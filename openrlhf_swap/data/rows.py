@@ -295,9 +295,7 @@ def read_references(
     return references
 
 
-def read_reference(
-    row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str
-) -> Reference:
+def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> Reference:
     """The reference answer in a row, cleaned.
 
     For other graders than math-verify it has the problem and the other columns, too. An answer that

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,6 +14,7 @@ from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.integration.startup.machine import check_gpus
 from openrlhf_swap.integration.startup.model_checks import (
     MODEL,
@@ -158,10 +158,10 @@ def _about_scoring(
 
 def _write_data(
     configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
+) -> FlagValues:
     """Write the usable rows to train and to evaluate on; returns the flags that name them."""
     args = configuration.args
-    flags: dict[str, Any] = {}
+    flags: FlagValues = {}
     if args.eval.dataset:
         flags["eval.dataset"] = write_usable_prompts(
             configuration, objective, tokenizer, evaluates=True
