@@ -65,15 +65,6 @@ def test_the_update_of_the_1_5b_by_hand():
     assert layer["gradient buckets"] == 2 * 2 * 500_000_000 + 2 * 233_373_696
 
 
-def test_all_logits_at_once_by_hand():
-    logits = 14_000 * 151_936 * 4
-    loss, layer = memory.update_moments(SMALL, replace(NODE, logits_chunk=0)).values()
-    assert loss["logits"] == layer["logits"] == logits
-    assert loss["gradients of logits"] == 2 * logits
-    assert memory.adam_step(SMALL, replace(NODE, logits_chunk=0))["logits"] == logits
-    assert "logits" not in memory.adam_step(SMALL, NODE)
-
-
 @pytest.mark.parametrize(
     ("stage", "weights", "optimizer", "gradients", "checkpoint"),
     [
@@ -156,13 +147,6 @@ def test_zero_3_pins_group_by_group():
     assert memory.host_bytes(model, settings, 8) == {
         "sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB
     }
-
-
-def test_an_engine_on_two_gpus_pins_half_of_each_weight_on_both():
-    # Gate and up 26.25 MiB as 32, down 13.1 as 16; the smaller ones half as many; 222.6 as 256.
-    engine = 2 * (28 * (32 + 16) + 8 * 32 + 2 * 256) * MIB
-    held = memory.host_bytes(SMALL, replace(NODE, tensor_parallel=2, engines=4), 8)
-    assert held["weights of sleeping vLLM"] == 4 * engine
 
 
 # What stays on the GPU, by hand
@@ -604,18 +588,3 @@ def test_generation_by_hand():
             MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12)
         )
         assert seconds == pytest.approx(2000 * 256e9 / 0.3e12 / size)
-
-
-def test_a_step_in_turn_and_at_the_same_time():
-    # 7.5e16 operations on 8 GPUs that reach .3e15 each take 31.25 s.
-    assert memory.step_seconds(NODE, 10, 7.5e16, PEAKS) == {
-        "generate": 10,
-        "train": 31.25,
-        "step": 41.25,
-    }
-    apart = replace(NODE, shared=False, ranks=4)
-    assert memory.step_seconds(apart, 10, 7.5e16, PEAKS) == {
-        "generate": 10,
-        "train": 62.5,
-        "step": 62.5,
-    }
