@@ -352,9 +352,3 @@ class RunConfig(FlagSettings):
     def total_steps(self, steps_a_pass: int, passes: int) -> int:
         """The training steps of a run, whose data give so many steps in each of `passes` passes."""
         return self.training_steps or steps_a_pass * passes
-
-    def total_passes(self, steps_a_pass: int, passes: int) -> int:
-        """How often a run goes through its data, the last time perhaps not to the end."""
-        if steps_a_pass == 0:
-            return passes
-        return math.ceil(self.total_steps(steps_a_pass, passes) / steps_a_pass)

@@ -324,13 +324,6 @@ def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> 
     return Reference(answer, problem, {**others, **label.metadata})
 
 
-def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) -> Row:
-    """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
-    columns = (problem_key, answer_key, "datasource")
-    labelled_row = {**row, answer_key: reference.label()}
-    return {name: labelled_row[name] for name in columns if name in labelled_row}
-
-
 def read_chat(problem: object) -> tuple[list[Row], str | None]:
     """A problem as a chat that ends with the user's turn, and what is wrong with it.
 

@@ -38,8 +38,6 @@ def start(subcommand, *flags, **settings):
     return result.stdout
 
 
-
-
 def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     """Policy and engine on a node each, both of this machine; a place stands for a GPU."""
     from ray.util.state import list_actors

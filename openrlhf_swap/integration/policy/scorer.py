@@ -15,7 +15,6 @@ from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 from openrlhf_swap.scoring.entropies import step_entropies
-from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
 from openrlhf_swap.scoring.states import recording_states
@@ -104,10 +103,7 @@ class PolicyScorer:
 
         `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one
         request a row. `signals` are the names that requests of any rank's micro-batches have.
-        Raises ConfigError for `need` of a model from which steps cannot be hidden.
         """
-        if NEED.name in signals:
-            check_can_hide_steps(self._base, self._backend.obstacle_to_branches)
         device = torch.cuda.current_device()
         batch = MicroBatch(sequences.to(device), action_mask.to(device), attention_mask.to(device))
         scored = naming(requests, ANSWER_LOGPROBS)
