@@ -173,7 +173,8 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         from openrlhf_swap.integration import patches
 
         patches.check_versions()
-        from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
+        from openrlhf_swap.integration.startup.machine import check_gpus
+        from openrlhf_swap.integration.startup.preflight import resolve_run
         from openrlhf_swap.integration.startup.ray_start import starting_ray
 
     output = Path(configuration.run.output_dir).absolute()

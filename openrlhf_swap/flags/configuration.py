@@ -19,6 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import (
     FlagSettings,
@@ -291,8 +293,7 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
         for name, spec in kind.declared().items():
             if names is not None and name not in names:
                 continue
-            text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
-            options: Any = {"default": spec.default, "help": text}
+            options: Any = {"default": spec.default, "help": _help_of(spec)}
             if spec.annotation is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -305,9 +306,12 @@ def add_objective(parser: argparse.ArgumentParser, objective: str) -> None:
     """Explain the flags of an objective's own settings, which the parser takes as text."""
     group = parser.add_argument_group(f"settings of {objective}")
     for name, spec in objective_class(objective).Settings.declared().items():
-        text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
         flag = f"--swap.{short_name(objective)}.{name}"
-        group.add_argument(flag, metavar=type_name(spec).upper(), help=text)
+        group.add_argument(flag, metavar=type_name(spec).upper(), help=_help_of(spec))
+
+
+def _help_of(spec: FieldInfo) -> str:
+    return f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
 
 
 def add_template_arguments(

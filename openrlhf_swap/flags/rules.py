@@ -306,11 +306,6 @@ COMBINATIONS = (
         "adapters are added to: use 2",
     ),
     Rule(
-        lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
-        "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
-        "collective forwards: use shared_prefix",
-    ),
-    Rule(
         lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",
         "--ds.grad_accum_dtype is fp32 with --ds.zero_stage 1, where DeepSpeed takes an optimizer "
         "that does not skip gradients that are not finite: use 2 or 3, or leave it out",

@@ -68,7 +68,7 @@ REFUSED = """
 --swap.objective laser_d --swap.laser_d.grid 0 => --swap.laser_d.grid | --swap.lasser.bonus 1
 --swap.objective lc_r1 --swap.lc_r1.extractor nowhere:f => --swap.lc_r1.extractor
 --swap.length_coef much | --swap.length_coef -1 | --swap.objective lazer | --swap.recipe dlr
---ds.zero_stage 3 --swap.scoring per_prefix => --swap.scoring | --swap.tau 0
+--swap.tau 0
 --train.agent_func_path no.py | --train.async_enable --swap.objective lc_r1
 --swap.objective hapo --train.async_enable => --train.async_enable
 --swap.objective jet --swap.jet.shares 50 --train.async_enable => --train.async_enable
