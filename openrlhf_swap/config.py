@@ -219,9 +219,6 @@ class SwapConfig(FlagSettings):
         "the paper)",
         **_WEIGHT,
     )
-    eps: float = setting(
-        1e-6, "added to deviations; one below it counts as zero (no value in the paper)", gt=0, lt=1
-    )
     start_of_thought: str = setting(
         AUTO,
         "text that opens the thought; auto: from the model's chat template, or R1's if it has none",
@@ -296,11 +293,6 @@ class RunConfig(FlagSettings):
         "regex:PATTERN, or a function of your own as module:function (docs/use/own_verifier.md)",
         min_length=1,
     )
-    keep_placeholders: bool = setting(
-        False,
-        "keep rows whose reference answer looks like a placeholder, such as None, instead of "
-        "dropping them",
-    )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow "
@@ -361,9 +353,3 @@ class RunConfig(FlagSettings):
     def total_steps(self, steps_a_pass: int, passes: int) -> int:
         """The training steps of a run, whose data give so many steps in each of `passes` passes."""
         return self.training_steps or steps_a_pass * passes
-
-    def total_passes(self, steps_a_pass: int, passes: int) -> int:
-        """How often a run goes through its data, the last time perhaps not to the end."""
-        if steps_a_pass == 0:
-            return passes
-        return math.ceil(self.total_steps(steps_a_pass, passes) / steps_a_pass)

@@ -106,7 +106,7 @@ def main(argv: list[str]) -> None:
         )
 
 
-def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> dict[str, Any]:
+def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> Row:
     """What the scores depend on, by flag."""
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     return settings | {

@@ -64,10 +64,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     "algo.advantage.estimator": ("group_norm", "the outcome term is group_norm: leave it out"),
     "algo.advantage.gamma": (1.0, "step rewards are not discounted: use 1"),
     "critic.model_name_or_path": (None, "the objectives have no critic: leave it out"),
-    "reward.model_name_or_path": (
-        None,
-        "the grader and the policy give the rewards: leave it out",
-    ),
+    "reward.model_name_or_path": (None, "the grader and the policy give the rewards: leave it out"),
     "data.max_images_per_prompt": (0, "only text is supported: use 0"),
     "vllm.sync_with_ray": (False, "weights travel by vLLM's own weight transfer: leave it out"),
     "ds.ring_attn_size": (1, "sequence-sharded keys cannot be scored: use 1"),
@@ -307,11 +304,6 @@ COMBINATIONS = (
         lambda run: run.ds.zero_stage == 3 and run.rank,
         "--ds.lora.rank is {rank} with --ds.zero_stage 3, which shards weights that "
         "adapters are added to: use 2",
-    ),
-    Rule(
-        lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
-        "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
-        "collective forwards: use shared_prefix",
     ),
     Rule(
         lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",

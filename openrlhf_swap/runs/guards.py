@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from openrlhf_swap.errors import NonFiniteError, RunError
+from openrlhf_swap.runs.metrics import Metrics
 
-Metrics = dict[str, float]
 # The metrics of earlier steps that guards read. Checkpoints hold them, so that a resumed run
 # compares with the same.
 REMEMBERED = (

@@ -13,18 +13,19 @@ from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from openrlhf_swap.errors import RunError
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.guards import Guards
 from openrlhf_swap.runs.metrics import (
     EVALUATIONS,
+    Metrics,
     append_metrics,
     drop_metrics_after,
     step_line,
     write_rollouts,
 )
 
-Table = Callable[[], list[dict[str, Any]]]
+Table = Callable[[], list[Row]]
 
 
 def is_due(step: int, every: int) -> bool:
@@ -47,7 +48,7 @@ class SwapWandb(WandbLogger):
         keyless = SimpleNamespace(**{**vars(tracker), "key": None})
         super().__init__(SimpleNamespace(**recorded, logger=SimpleNamespace(wandb=keyless)))
 
-    def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+    def log_train(self, global_step: int, logs_dict: Row) -> None:
         """Overrides WandbLogger: each step has a table of its own.
 
         W&B stores a growing table whole each time.
@@ -78,7 +79,7 @@ class Records:
             event = Event(step=step + 1, session_log=start)
             self._tensorboard.writer.file_writer.add_event(event)
 
-    def guard(self, step: int, metrics: dict[str, Any], table: Table) -> None:
+    def guard(self, step: int, metrics: Metrics, table: Table) -> None:
         """Tell what the guards say of a step; where they stop the run, its table is written."""
         try:
             lines = self.guards.observe(step, metrics)
@@ -91,7 +92,7 @@ class Records:
     def write_step(
         self,
         step: int,
-        metrics: dict[str, Any],
+        metrics: Metrics,
         sample: tuple[str, float] | None = None,
         table: Table | None = None,
     ) -> None:
@@ -104,13 +105,13 @@ class Records:
         if "swap/accuracy" in metrics:  # otherwise a warning has told about the step
             print(f"[swap] {step_line(step, self._last_step, metrics)}", flush=True)
         if is_due(step, self._args.logger.logging_steps):
-            shown = {**metrics, "generated_samples": sample} if sample else metrics
+            shown: Row = {**metrics, "generated_samples": sample} if sample else metrics
             for tracker in self._trackers:
                 tracker.log_train(step, shown)
         if table and is_due(step, self._args.swap_run.rollouts_every):
             write_rollouts(self._folder, step, table())
 
-    def write_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+    def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Write an evaluation's metrics, which have OpenRLHF's names."""
         for tracker in self._trackers:
             tracker.log_eval(step, metrics)

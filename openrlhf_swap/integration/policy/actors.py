@@ -16,6 +16,7 @@ from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.runtime.weights import PolicyWeights, make_sender
+from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)
@@ -55,7 +56,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
         return self._scorer.forward(**batch, requests=requests, signals=signals)
 
-    def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
+    def fit(self, kl_ctl: float = 0) -> Metrics:
         """Update the policy, count updates that DeepSpeed skipped, and report peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -15,7 +14,7 @@ from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.startup.machine import check_gpus
+from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.integration.startup.model_checks import (
     MODEL,
     check_heads,
@@ -33,8 +32,6 @@ from openrlhf_swap.rollouts.families import closes_thought, resolve_thought, set
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 from openrlhf_swap.scoring.backends import find_backend
-
-__all__ = ["check_gpus", "check_model", "resolve_run"]
 
 DATA = "--data.prompt_dataset"
 
@@ -94,13 +91,11 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> tuple[Row, list[s
     """The settings of the run that wrote the checkpoint to resume from, and lines for the console.
 
     They are {} to start from the beginning. Incomplete checkpoints are deleted. Raises ConfigError
-    for a checkpoint of a run with other settings, and CheckpointError for one although the run is
-    to start from the beginning.
+    for a checkpoint of a run with other settings.
     """
-    path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
-        checkpoints.refuse_to_overwrite(path)
         return {}, []
+    path = Path(args.ckpt.path)
     tag, messages = checkpoints.recover(path)
     origin = path / checkpoints.ORIGIN
     recorded: Row = {}
@@ -158,10 +153,10 @@ def _about_scoring(
 
 def _write_data(
     configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
+) -> FlagValues:
     """Write the usable rows to train and to evaluate on; returns the flags that name them."""
     args = configuration.args
-    flags: dict[str, Any] = {}
+    flags: FlagValues = {}
     if args.eval.dataset:
         flags["eval.dataset"] = write_usable_prompts(
             configuration, objective, tokenizer, evaluates=True

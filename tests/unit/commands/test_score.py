@@ -146,12 +146,7 @@ HOSTILE = {
     "no answer": b'{"problem": "x", "response": "y"}',
     "the answer ' $ $ ' is empty; give every problem a non-empty answer": BLANK,
     "longer than the model's context of 1024 tokens": json.dumps(LONG).encode(),
-    "a lone surrogate": b'{"problem": "\\ud800", "answer": "3", "response": "3"}',
-    "a number of more than 4300 digits": b'{"problem": "p", "answer": 1'
-    + b"0" * 5000
-    + b', "response": "3"}',
     "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "zero bytes, as a crash leaves them": b"\0" * 4096,
     "no problem": b'{"problem": null, "answer": "3", "response": "3"}',
     "response is neither text nor a number": b'{"problem": "p", "answer": "3", "response": ["3"]}',
 }
