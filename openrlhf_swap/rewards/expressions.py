@@ -8,7 +8,6 @@ given to it, and numbers are compared exactly where both are exact.
 import logging
 import re
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 from latex2sympy2_extended.latex2sympy2 import (
@@ -39,6 +38,8 @@ from sympy import (
 from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
 
+from openrlhf_swap.rewards.forms import depths
+
 DECIMALS = 6  # to which decimal numbers are compared
 SHARE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
 EXACT_DIGITS = 300  # to which numbers with roots are compared
@@ -60,7 +61,7 @@ def parse(text: str) -> Any:
     if r"\lor" in text:
         return _parse_union(text.split(r"\lor"))
     plain = _PRIMES.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
-    if not plain or depth_of(plain) > DEEPEST or _NOT_PARSED.search(plain):
+    if not plain or max(depths(plain)) > DEEPEST or _NOT_PARSED.search(plain):
         return None
     try:
         spelled = normalize_latex(plain, _SPELLING)
@@ -75,12 +76,6 @@ def parse(text: str) -> Any:
         return value if is_real else value.subs(Symbol("i", real=False), I)
     except Exception:  # noqa: BLE001 (a parser that raises whatever it likes)
         return None
-
-
-def depth_of(text: str) -> int:
-    """How many brackets at most are open at one place."""
-    steps = ((character in "([{") - (character in ")]}") for character in text)
-    return max(accumulate(steps), default=0)
 
 
 def _parse_union(parts: list[str]) -> Any:
