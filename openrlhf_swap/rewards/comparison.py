@@ -24,7 +24,7 @@ _NAMED = re.compile(
     r"(?P<name>(?!\\(?:frac\{?\d|sqrt|pi))[A-Za-z(|\\][\w\\{}(),'|: ]*)(?:=|\\in(?![a-z]))\s*(?P<value>.+)"
 )
 _NAMED_BEHIND = re.compile(r"(?P<value>[^=]+)= ?(?P<name>[A-Za-z])")
-_CALL = re.compile(r"([A-Za-z])\(([a-z])\)")
+_CALLS = re.compile(r"([A-Za-z])\(([a-z])\) \1\(([a-z])\)")  # f(x) and f(t)
 _LETTERS_IN_A_ROW = re.compile(r"(?:\\[a-z]+ ?\{? ?)?(?:[A-Z]'*){2,}\}?")
 _SMALL_LETTERS = re.compile("[a-z]{3,}")
 _WITH_BASE = re.compile(r"([0-9A-Z]+)_\{?(\d+)\}?")
@@ -39,7 +39,7 @@ def same_answer(gold: str, response: str) -> bool:
     gold = canonical(gold)
     response = canonical(response)
     if _LETTER.fullmatch(gold) or (_LABEL.match(gold) and _LETTER.fullmatch(response)):
-        return gold.strip("(")[0] == (find_letter(response) or "").upper()
+        return gold.strip("(")[0] == find_letter(response)
     gold = _marked(gold)
     response = _marked(response)
     return same_value(gold, response) or same_value(_join_thousands(gold), _join_thousands(response))
@@ -157,17 +157,10 @@ def _name_of(item: str) -> str:
 
 
 def _split_name(text: str) -> tuple[str, str]:
-    r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1].
-
-    The variable of a function is named x: f(t) = 2t.
-    """
+    r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
     named = _NAMED.fullmatch(text)
     if named and not _DECLARED.match(text):
-        name, value = written(named["name"]), named["value"].strip()
-        call = _CALL.fullmatch(name)
-        if call:
-            return f"{call[1]}(x)", _rename(value, call[2], "x")
-        return name, value
+        return written(named["name"]), named["value"].strip()
     named = _NAMED_BEHIND.fullmatch(text)
     if named and expressions.is_number(named["value"]):
         return named["name"], named["value"].strip()
@@ -189,6 +182,9 @@ def _same_item(gold: str, response: str) -> bool:
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
     if gold_name and response_name:
+        calls = _CALLS.fullmatch(f"{gold_name} {response_name}")
+        if calls:
+            return same_value(gold_value, _rename(response_value, calls[3], calls[2]))
         are_variables = len(gold_name) == len(response_name) == 1
         if gold_name == response_name:
             return same_value(gold_value, response_value)
