@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
-from openrlhf_swap.rewards.forms import canonical, depths, is_balanced
+from openrlhf_swap.rewards.forms import TABLES, canonical, compiled, depths, is_balanced
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing, split_words
 
 LONGEST = 1000  # characters of an answer that is taken apart; others are compared as they stand
@@ -25,11 +25,10 @@ _NAMED = re.compile(
 )
 _NAMED_BEHIND = re.compile(r"(?P<value>[^=]+)= ?(?P<name>[A-Za-z])")
 _CALLS = re.compile(r"([A-Za-z])\(([a-z])\) \1\(([a-z])\)")  # f(x) and f(t)
-_LETTERS_IN_A_ROW = re.compile(r"(?:\\[a-z]+ ?\{? ?)?(?:[A-Z]'*){2,}\}?")
-_SMALL_LETTERS = re.compile("[a-z]{3,}")
-_WITH_BASE = re.compile(r"([0-9A-Z]+)_\{?(\d+)\}?")
 _DECLARED = re.compile(r"([a-z]) ?\\in ?\\mathbb")
-_AS_IT_STANDS = re.compile(r"\\(?:ldots|mid|in|c[au]p|subset|mathbb|land)|:|\(.*,.*\]|\[.*,.*\)")
+_ALIKE = compiled(f"(?x){TABLES['alike']}")
+_UNLIKE = compiled(f"(?x){TABLES['unlike']}")
+_BROKEN = re.compile(r"(?<![{}])\{\s*\}|(?:[-+*/^_=]|\\(?:frac|sqrt|cdot|times))$")
 
 
 def same_answer(gold: str, response: str) -> bool:
@@ -123,7 +122,7 @@ def _with_both_signs(items: Sequence[str]) -> Iterator[str]:
     for item in items:
         upper = item.replace(r"\pm", "+").replace(r"\mp", "-")
         lower = item.replace(r"\pm", "-").replace(r"\mp", "+")
-        yield from dict.fromkeys((upper, lower))
+        yield from {upper: 1, lower: 1}
 
 
 def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
@@ -209,12 +208,10 @@ def _same_percentage(percentage: str, bare: str) -> bool:
 
 
 def _same_unnamed(gold: str, response: str) -> bool:
-    if _WITH_BASE.fullmatch(gold) or _WITH_BASE.fullmatch(response):
-        is_missing = not (_WITH_BASE.fullmatch(gold) and _WITH_BASE.fullmatch(response))
-        return is_missing and gold.partition("_")[0] == response.partition("_")[0]
-    if _LETTERS_IN_A_ROW.fullmatch(gold) or _LETTERS_IN_A_ROW.fullmatch(response):
-        return False
-    if _SMALL_LETTERS.fullmatch(gold) and _SMALL_LETTERS.fullmatch(response):
+    pair = f"{gold}\n{response}"
+    if _ALIKE.fullmatch(pair):
+        return True
+    if _UNLIKE.fullmatch(pair):
         return False
     expected = split_at(gold, ":")
     given = split_at(response, ":")
@@ -250,19 +247,7 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
 
 
 def is_understood(gold: str) -> bool:
-    """Whether a reference answer is words, or mathematics whose every part is understood."""
-    marked = _marked(canonical(gold))
-    if not marked or not is_balanced(gold):
-        return False
-    return "⟦" in marked or all(map(_is_known, _take_apart(marked)[1]))
-
-
-def _is_known(item: str) -> bool:
-    value = _split_name(item)[1]
-    by_rule = (_LETTERS_IN_A_ROW.fullmatch, _WITH_BASE.fullmatch, _AS_IT_STANDS.search)
-    if any(rule(value) for rule in by_rule):
-        return True
-    brackets, parts = _take_apart(value)
-    if brackets:
-        return all(map(_is_known, parts))
-    return any(expressions.parse(part) is not None for part in (value, value.rpartition("=")[2]))
+    """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
+    plain = canonical(gold)
+    is_closed = is_balanced(gold) and depths(plain)[-1:] == [0]
+    return is_closed and not _BROKEN.search(plain)

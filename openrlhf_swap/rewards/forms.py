@@ -51,13 +51,12 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def _unicode(match: re.Match[str]) -> str:
     character = match[0]
     signs = look_up("signs")
-    kind = unicodedata.decomposition(character).partition(" ")[0]
-    plain = unicodedata.normalize("NFKC", character)
     if character in signs:
         return signs[character]
+    kind = unicodedata.decomposition(character).partition(" ")[0]
+    plain = unicodedata.normalize("NFKC", character)
     if kind == "<fraction>":
-        above, _, below = plain.partition("\u2044")
-        return rf"\frac{{{above}}}{{{below}}}"
+        return r"\frac{{{}}}{{{}}}".format(*plain.split("\u2044"))
     if kind in ("<wide>", "<narrow>", "<font>", "<super>", "<sub>"):
         return signs.get(plain, plain)
     return str(unicodedata.decimal(character, character))

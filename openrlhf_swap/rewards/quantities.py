@@ -71,14 +71,11 @@ def name_words(text: str) -> str:
 
 def may_be_missing(text: str) -> bool:
     """Whether the words are a unit or what is counted, which the other answer may leave out."""
-    names = [name for name in re.split(r"[ /]|\^\d", text) if name]
-    return bool(names) and all(map(_is_counted, names))
+    return all(map(_is_counted, re.findall(r"[^ /^\d]+", text)))
 
 
 def _is_counted(name: str) -> bool:
-    if name in UNITS or name in words("counted"):
+    if name in UNITS or not {name, name[0]}.isdisjoint(words("counted")):  # 个苹果
         return True
-    if not name.isascii():
-        return name[0] in words("counted")  # 个苹果
-    is_plural = name.endswith("s") and not name.endswith(("ss", "us", "is"))
-    return is_plural and len(name) > 3 and name not in words("not_counted")
+    is_plural = re.fullmatch(r"\w{2,}(?<![sui])s", name)
+    return is_plural is not None and name not in words("not_counted")
