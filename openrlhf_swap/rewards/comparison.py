@@ -41,7 +41,9 @@ def same_answer(gold: str, response: str) -> bool:
         return gold.strip("(")[0] == find_letter(response)
     gold = _marked(gold)
     response = _marked(response)
-    return same_value(gold, response) or same_value(_join_thousands(gold), _join_thousands(response))
+    return same_value(gold, response) or same_value(
+        _join_thousands(gold), _join_thousands(response)
+    )
 
 
 def _marked(text: str) -> str:
@@ -55,7 +57,9 @@ def _marked(text: str) -> str:
 
 
 def _join_thousands(text: str) -> str:
-    return _THOUSANDS.sub(lambda found: found[0].replace(",", "") if found["number"] else found[0], text)
+    return _THOUSANDS.sub(
+        lambda found: found[0].replace(",", "") if found["number"] else found[0], text
+    )
 
 
 def _rename(text: str, letter: str, other: str) -> str:
@@ -171,7 +175,7 @@ def _same_item(gold: str, response: str) -> bool:
     gold_plain, gold_words = split_words(gold)
     response_plain, response_words = split_words(response)
     missing = gold_words ^ response_words
-    if missing and (gold_words and response_words or not all(map(may_be_missing, missing))):
+    if (missing and gold_words and response_words) or not all(map(may_be_missing, missing)):
         return False
     if missing == {"percent"}:
         sides = (gold_plain, response_plain) if gold_words else (response_plain, gold_plain)

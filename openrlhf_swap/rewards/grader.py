@@ -87,11 +87,11 @@ class Grader:
     """
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
-        self._children = [_Child(verifier, time_limit) for _ in range(processes)]
+        self._processes = processes
         # The last one used is the likeliest to be started.
         self._idle: LifoQueue[_Child] = LifoQueue()
-        for child in self._children:
-            self._idle.put(child)
+        for _ in range(processes):
+            self._idle.put(_Child(verifier, time_limit))
 
     def grade(
         self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT
@@ -116,9 +116,8 @@ class Grader:
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
-        for _ in self._children:
-            self._idle.get().stop()
-        for child in self._children:
+        for child in [self._idle.get() for _ in range(self._processes)]:
+            child.stop()
             self._idle.put(child)
 
     def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[Grade]:
@@ -129,7 +128,7 @@ class Grader:
             finally:
                 self._idle.put(child)
 
-        with ThreadPoolExecutor(len(self._children)) as threads:
+        with ThreadPoolExecutor(self._processes) as threads:
             return list(threads.map(ask, requests))
 
 
@@ -234,7 +233,7 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         started = time.process_time()
         try:
             reply = _reply(verifier, **json.loads(line))
-        except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
+        except Exception as error:  # noqa: BLE001 (code that we have not seen)
             reply = {"correct": False, "status": "error", "why": _describe(error)}
             if name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
                 traceback.print_exc()
@@ -251,14 +250,9 @@ def _describe(error: Exception) -> str:
 def _reply(verifier: Verifier, answer: str, **request: Any) -> dict[str, Any]:
     if not request:
         return {"correct": verifier.find_fault(answer, {}) is None, "status": "ok"}
-    verdict = verifier.judge(answer=answer, **request)
-    return {
-        "correct": bool(verdict.correct) and verdict.answered,
-        "status": "ok" if verdict.answered else "no_answer",
-        "score": verdict.score,
-        "why": verdict.why,
-        "stated": verdict.stated,
-    }
+    fields = dict(vars(verifier.judge(answer=answer, **request)))
+    fields["status"] = "ok" if fields.pop("answered") else "no_answer"
+    return fields
 
 
 _shared = cache(lambda verifier: Grader(verifier=verifier))

@@ -41,6 +41,8 @@ def mark_words(text: str) -> str:
 def split_words(text: str) -> tuple[str, set[str]]:
     """A marked text without its words, and the words."""
     return _MARK.sub(" ", text).strip(), {*_MARK.findall(text)}
+
+
 def _mark_text(match: re.Match[str]) -> str:
     inside = match[0] if match["text"] is None else match["text"]
     inside = re.sub(r"\\text|[{}]", " ", inside)

@@ -34,13 +34,13 @@ _DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
 _LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
 _VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 # A comparison or a sum with a value of the checks would tell it to the program.
-_BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__".split()
-_OPERATORS = "__index__ __getitem__ __setitem__ __delitem__".split()
-_FUNCTIONS = "len iter next str repr bool float abs".split()
+_BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__"
+_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__"
+_FUNCTIONS = (len, iter, next, str, repr, bool, float, abs)
 _SPECIAL: dict[str, Any] = {
     "__call__": lambda function, *arguments, **named: function(*arguments, **named),
-    **{name: getattr(operator, name) for name in _BETWEEN_OBJECTS + _OPERATORS},
-    **{f"__{name}__": getattr(builtins, name) for name in _FUNCTIONS},
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
+    **{f"__{kind.__name__}__": kind for kind in _FUNCTIONS},
 }
 
 

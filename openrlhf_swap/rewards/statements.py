@@ -18,9 +18,7 @@ from openrlhf_swap.rewards.forms import TABLES, compiled, is_balanced
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 
-_ANNOUNCED = re.compile(
-    rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*"
-)
+_ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _VERB = compiled(
     r"(?i)(?:\b(?:{{verbs}})\b,?|['\u2019]s\b|[=:\uff1a是为有得共于])[ *_`]*"
     r"(?=[-+$\\(\[{]*[\d.√]|[$\\(\[{]|[A-Z](?![\w']))"

@@ -6,7 +6,6 @@ likes.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -64,7 +63,8 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": self.metadata}
+        metadata = dict(self.metadata)
+        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": metadata}
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
@@ -102,10 +102,10 @@ class Verdict:
     answered: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.score) and 0 <= self.score <= 1):
+        if not 0 <= self.score <= 1:
             raise ValueError(f"the score is {self.score!r}; a verifier returns one between 0 and 1")
-        if self.correct is None:
-            object.__setattr__(self, "correct", self.score == 1)
+        correct = self.score == 1 if self.correct is None else self.correct
+        object.__setattr__(self, "correct", bool(correct and self.answered))
 
 
 NO_ANSWER = Verdict(0.0, answered=False)

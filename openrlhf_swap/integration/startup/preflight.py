@@ -1,6 +1,5 @@
 """Checks and decisions before Ray starts: afterwards an answer takes minutes."""
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -12,7 +11,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.files import Row, to_line, write_text
+from openrlhf_swap.errors import CheckpointError, reader_errors
+from openrlhf_swap.files import Row, parse_row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.startup.machine import check_gpus
@@ -105,7 +105,9 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> tuple[Row, list[s
     origin = path / checkpoints.ORIGIN
     recorded: Row = {}
     if tag and origin.exists():
-        recorded = json.loads(origin.read_bytes())
+        remedy = "delete it to resume without a check of the settings"
+        with reader_errors(f"{origin} cannot be read ({{reason}}); {remedy}", CheckpointError):
+            recorded = parse_row(origin.read_bytes())
     _refuse_others(settings, recorded, args)
     return recorded, messages
 

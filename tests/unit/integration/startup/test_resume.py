@@ -7,7 +7,7 @@ import pytest
 from support.command_lines import GOOD, rows_file
 from support.paths import POLICY
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import CheckpointError, ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.preflight import choose_checkpoint, resolve_run, settings_of
 from openrlhf_swap.recipes import as_words
@@ -54,6 +54,13 @@ def test_another_path_to_the_same_model_and_rows_is_no_difference(capsys, tmp_pa
     start(ROWS, **{"actor.model_name_or_path": tmp_path / "moved"})
     said = capsys.readouterr().out
     assert f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}" in said
+
+
+@pytest.mark.parametrize("written", ["[]", "{", '"x"'])
+def test_a_broken_record_of_the_settings_is_one_line(start, tmp_path, written):
+    (tmp_path / "checkpoints" / checkpoints.ORIGIN).write_text(written)
+    with pytest.raises(CheckpointError, match=r"origin.json cannot be read \(.*; delete it to"):
+        start()
 
 
 @pytest.mark.parametrize(
