@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from decimal import Decimal
 
-from openrlhf_swap.rewards.forms import TABLES, is_balanced, words, write_latex
+from openrlhf_swap.rewards.forms import PATTERNS, TABLES, is_balanced, words, write_latex
 from openrlhf_swap.rewards.statements import last_boxes
 from openrlhf_swap.rewards.verifiers import answer_text
 
@@ -23,14 +23,9 @@ PLACEHOLDER_ANSWER = "a placeholder as its answer, such as 'proof' or 'N/A'"
 UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
 LONGEST = 200  # characters; the longest answer of the benchmarks has 198
+NUMBER = PATTERNS.number
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
-NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
-_WRAPPED = re.compile(
-    r"(?s)\$\$((?:(?!\$\$).)+)\$\$|\$([^$]+)\$|\\boxed ?\{(.+)\}"
-    r"|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]"
-)
 _DEEPEST = 20  # wrappers inside of wrappers
-_BACKSLASHES = re.compile(r"\\+")
 _PLACEHOLDER = re.compile("|".join(TABLES["placeholders"]))
 
 
@@ -38,7 +33,7 @@ def strip_answer(answer: str) -> str:
     r"""The bare answer, without surrounding white space, `$`, `$$` and `\boxed{}`."""
     stripped = answer.strip()
     for _ in range(_DEEPEST):
-        wrapped = _WRAPPED.fullmatch(stripped)
+        wrapped = PATTERNS.wrapped.fullmatch(stripped)
         if not wrapped or not is_balanced(wrapped[wrapped.lastindex or 0]):
             break
         stripped = wrapped[wrapped.lastindex or 0].strip()
@@ -78,8 +73,8 @@ def _unescaped(text: str) -> str:
     text = re.sub(r"&#?\w{2,8};", lambda entity: html.unescape(entity[0]), text)
     text = re.sub("^\\s*[\"'`\u201c]([^\"'`\u201c\u201d]*)[\"'`\u201d]\\s*$", r"\1", text)
     text = text.replace("\\/", "/")
-    while "\\" in text and all(len(run) % 2 == 0 for run in _BACKSLASHES.findall(text)):
-        text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
+    while "\\" in text and all(len(run) % 2 == 0 for run in PATTERNS.backslashes.findall(text)):
+        text = PATTERNS.backslashes.sub(lambda run: run[0][::2], text)
     return text
 
 

@@ -7,11 +7,9 @@ option's text instead, if the row has a column `options`.
 import re
 from collections.abc import Sequence
 
-from openrlhf_swap.rewards.forms import TABLES, canonical
+from openrlhf_swap.rewards.forms import PATTERNS, canonical
 from openrlhf_swap.rewards.statements import LETTERS, OPTIONS, stated_answer
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
-
-_CHOICE = re.compile(f"(?x){TABLES['choice']}")
 
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
@@ -55,7 +53,7 @@ def _letter_of(stated: str, options: Sequence[str]) -> str | None:
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins; None if it begins otherwise or names another one."""
-    choice = _CHOICE.match(_without_braces(text))
+    choice = PATTERNS.choice.match(_without_braces(text))
     return choice["letter"].upper() if choice else None
 
 

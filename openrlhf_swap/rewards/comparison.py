@@ -9,26 +9,11 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
-from openrlhf_swap.rewards.forms import TABLES, canonical, compiled, depths, is_balanced
+from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths, is_balanced
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing, split_words
 
 LONGEST = 1000  # characters of an answer that is taken apart; others are compared as they stand
 MOST_ITEMS = 50  # of a list whose order does not count
-_LABEL = re.compile(r"^(?:\([A-E]\)|[A-E][.):])\s*(?!\\c[au]p|[,;+*/^=\-]|\Z)")
-_LETTER = re.compile(r"\(?([A-E])\)?")
-_THOUSANDS = re.compile(  # not in brackets, where a comma separates
-    r"[(\[][^()\[\]]{0,200}[)\]]|\\\{[^{}]{0,200}\\\}"
-    r"|(?<![\d,.])(?P<number>[1-9]\d{0,2}(?:,\d{3})+)(?!\d|,\d)"
-)
-_NAMED = re.compile(
-    r"(?P<name>(?!\\(?:frac\{?\d|sqrt|pi))[A-Za-z(|\\][\w\\{}(),'|: ]*)(?:=|\\in(?![a-z]))\s*(?P<value>.+)"
-)
-_NAMED_BEHIND = re.compile(r"(?P<value>[^=]+)= ?(?P<name>[A-Za-z])")
-_CALLS = re.compile(r"([A-Za-z])\(([a-z])\) \1\(([a-z])\)")  # f(x) and f(t)
-_DECLARED = re.compile(r"([a-z]) ?\\in ?\\mathbb")
-_ALIKE = compiled(f"(?x){TABLES['alike']}")
-_UNLIKE = compiled(f"(?x){TABLES['unlike']}")
-_BROKEN = re.compile(r"(?<![{}])\{\s*\}|(?:[-+*/^_=]|\\(?:frac|sqrt|cdot|times))$")
 
 
 def same_answer(gold: str, response: str) -> bool:
@@ -37,7 +22,9 @@ def same_answer(gold: str, response: str) -> bool:
         return gold.strip() == response.strip()
     gold = canonical(gold)
     response = canonical(response)
-    if _LETTER.fullmatch(gold) or (_LABEL.match(gold) and _LETTER.fullmatch(response)):
+    if PATTERNS.letter.fullmatch(gold) or (
+        PATTERNS.label.match(gold) and PATTERNS.letter.fullmatch(response)
+    ):
         return gold.strip("(")[0] == find_letter(response)
     gold = _marked(gold)
     response = _marked(response)
@@ -51,13 +38,13 @@ def _marked(text: str) -> str:
 
     The only variable that is declared in it is named k: n\pi, n \in \mathbb{Z}.
     """
-    marked = mark_words(_LABEL.sub("", text))
-    declared = _DECLARED.findall(marked)
+    marked = mark_words(PATTERNS.label.sub("", text))
+    declared = PATTERNS.declared.findall(marked)
     return _rename(marked, declared[0], "k") if len(declared) == 1 else marked
 
 
 def _join_thousands(text: str) -> str:
-    return _THOUSANDS.sub(
+    return PATTERNS.thousands.sub(
         lambda found: found[0].replace(",", "") if found["number"] else found[0], text
     )
 
@@ -161,10 +148,10 @@ def _name_of(item: str) -> str:
 
 def _split_name(text: str) -> tuple[str, str]:
     r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
-    named = _NAMED.fullmatch(text)
-    if named and not _DECLARED.match(text):
+    named = PATTERNS.named.fullmatch(text)
+    if named and not PATTERNS.declared.match(text):
         return written(named["name"]), named["value"].strip()
-    named = _NAMED_BEHIND.fullmatch(text)
+    named = PATTERNS.named_behind.fullmatch(text)
     if named and expressions.is_number(named["value"]):
         return named["name"], named["value"].strip()
     return "", text
@@ -185,7 +172,7 @@ def _same_item(gold: str, response: str) -> bool:
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
     if gold_name and response_name:
-        calls = _CALLS.fullmatch(f"{gold_name} {response_name}")
+        calls = PATTERNS.calls.fullmatch(f"{gold_name} {response_name}")
         if calls:
             return same_value(gold_value, _rename(response_value, calls[3], calls[2]))
         are_variables = len(gold_name) == len(response_name) == 1
@@ -213,9 +200,9 @@ def _same_percentage(percentage: str, bare: str) -> bool:
 
 def _same_unnamed(gold: str, response: str) -> bool:
     pair = f"{gold}\n{response}"
-    if _ALIKE.fullmatch(pair):
+    if PATTERNS.alike.fullmatch(pair):
         return True
-    if _UNLIKE.fullmatch(pair):
+    if PATTERNS.unlike.fullmatch(pair):
         return False
     expected = split_at(gold, ":")
     given = split_at(response, ":")
@@ -254,4 +241,4 @@ def is_understood(gold: str) -> bool:
     """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
     plain = canonical(gold)
     is_closed = is_balanced(gold) and depths(plain)[-1:] == [0]
-    return is_closed and not _BROKEN.search(plain)
+    return is_closed and not PATTERNS.broken.search(plain)

@@ -39,7 +39,7 @@ from sympy import (
 from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
 
-from openrlhf_swap.rewards.forms import depths
+from openrlhf_swap.rewards.forms import PATTERNS, depths
 
 DECIMALS = 6  # to which decimal numbers are compared
 SHARE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
@@ -49,8 +49,6 @@ _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
 _LETTERS = ConversionConfig(lowercase_symbols=False)
-_PRIMES = re.compile(r"([A-Za-z])('+)")
-_NOT_PARSED = re.compile(r"\\ldots|\\text|'|\d \d|:.*:|\\to(?![a-z])|\\land")
 _CONDITIONS = (Relational, And)
 _UNFINISHED = (Integral, Sum, Product, Limit)
 # It warns at every call that its own time limits are off; ours end the process.
@@ -62,8 +60,8 @@ def parse(text: str) -> Any:
     """The value of an expression as sympy has it; None for what the parser does not know."""
     if r"\lor" in text:
         return _parse_union(text)
-    plain = _PRIMES.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
-    if not plain or max(depths(plain)) > DEEPEST or _NOT_PARSED.search(plain):
+    plain = PATTERNS.primes.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
+    if not plain or max(depths(plain)) > DEEPEST or PATTERNS.not_parsed.search(plain):
         return None
     try:
         spelled = normalize_latex(plain, _SPELLING)

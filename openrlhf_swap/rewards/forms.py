@@ -9,6 +9,7 @@ import unicodedata
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -17,10 +18,6 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TABLES: dict[str, Any] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
 )
-_ANGLE = re.compile(
-    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
-)
-_A_WORD = re.compile(r"[^\W\d_]{2}|[^\x00-\x7f]")
 
 
 @cache
@@ -70,7 +67,7 @@ def _undressed(match: re.Match[str]) -> str:
     if name in words("functions"):
         return f"{before}{look_up('commands').get(name, chr(92) + name)} "
     is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
-    if is_spaced or _A_WORD.search(re.sub(r"\\[A-Za-z]+", "", inside)):
+    if is_spaced or PATTERNS.a_word.search(re.sub(r"\\[A-Za-z]+", "", inside)):
         return f"{before}\\text{{{inside}}}"
     return f"{before}{{{inside}}}" if before else f" {inside} "
 
@@ -89,7 +86,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _radians(match: re.Match[str]) -> str:
-    return _ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
+    return PATTERNS.angle.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
 
 
 def _spelled(table: str, match: re.Match[str]) -> str:
@@ -112,6 +109,7 @@ def _replacement(form: dict[str, str]) -> Any:
     return _FUNCTIONS.get(form["by"]) or partial(_spelled, form["by"])
 
 
+PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})
 _FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
 _UNTIL_UNICODE = 7  # rows
 

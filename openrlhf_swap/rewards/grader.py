@@ -205,7 +205,7 @@ class _Child:
 
 
 def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
-    """Send a message and read a line of JSON, which may take as long; else OSError or ValueError."""
+    """Send a message and read a line of JSON that may take as long; else OSError or ValueError."""
     connection.settimeout(seconds)
     connection.sendall(message)
     with connection.makefile("rb") as replies:

@@ -7,17 +7,10 @@ side: units, and the names of what is counted.
 
 import re
 
-from openrlhf_swap.rewards.forms import TABLES, compiled, look_up, words
+from openrlhf_swap.rewards.forms import PATTERNS, look_up, words
 
 UNITS = look_up("units")
 _SIGNS = look_up("connectives")
-_WORDS = compiled(f"(?x){TABLES['words']}")
-_IN_TEXT = re.compile(r"[^\W\d_][^\s\d=+<>,;(){}^\\$|!]*|/|[€£¥₹₩₽]")
-_POWER = re.compile(r"⟧ *\^ ?\{?([23])\}?")
-_MONEY_BEFORE = compiled(r"(?:^|(?<=[-+(\[=,;<> ]))⟦({{currencies}})⟧ ?((?:[^⟦⟧,;()]|,(?=\d{3}))+)")
-_RELATION = re.compile(r"[<>]|\\(?:le|ge|ne)(?![A-Za-z])")
-_MARK = re.compile("⟦([^⟧]*)⟧")
-_VALUE_AFTER = re.compile(r"⟧ *(?=[^ ,;)\]}+\-*/=<>\\])")
 
 
 def mark_words(text: str) -> str:
@@ -25,28 +18,28 @@ def mark_words(text: str) -> str:
 
     So are places where a value follows a word.
     """
-    marked = _WORDS.sub(_mark_text, text)
-    is_relation = _RELATION.search(text)
+    marked = PATTERNS.words.sub(_mark_text, text)
+    is_relation = PATTERNS.relation.search(text)
 
     def join(mark: re.Match[str]) -> str:
         if mark[1] in _SIGNS:
             return _SIGNS[mark[1]] if is_relation else ", "
         return mark[0]
 
-    marked = re.sub("⟧ *⟦", " ", _MARK.sub(join, marked))
-    marked = _POWER.sub(r"^\1⟧", _MARK.sub(_named, marked))
-    return _VALUE_AFTER.sub("⟧, ", _MONEY_BEFORE.sub(r"\2⟦\1⟧", marked))
+    marked = re.sub("⟧ *⟦", " ", PATTERNS.mark.sub(join, marked))
+    marked = PATTERNS.power.sub(r"^\1⟧", PATTERNS.mark.sub(_named, marked))
+    return PATTERNS.value_after.sub("⟧, ", PATTERNS.money_before.sub(r"\2⟦\1⟧", marked))
 
 
 def split_words(text: str) -> tuple[str, set[str]]:
     """A marked text without its words, and the words."""
-    return _MARK.sub(" ", text).strip(), {*_MARK.findall(text)}
+    return PATTERNS.mark.sub(" ", text).strip(), {*PATTERNS.mark.findall(text)}
 
 
 def _mark_text(match: re.Match[str]) -> str:
     inside = match[0] if match["text"] is None else match["text"]
     inside = re.sub(r"\\text|[{}]", " ", inside)
-    return _IN_TEXT.sub(r"⟦\g<0>⟧", inside)
+    return PATTERNS.in_text.sub(r"⟦\g<0>⟧", inside)
 
 
 def _named(match: re.Match[str]) -> str:

@@ -13,43 +13,15 @@ Anything else states no answer.
 import re
 from typing import NamedTuple
 
-from openrlhf_swap.rewards.forms import TABLES, compiled, is_balanced
+from openrlhf_swap.rewards.forms import PATTERNS, TABLES, is_balanced
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
-_VERB = compiled(
-    r"(?i)(?:\b(?:{{verbs}})\b,?|['\u2019]s\b|[=:\uff1a是为有得共于])[ *_`]*"
-    r"(?=[-+$\\(\[{]*[\d.√]|[$\\(\[{]|[A-Z](?![\w']))"
-)
-_END_OF_CLAUSE = re.compile(
-    r"\n|</|\[/|[.!](?=[\s*_`]|\Z|</)|[。\uff01]|\s(?:because|since|so that)\b"
-    r"|[,\uff0c] ?(?:not|since|because|which|as|so|but|it|we|there)\b"
-)
-_NOT_THIS = re.compile(r"\Anot [^,.\n]{1,60}, ?(?:but|it is|it['\u2019]s) (?=\S)")
-_DISPLAYED = re.compile(r"(?s)\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])")
-_FORMULA = re.compile(r"\$\$?([^$\n]+)\$\$?|\\[(\[]((?:(?!\\[)\]]).)+)\\[)\]]")
-_BRACES = compiled(r"{{box}}\s*\{|\{|\}")
-_BEGUN_BOX = compiled(r"{{box}}\s*(?:\{(?!{{nothing}})|\Z)")
-_EMPTY_BOX = compiled(r"{{box}}\s*\{{{nothing}}")
-_BARE_BOX = compiled(r"{{box}}\s*(\d[\d.,]*(?<!\D)|(?<=\s)[A-Za-z](?![A-Za-z]))")
-_BETWEEN_BOXES = re.compile(
-    r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b){0,200}"
-)
-_COMPARED = re.compile(r"\$([^$<>\n]{1,40}(?:<|>|\\(?:ne|neq|le|leq|ge|geq)\s))\s*\Z")
-_PROSE = re.compile(
-    r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|\b[A-Z][a-z]{2,}\s+\d|[\u4e00-\u9fff]{2}[^\u4e00-\u9fff]*\d"
-)
-_HEADING = re.compile(r"(?i)(?:(?:so|thus|hence) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?")
-_SENTENCE_END = re.compile(r"[.!?]\s+")
 _MARKS = " *_`\"'\t"
 _LONGEST = 200  # characters of a response that may be nothing but an answer
 # Tokens that families put around an answer, and at its end: `<|im_end|>`, `<turn|>`, `</s>`.
-_TOKENS_BEFORE = compiled(r"(?:{{token}}\s*)*")
-_TOKEN_AFTER = compiled(
-    r"(?:{{token}}|<\w+\|>|<\|im_start\|>\w*|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\s*\Z"
-)
 _LONGEST_TOKEN = 40  # characters
 _MOST_TOKENS = 8
 
@@ -71,8 +43,8 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
     visible = (after if closed else before).rstrip()
     for _ in range(_MOST_TOKENS):
         start = max(0, len(visible) - _LONGEST_TOKEN)
-        visible = (visible[:start] + _TOKEN_AFTER.sub("", visible[start:])).rstrip()
-    return _TOKENS_BEFORE.sub("", visible.lstrip(), count=1)
+        visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
+    return PATTERNS.tokens_before.sub("", visible.lstrip(), count=1)
 
 
 def last_boxed(text: str) -> str | None:
@@ -89,7 +61,7 @@ def _boxes(text: str) -> list[_Box]:
     """
     open_braces: list[re.Match[str]] = []
     boxes = []
-    for brace in _BRACES.finditer(text):
+    for brace in PATTERNS.braces.finditer(text):
         if brace[0] != "}":
             open_braces.append(brace)
         elif open_braces:
@@ -106,7 +78,7 @@ def last_boxes(text: str) -> str | None:
     following = 0
     for box in reversed(_boxes(text)):
         if joined:
-            between = _BETWEEN_BOXES.match(text, box.end, following)
+            between = PATTERNS.between_boxes.match(text, box.end, following)
             if box.end > following or between is None or between.end() < following:
                 break
         joined.insert(0, text[box.inside])
@@ -119,8 +91,8 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
     `closed` says whether the text is what follows a closed thought.
     """
-    plain = _EMPTY_BOX.sub("", _BARE_BOX.sub(r"\\boxed{\1}", text))
-    if _BEGUN_BOX.search(plain):
+    plain = PATTERNS.empty_box.sub("", PATTERNS.bare_box.sub(r"\\boxed{\1}", text))
+    if PATTERNS.begun_box.search(plain):
         return _boxed_answer(plain)
     start = 0 if closed else answer_start(plain)
     announced = None if start is None else last_announcement(plain[start:])
@@ -131,14 +103,14 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
 
 def _boxed_answer(text: str) -> str | None:
-    *_, begun = _BEGUN_BOX.finditer(text)
+    *_, begun = PATTERNS.begun_box.finditer(text)
     boxes = _boxes(text)
     if not boxes or boxes[-1].begin < begun.start():
         return None  # cut off
     inside = last_boxes(text) or ""
-    if _PROSE.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
+    if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
-    compared = _COMPARED.search(text[: begun.start()], max(0, begun.start() - 80))
+    compared = PATTERNS.compared.search(text[: begun.start()], max(0, begun.start() - 80))
     return f"{compared[1]} {inside}" if compared else inside
 
 
@@ -154,12 +126,12 @@ def last_announcement(text: str) -> tuple[int, str] | None:
 
 def _statement(text: str, start: int) -> str:
     """What is said from a place on: a displayed formula, or all up to the end of the clause."""
-    displayed = _DISPLAYED.match(text, start)
+    displayed = PATTERNS.displayed.match(text, start)
     if displayed:
         return displayed[displayed.lastindex or 0]
-    said = _NOT_THIS.sub("", text[start : start + 5 * _LONGEST], count=1)
-    said = _END_OF_CLAUSE.split(said, maxsplit=1)[0].strip(_MARKS)
-    if _PROSE.search(said):
+    said = PATTERNS.not_this.sub("", text[start : start + 5 * _LONGEST], count=1)
+    said = PATTERNS.end_of_clause.split(said, maxsplit=1)[0].strip(_MARKS)
+    if PATTERNS.prose.search(said):
         said = _answer_of_line(said) or said
     return (said if is_balanced(said) else said.strip("}")).strip(_MARKS)
 
@@ -170,7 +142,7 @@ def _only_answer(text: str) -> str | None:
         return None
     if "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
         return None
-    prose = _PROSE.findall(alone)
+    prose = PATTERNS.prose.findall(alone)
     is_formula = alone.startswith("$") and alone.rstrip(".").endswith("$") and len(prose) < 2
     is_formula_in_words = re.match(r"[A-Za-z]{2,}\b[^$]{0,40}\$", alone)
     return None if is_formula_in_words or (prose and not is_formula) else alone
@@ -178,12 +150,12 @@ def _only_answer(text: str) -> str | None:
 
 def _answer_of_line(line: str) -> str | None:
     if len(line) > 2 * _LONGEST:  # a whole text without line breaks: its last sentence
-        line = _SENTENCE_END.split(line[-2 * _LONGEST :])[-1]
+        line = PATTERNS.sentence_end.split(line[-2 * _LONGEST :])[-1]
     alone = _only_answer(line)
     if alone or line.endswith("?"):
         return alone
-    formulas = [*_FORMULA.finditer(line)]
-    verbs = [*_VERB.finditer(line)]
+    formulas = [*PATTERNS.formula.finditer(line)]
+    verbs = [*PATTERNS.verb.finditer(line)]
     if len(formulas) == 1 and (not verbs or verbs[-1].start() < formulas[0].end()):
         return formulas[0][formulas[0].lastindex or 0]
     return (verbs and _statement(line, verbs[-1].end())) or None
@@ -196,7 +168,7 @@ def answer_start(text: str) -> int | None:
     sentence that announces an answer, or all of it below a heading that does. Headings right above
     ("**Final Answer**") and lines without a word belong to it.
     """
-    boxes = list(_BEGUN_BOX.finditer(text))
+    boxes = list(PATTERNS.begun_box.finditer(text))
     place = len(text.rstrip().removesuffix("</answer>").rstrip())
     if boxes:
         place = boxes[-1].start()
@@ -207,7 +179,7 @@ def answer_start(text: str) -> int | None:
         if announced is None or not announced[1]:
             return None
         place = max(above + announced[0], line)
-    sentences = [end.end() for end in _SENTENCE_END.finditer(text, line, place)]
+    sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
     start = sentences[-1] if sentences else _above_headings(text, line)
     return start + len(text[start:]) - len(text[start:].lstrip())
 
@@ -217,7 +189,7 @@ def _above_headings(text: str, line: int) -> int:
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
         found = " ".join(re.findall(r"\w+", text[above:line]))
-        if found and not _HEADING.fullmatch(found):
+        if found and not PATTERNS.heading.fullmatch(found):
             break
         line = above
     return line
