@@ -78,13 +78,14 @@ def _say(messages: Iterable[str]) -> None:
 def settings_of(configuration: Configuration) -> Row:
     """The settings that a checkpoint is bound to, by flag.
 
-    DeepSpeed splits its state by the last two.
+    DeepSpeed splits its state by the last two; the place in the data counts batches of prompts.
     """
     args = configuration.args
     return {
         "--swap.objective": configuration.method.objective,
         MODEL: identity(args.actor.model_name_or_path),
         "--ds.lora.rank": args.ds.lora.rank,
+        "--rollout.batch_size": args.rollout.batch_size,
         "--actor.num_nodes x --actor.num_gpus_per_node": policy_ranks(args),
         "--ds.zero_stage": args.ds.zero_stage,
     }

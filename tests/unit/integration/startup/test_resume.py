@@ -69,6 +69,7 @@ def test_a_broken_record_of_the_settings_is_one_line(start, tmp_path, written):
         ("swap.objective", "laser_d", r"is 'laser_d', but .* written with 'grpo'; resume with"),
         ("actor.num_nodes", 2, r"x --actor\.num_gpus_per_node is 2, but .* written with 1"),
         ("ds.lora.rank", 8, r"is 8, but .* written with 0; resume with that, or start a new run"),
+        ("rollout.batch_size", 32, r"is 32, but .* written with \d+; resume with that"),
         ("ds.zero_stage", 3, r"is 3, but .* written with 2; resume with that"),
     ],
 )
