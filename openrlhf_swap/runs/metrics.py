@@ -204,7 +204,7 @@ def append_metrics(folder: Path, step: int, metrics: Metrics, file: str = METRIC
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Remove the lines of the steps after `step`, which a resumed run repeats.
+    """Remove the lines of the steps after `step`, which a resumed run repeats, and of no step.
 
     A run that begins anew moves the files away.
     """
@@ -214,7 +214,8 @@ def drop_metrics_after(folder: Path, step: int) -> None:
             write_rows(before, [*read_rows(before), *read_rows(path)])
             path.unlink()
         else:
-            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+            rows = [row for row in read_rows(path) if isinstance(row.get("step"), int)]
+            write_rows(path, [row for row in rows if row["step"] <= step])
 
 
 def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:

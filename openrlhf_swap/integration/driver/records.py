@@ -129,7 +129,7 @@ class Records:
         )
 
     def has_evaluation(self, step: int) -> bool:
-        return any(row["step"] == step for row in read_rows(self._folder / EVALUATIONS))
+        return any(row.get("step") == step for row in read_rows(self._folder / EVALUATIONS))
 
     def close(self) -> None:
         for tracker in self._trackers:

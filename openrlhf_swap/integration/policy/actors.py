@@ -34,7 +34,8 @@ class IntrinsicRewardActor(_StockPolicyActor):
         with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.checkpoint_states:
-            self._checkpoints.load_random_state()
+            with self._checkpoints.explained_loading():
+                self._checkpoints.load_random_state()
         reason = self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk)
         if reason:
             problem = "an update holds the logits of all of its tokens"

@@ -1,6 +1,5 @@
 """Checks and decisions before Ray starts: afterwards an answer takes minutes."""
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,7 +10,8 @@ from types import SimpleNamespace
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.files import Row, to_line, write_text
+from openrlhf_swap.errors import CheckpointError, reader_errors
+from openrlhf_swap.files import Row, parse_row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.stock import FlagValues
@@ -75,13 +75,14 @@ def _say(messages: Iterable[str]) -> None:
 def settings_of(configuration: Configuration) -> Row:
     """The settings that a checkpoint is bound to, by flag.
 
-    DeepSpeed splits its state by the last two.
+    DeepSpeed splits its state by the last two; the place in the data counts batches of prompts.
     """
     args = configuration.args
     return {
         "--swap.objective": configuration.method.objective,
         MODEL: identity(args.actor.model_name_or_path),
         "--ds.lora.rank": args.ds.lora.rank,
+        "--rollout.batch_size": args.rollout.batch_size,
         "--actor.num_nodes x --actor.num_gpus_per_node": policy_ranks(args),
         "--ds.zero_stage": args.ds.zero_stage,
     }
@@ -100,7 +101,9 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> tuple[Row, list[s
     origin = path / checkpoints.ORIGIN
     recorded: Row = {}
     if tag and origin.exists():
-        recorded = json.loads(origin.read_bytes())
+        remedy = "delete it to resume without a check of the settings"
+        with reader_errors(f"{origin} cannot be read ({{reason}}); {remedy}", CheckpointError):
+            recorded = parse_row(origin.read_bytes())
     _refuse_others(settings, recorded, args)
     return recorded, messages
 
