@@ -1,4 +1,4 @@
-"""The page that ends the quickstart: the idea in one look, table, curves, problems before and after.
+"""The page that ends the quickstart: the idea in one look, table, curves, and some problems.
 
 They are the first held-out problems.
 """
