@@ -335,6 +335,11 @@ class RunConfig(FlagSettings):
         10, "training steps between two tables of rollouts with their steps; 0: none", ge=0
     )
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
+    tracker: str = setting(
+        "",
+        "a function of your own as module:function, which is called with each step's number and "
+        "metrics, and with those of an evaluation, for a tracker beside TensorBoard and W&B",
+    )
     recipe: str = setting(
         "",
         "name of a recipe, which sets every flag that an objective's authors set "

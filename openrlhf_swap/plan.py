@@ -61,7 +61,10 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    text = "plan one node of N GPUs: used in turn, or halved with --train.async_enable"
+    text = (
+        "plan one node of N GPUs, used in turn, or halved with --train.async_enable (default: what "
+        "--actor.num_gpus_per_node says, or OpenRLHF's 8)"
+    )
     add("--gpus", type=int, help=text)
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
     text = f"mean prompt length (default: {memory.PROMPT})"
@@ -100,6 +103,8 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
         words = [*words, "--actor.model_name_or_path", model]
     # A plan needs no data.
     defaults: FlagValues = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
+    if own.gpus is not None:
+        defaults["actor.num_gpus_per_node"] = own.gpus
     configuration = configure(words, on_cpu=False, defaults=defaults)
     if own.gpus is not None:
         defaults |= _one_node(own.gpus, configuration.args)

@@ -155,7 +155,8 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
         faults.append(fault)
     index = None
     if not args.no_benchmarks:
-        with flags_called({"--data": "--benchmarks"}):
+        keep = "--benchmarks, or keep their problems: --no-benchmarks"
+        with flags_called({"--data": keep}):
             index = BenchmarkIndex(
                 {
                     name: load_benchmark(name, args.benchmarks, needs_answers=False)

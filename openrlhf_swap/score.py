@@ -102,7 +102,7 @@ def main(argv: list[str]) -> None:
     if steps and fmean(steps) < FEW_STEPS:
         print(
             f"warning: {fmean(steps):.1f} steps a response; "
-            "a smaller --swap.step_tokens makes more of them"
+            "a smaller --swap.step_tokens, with another --output, makes more of them"
         )
 
 

@@ -18,6 +18,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
+from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 NEEDED = {
@@ -108,6 +109,8 @@ def check_flags(configuration: Configuration) -> None:
     _check_reward(configuration)
     _refuse((*COMBINATIONS, *SHARES), _facts(configuration))
     _check_grader(configuration)
+    if configuration.run.tracker:
+        import_named(configuration.run.tracker, "--swap.tracker")
 
 
 def check_objective(configuration: Configuration) -> None:

@@ -14,6 +14,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.files import Row, read_rows
+from openrlhf_swap.packages import import_named
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.guards import Guards
 from openrlhf_swap.runs.metrics import (
@@ -69,6 +70,8 @@ class Records:
         self._tensorboard = TensorboardLogger(args) if args.logger.tensorboard_dir else None
         wandb = SwapWandb(args) if args.logger.wandb.key else None
         self._trackers = [tracker for tracker in (wandb, self._tensorboard) if tracker]
+        own = args.swap_run.tracker
+        self._tell: Any = import_named(own, "--swap.tracker") if own else lambda *_: None
         self.guards = guards
 
     def resume(self, step: int) -> None:
@@ -102,6 +105,7 @@ class Records:
         """
         metrics = {**metrics, "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, step, metrics)
+        self._tell(step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has told about the step
             print(f"[swap] {step_line(step, self._last_step, metrics)}", flush=True)
         if is_due(step, self._args.logger.logging_steps):
@@ -116,6 +120,7 @@ class Records:
         for tracker in self._trackers:
             tracker.log_eval(step, metrics)
         append_metrics(self._folder, step, metrics, EVALUATIONS)
+        self._tell(step, metrics)
         correct = [
             f"{name.removeprefix('eval_').removesuffix('_pass1')} {share:.1%}"
             for name, share in metrics.items()
