@@ -219,6 +219,9 @@ class SwapConfig(FlagSettings):
         "the paper)",
         **_WEIGHT,
     )
+    eps: float = setting(
+        1e-6, "added to deviations; one below it counts as zero (no value in the paper)", gt=0, lt=1
+    )
     start_of_thought: str = setting(
         AUTO,
         "text that opens the thought; auto: from the model's chat template, or R1's if it has none",

@@ -36,6 +36,7 @@ def test_defaults_are_the_papers():
         ("step_tokens", 0),
         ("step_tokens", 3.5),
         ("max_steps", 0),
+        ("eps", 0.0),
         ("newline_patience", 0.5),
         ("static_penalty", -0.1),
         ("step_tokens", "many"),
