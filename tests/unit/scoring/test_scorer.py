@@ -166,8 +166,6 @@ def test_a_model_under_autocast_is_scored(tokenizer):
         assert found == pytest.approx(exact, abs=0.1) and found != exact
 
 
-
-
 def test_a_token_across_the_seam_is_scored():
     """In Qwen's vocabulary `{-` is one token: it carries part of the answer."""
     from tokenizers import Tokenizer, decoders, models
