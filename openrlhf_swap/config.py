@@ -83,8 +83,8 @@ def extra(spec: FieldInfo) -> dict[str, Any]:
 def type_name(spec: FieldInfo) -> str:
     """The type of a setting, as its flag shows it: int, float, str or bool."""
     kind = spec.annotation
-    while inner := get_args(kind):
-        kind = inner[0]
+    while get_args(kind):
+        kind = get_args(kind)[0]
     return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
 

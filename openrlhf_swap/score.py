@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from openrlhf_swap.scoring.scorer import Scorer
 
 FIELDS = ("problem", "answer", "response")
-TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
+TURNS = "turns"  # may stand for a response
+PROMPT = "prompt"  # may stand for a problem
 KEYS = (*FIELDS, TURNS, PROMPT)
 SETTINGS = (
     "step_tokens",

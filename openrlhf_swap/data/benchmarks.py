@@ -201,7 +201,8 @@ def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
     """
     problem = _of_known_format(where, str(own_id), row)
     if problem is None:
-        text, answer = row.get("problem"), row.get("answer")
+        text = row.get("problem")
+        answer = row.get("answer")
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{where}: problem is {_shown(text)}; {REMEDY}")
         with reader_errors(f"{where}: {{reason}}; {REMEDY}"):

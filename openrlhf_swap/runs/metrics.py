@@ -162,13 +162,15 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metr
         return {}
     paid: dict[int, list[float]] = {}
     for rollout, shares in zip(rollouts, penalties.flatten(0, 1).tolist(), strict=True):
-        if (mass := sum(shares)) > 0:
-            for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
-                paid.setdefault(turn + 1, []).append(0.0)
-            for end, share in zip(rollout.step_ends, shares, strict=False):
-                turn = bisect_right(rollout.turn_starts, end) + 1
-                if turn <= SHOWN_TURNS:
-                    paid[turn][-1] += share / mass
+        mass = sum(shares)
+        if not mass:
+            continue
+        for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
+            paid.setdefault(turn + 1, []).append(0.0)
+        for end, share in zip(rollout.step_ends, shares, strict=False):
+            turn = bisect_right(rollout.turn_starts, end) + 1
+            if turn <= SHOWN_TURNS:
+                paid[turn][-1] += share / mass
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
         "swap/observation_tokens": fmean(
@@ -247,7 +249,7 @@ def rollout_rows(
         for n, rollout in enumerate(group):
             left = tokens_left[len(rows)] if tokens_left else []
             scores = rollout.answer_logprobs
-            row = {
+            row: Row = {
                 "group": g,
                 "prompt": rollout.prompt,
                 "response": reader.text(rollout.response_ids),
@@ -255,9 +257,10 @@ def rollout_rows(
                 "reward": rollout.reward,
                 "length": len(rollout.response_ids),
                 "penalty_mass": signals.penalty_mass[g, n].item(),
-                "answer_logprob_0": scores[0] if scores else None,
+                "answer_logprob_0": None,
             }
             if scores:
+                row["answer_logprob_0"] = scores[0]
                 count = int(known[g, n])
                 row["known_after_steps"] = count if count <= len(rollout.step_ends) else None
             if rollout.observations:

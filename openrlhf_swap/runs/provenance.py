@@ -146,8 +146,9 @@ def _is_same(value: Any, before: Any) -> bool:
     are_identities = isinstance(value, dict) and isinstance(before, dict)
     if not are_identities:
         return bool(value == before)
-    have_hashes = value["sha256"] and before.get("sha256")
-    key = "sha256" if have_hashes else "name"
+    key = "name"
+    if value["sha256"] and before.get("sha256"):
+        key = "sha256"
     return bool(value[key] == before[key])
 
 

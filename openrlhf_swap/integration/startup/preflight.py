@@ -63,7 +63,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
         "sha256": sha256(Path(used["data.prompt_dataset"]).read_bytes()).hexdigest(),
     }
     _refuse_others(settings, recorded, args)
-    _record_origin(settings, Path(args.ckpt.path))
+    folder = Path(args.ckpt.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / checkpoints.ORIGIN, to_line(settings, indent=1))
     return configuration.replace_flags(used)
 
 
@@ -174,8 +176,3 @@ def _write_data(
         flags["data.apply_chat_template"] = False
         flags["data.chat_template_kwargs"] = None
     return flags
-
-
-def _record_origin(settings: Row, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / checkpoints.ORIGIN, to_line(settings, indent=1))

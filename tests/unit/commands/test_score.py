@@ -160,7 +160,8 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
     assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
-    assert (status, [row["row"] for row in scored]) == (0, [0, 13, 14])
+    first = 1 + len(HOSTILE)
+    assert (status, [row["row"] for row in scored]) == (0, [0, first, first + 1])
     assert (scored[1]["steps"], scored[1]["gains"]) == ([], [])
     assert len(scored[1]["answer_logprobs"]) == 1
 
