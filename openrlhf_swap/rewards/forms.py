@@ -111,7 +111,7 @@ def _replacement(form: dict[str, str]) -> Any:
 
 PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})
 _FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
-_UNTIL_UNICODE = 7  # rows
+_UNICODE = slice(1, 7)  # the rows that write Unicode as LaTeX
 
 
 def canonical(text: str) -> str:
@@ -119,12 +119,15 @@ def canonical(text: str) -> str:
     text = unicodedata.normalize("NFC", text)
     for pattern, becomes in _FORMS:
         text = pattern.sub(becomes, text)
-    return without_braces(text)
+    text = text.strip()
+    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
+        text = text[1:-1].strip()
+    return text
 
 
 def write_latex(text: str) -> str:
     """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
-    for pattern, becomes in _FORMS[1:_UNTIL_UNICODE]:
+    for pattern, becomes in _FORMS[_UNICODE]:
         text = pattern.sub(becomes, text)
     return text
 
@@ -138,11 +141,3 @@ def is_balanced(text: str) -> bool:
     """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions."""
     open_braces = [0, *depths(text, "{", "}")]
     return min(open_braces) == open_braces[-1] == 0
-
-
-def without_braces(text: str) -> str:
-    """The text less spaces and braces around all of it, which LaTeX does not show."""
-    text = text.strip()
-    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
-        text = text[1:-1].strip()
-    return text

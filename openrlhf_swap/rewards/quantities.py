@@ -49,9 +49,6 @@ def _named(match: re.Match[str]) -> str:
 
 def name_words(text: str) -> str:
     """Words in one spelling: small letters, the names of units, "cm^2" and "km/hour"."""
-    if text.strip(" .").lower() == "in":
-        return "inch"
-    text = text.replace("平方", "square ").replace("立方", "cubic ")
     names = []
     for word in text.replace("/", " / ").split():
         name = word.strip(".")

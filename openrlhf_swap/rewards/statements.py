@@ -138,14 +138,11 @@ def _statement(text: str, start: int) -> str:
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
-    if len(alone) > _LONGEST or not re.search(r"\w", alone):
-        return None
-    if "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
+    if not PATTERNS.alone.fullmatch(alone):
         return None
     prose = PATTERNS.prose.findall(alone)
-    is_formula = alone.startswith("$") and alone.rstrip(".").endswith("$") and len(prose) < 2
-    is_formula_in_words = re.match(r"[A-Za-z]{2,}\b[^$]{0,40}\$", alone)
-    return None if is_formula_in_words or (prose and not is_formula) else alone
+    is_formula = PATTERNS.one_formula.fullmatch(alone) and len(prose) == 1
+    return alone if is_formula or not prose else None
 
 
 def _answer_of_line(line: str) -> str | None:
