@@ -6,7 +6,7 @@ stays as it stands, and is compared as it stands. A new form is a new row and it
 
 import re
 import unicodedata
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,10 +89,6 @@ def _radians(match: re.Match[str]) -> str:
     return PATTERNS.angle.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
 
 
-def _spelled(table: str, match: re.Match[str]) -> str:
-    return look_up(table).get(match[1], match[0])
-
-
 _FUNCTIONS = {
     "unicode": _unicode,
     "undressed": _undressed,
@@ -104,9 +100,11 @@ _FUNCTIONS = {
 
 def _replacement(form: dict[str, str]) -> Any:
     """What a row's matches become: a text, or a function of the match."""
-    if "to" in form:
-        return form["to"]
-    return _FUNCTIONS.get(form["by"]) or partial(_spelled, form["by"])
+    name = form.get("by")
+    if name in TABLES:
+        table = look_up(name)
+        return lambda match: table.get(match[1], match[0])
+    return _FUNCTIONS[name] if name else form["to"]
 
 
 PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})

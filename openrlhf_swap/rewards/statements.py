@@ -39,8 +39,7 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    before, closed, after = response.partition(end_of_thought)
-    visible = (after if closed else before).rstrip()
+    visible = response.split(end_of_thought, 1)[-1].rstrip()
     for _ in range(_MOST_TOKENS):
         start = max(0, len(visible) - _LONGEST_TOKEN)
         visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
@@ -178,15 +177,14 @@ def answer_start(text: str) -> int | None:
         place = max(above + announced[0], line)
     sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
     start = sentences[-1] if sentences else _above_headings(text, line)
-    return start + len(text[start:]) - len(text[start:].lstrip())
+    return len(text) - len(text[start:].lstrip())
 
 
 def _above_headings(text: str, line: int) -> int:
     """Where the headings and the lines without a word right above the line at `line` begin."""
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
-        found = " ".join(re.findall(r"\w+", text[above:line]))
-        if found and not PATTERNS.heading.fullmatch(found):
+        if not PATTERNS.heading.fullmatch(" ".join(re.findall(r"\w+", text[above:line]))):
             break
         line = above
     return line
