@@ -40,7 +40,9 @@ def _marked(text: str) -> str:
     """
     marked = mark_words(PATTERNS.label.sub("", text))
     declared = PATTERNS.declared.findall(marked)
-    return _rename(marked, declared[0], "k") if len(declared) == 1 else marked
+    if len(declared) == 1:
+        return _rename(marked, declared[0], "k")
+    return marked
 
 
 def _join_thousands(text: str) -> str:
@@ -90,7 +92,9 @@ def _take_apart(text: str) -> tuple[str, list[str]]:
     if not is_bracketed or len(items) == 1 or 0 in depths(value)[:-1]:
         return "", _with_both_signs(split_at(text, ",;"))
     points = _with_both_signs([value])
-    return ("", points) if len(points) > 1 else (value[0] + value[-1], items)
+    if len(points) > 1:
+        return ("", points)
+    return (value[0] + value[-1], items)
 
 
 def split_at(text: str, separators: str) -> list[str]:

@@ -69,7 +69,9 @@ def _undressed(match: re.Match[str]) -> str:
     is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
     if is_spaced or PATTERNS.a_word.search(re.sub(r"\\[A-Za-z]+", "", inside)):
         return f"{before}\\text{{{inside}}}"
-    return f"{before}{{{inside}}}" if before else f" {inside} "
+    if before:
+        return f"{before}{{{inside}}}"
+    return f" {inside} "
 
 
 def _digits(match: re.Match[str]) -> str:
@@ -104,7 +106,9 @@ def _replacement(form: dict[str, str]) -> Any:
     if name in TABLES:
         table = look_up(name)
         return lambda match: table.get(match[1], match[0])
-    return _FUNCTIONS[name] if name else form["to"]
+    if name:
+        return _FUNCTIONS[name]
+    return form["to"]
 
 
 PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})

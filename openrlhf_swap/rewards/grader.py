@@ -237,9 +237,9 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
             why = traceback.format_exception_only(error)[-1].strip()
             if isinstance(error, ConfigError):
                 why = str(error)
-            reply = {"correct": False, "status": "error", "why": why}
-            if name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
+            elif name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
                 traceback.print_exc()
+            reply = {"correct": False, "status": "error", "why": why}
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
 

@@ -80,7 +80,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, reference: Any) -> Any:
         owner, number = reference
-        return self.link.kept[number] if owner == "yours" else Remote(self.link, number)
+        if owner == "yours":
+            return self.link.kept[number]
+        return Remote(self.link, number)
 
 
 class Link:

@@ -49,7 +49,9 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 def last_boxed(text: str) -> str | None:
     r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
-    return text[boxes[-1].inside] if boxes else None
+    if boxes:
+        return text[boxes[-1].inside]
+    return None
 
 
 def _boxes(text: str) -> list[_Box]:
@@ -110,7 +112,9 @@ def _boxed_answer(text: str) -> str | None:
     if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
     compared = PATTERNS.compared.search(text[: begun.start()], max(0, begun.start() - 80))
-    return f"{compared[1]} {inside}" if compared else inside
+    if compared:
+        return f"{compared[1]} {inside}"
+    return inside
 
 
 def last_announcement(text: str) -> tuple[int, str] | None:
@@ -141,7 +145,9 @@ def _only_answer(text: str) -> str | None:
         return None
     prose = PATTERNS.prose.findall(alone)
     is_formula = PATTERNS.one_formula.fullmatch(alone) and len(prose) == 1
-    return alone if is_formula or not prose else None
+    if is_formula or not prose:
+        return alone
+    return None
 
 
 def _answer_of_line(line: str) -> str | None:
