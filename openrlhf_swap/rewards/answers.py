@@ -89,7 +89,9 @@ def _listed(text: str) -> list[object] | None:
         text = re.sub(r"\\(?![\"'])", r"\\\\", text)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         items = ast.literal_eval(text.strip())
-        return list(items) if isinstance(items, list | tuple) else None
+        if isinstance(items, list | tuple):
+            return list(items)
+        return None
     return None
 
 
@@ -101,11 +103,15 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     if _is_placeholder(bare):
-        return None if keeps_placeholders else PLACEHOLDER_ANSWER
+        if keeps_placeholders:
+            return None
+        return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())
     is_sentence = len(found) > 1 and not {*found}.isdisjoint(words("sentences"))
-    return PROSE_ANSWER if is_sentence or len(found) > MOST_WORDS else None
+    if is_sentence or len(found) > MOST_WORDS:
+        return PROSE_ANSWER
+    return None
 
 
 def _is_placeholder(bare: str) -> bool:

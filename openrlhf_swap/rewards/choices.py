@@ -27,7 +27,9 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     options = metadata.get(OPTIONS) or LETTERS
     if len(letter) != 1 or letter not in LETTERS:
         return "an answer that is not a letter"
-    return None if letter in LETTERS[: len(options)] else "an answer that is no option's letter"
+    if letter in LETTERS[: len(options)]:
+        return None
+    return "an answer that is no option's letter"
 
 
 def stated_letter(text: str, options: Sequence[str] = (), closed: bool = True) -> str | None:
@@ -54,7 +56,9 @@ def _letter_of(stated: str, options: Sequence[str]) -> str | None:
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins; None if it begins otherwise or names another one."""
     choice = PATTERNS.choice.match(_without_braces(text))
-    return choice["letter"].upper() if choice else None
+    if choice:
+        return choice["letter"].upper()
+    return None
 
 
 def _written(text: str) -> str:

@@ -5,7 +5,7 @@ ratios and equations are taken apart here, and what is left is compared as an ex
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
@@ -40,7 +40,9 @@ def _marked(text: str) -> str:
     """
     marked = mark_words(PATTERNS.label.sub("", text))
     declared = PATTERNS.declared.findall(marked)
-    return _rename(marked, declared[0], "k") if len(declared) == 1 else marked
+    if len(declared) == 1:
+        return _rename(marked, declared[0], "k")
+    return marked
 
 
 def _join_thousands(text: str) -> str:
@@ -84,13 +86,15 @@ def _take_apart(text: str) -> tuple[str, list[str]]:
     value = _split_name(text)[1]
     inside = value[2:-2]
     if value == rf"\{{{inside}\}}" and r"\}" not in inside and r"\mid" not in inside:
-        return "{}", [*_with_both_signs(split_at(inside, ",;"))]
+        return "{}", _with_both_signs(split_at(inside, ",;"))
     items = split_at(value[1:-1], ",;")
     is_bracketed = value[:1] in ("(", "[") and value[-1:] in (")", "]")
     if not is_bracketed or len(items) == 1 or 0 in depths(value)[:-1]:
-        return "", [*_with_both_signs(split_at(text, ",;"))]
-    points = [*_with_both_signs([value])]
-    return ("", points) if len(points) > 1 else (value[0] + value[-1], items)
+        return "", _with_both_signs(split_at(text, ",;"))
+    points = _with_both_signs([value])
+    if len(points) > 1:
+        return ("", points)
+    return (value[0] + value[-1], items)
 
 
 def split_at(text: str, separators: str) -> list[str]:
@@ -109,17 +113,19 @@ def split_at(text: str, separators: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()] or [""]
 
 
-def _with_both_signs(items: Sequence[str]) -> Iterator[str]:
+def _with_both_signs(items: Sequence[str]) -> list[str]:
+    signed: list[str] = []
     for item in items:
         upper = item.replace(r"\pm", "+").replace(r"\mp", "-")
         lower = item.replace(r"\pm", "-").replace(r"\mp", "+")
-        yield from {upper: 1, lower: 1}
+        signed += dict.fromkeys((upper, lower))
+    return signed
 
 
 def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
     if len(gold) != len(response):
         return False
-    items = gold + response
+    items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
     is_ordered |= has_values and len(split_words(",".join(items))[1]) > 1
     if is_ordered or _are_named(gold) or _are_named(response) or len(gold) > MOST_ITEMS:
@@ -228,13 +234,11 @@ def _same_ratio(gold: Sequence[str], response: Sequence[str]) -> bool:
 
 def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     """Whether a value equals a chain of equations, m + n = 100 + 16 = 116, that is not false."""
-    numbers = [side for side in sides if expressions.is_number(side)]
-    values = [expressions.parse(number) for number in numbers]
-    if not all(map(expressions.are_near, values, values[1:])):
-        return False
-    if len(numbers) == len(sides):
-        return any(same_value(gold, side) for side in sides)
-    return same_value(gold, sides[-1])
+    numbers = [*filter(expressions.is_number, sides)]
+    values = [*map(expressions.parse, numbers)]
+    stated = sides if len(numbers) == len(sides) else sides[-1:]
+    is_true = all(map(expressions.are_near, values, values[1:]))
+    return is_true and any(same_value(gold, side) for side in stated)
 
 
 def is_understood(gold: str) -> bool:

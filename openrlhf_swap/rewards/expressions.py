@@ -73,7 +73,9 @@ def parse(text: str) -> Any:
             normalization_config=None,
             conversion_config=_LETTERS,
         )
-        return value if is_real else value.subs(Symbol("i", real=False), I)
+        if is_real:
+            return value
+        return value.subs(Symbol("i", real=False), I)
     except Exception:  # noqa: BLE001 (a parser that raises whatever it likes)
         return None
 

@@ -6,7 +6,7 @@ stays as it stands, and is compared as it stands. A new form is a new row and it
 
 import re
 import unicodedata
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,7 +69,9 @@ def _undressed(match: re.Match[str]) -> str:
     is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
     if is_spaced or PATTERNS.a_word.search(re.sub(r"\\[A-Za-z]+", "", inside)):
         return f"{before}\\text{{{inside}}}"
-    return f"{before}{{{inside}}}" if before else f" {inside} "
+    if before:
+        return f"{before}{{{inside}}}"
+    return f" {inside} "
 
 
 def _digits(match: re.Match[str]) -> str:
@@ -89,10 +91,6 @@ def _radians(match: re.Match[str]) -> str:
     return PATTERNS.angle.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
 
 
-def _spelled(table: str, match: re.Match[str]) -> str:
-    return look_up(table).get(match[1], match[0])
-
-
 _FUNCTIONS = {
     "unicode": _unicode,
     "undressed": _undressed,
@@ -104,14 +102,18 @@ _FUNCTIONS = {
 
 def _replacement(form: dict[str, str]) -> Any:
     """What a row's matches become: a text, or a function of the match."""
-    if "to" in form:
-        return form["to"]
-    return _FUNCTIONS.get(form["by"]) or partial(_spelled, form["by"])
+    name = form.get("by")
+    if name in TABLES:
+        table = look_up(name)
+        return lambda match: table.get(match[1], match[0])
+    if name:
+        return _FUNCTIONS[name]
+    return form["to"]
 
 
 PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})
 _FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
-_UNTIL_UNICODE = 7  # rows
+_UNICODE = slice(1, 7)  # the rows that write Unicode as LaTeX
 
 
 def canonical(text: str) -> str:
@@ -119,12 +121,15 @@ def canonical(text: str) -> str:
     text = unicodedata.normalize("NFC", text)
     for pattern, becomes in _FORMS:
         text = pattern.sub(becomes, text)
-    return without_braces(text)
+    text = text.strip()
+    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
+        text = text[1:-1].strip()
+    return text
 
 
 def write_latex(text: str) -> str:
     """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
-    for pattern, becomes in _FORMS[1:_UNTIL_UNICODE]:
+    for pattern, becomes in _FORMS[_UNICODE]:
         text = pattern.sub(becomes, text)
     return text
 
@@ -138,11 +143,3 @@ def is_balanced(text: str) -> bool:
     """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions."""
     open_braces = [0, *depths(text, "{", "}")]
     return min(open_braces) == open_braces[-1] == 0
-
-
-def without_braces(text: str) -> str:
-    """The text less spaces and braces around all of it, which LaTeX does not show."""
-    text = text.strip()
-    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
-        text = text[1:-1].strip()
-    return text

@@ -234,17 +234,14 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
         try:
             reply = _reply(verifier, **json.loads(line))
         except Exception as error:  # noqa: BLE001 (code that we have not seen)
-            reply = {"correct": False, "status": "error", "why": _describe(error)}
-            if name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
+            why = traceback.format_exception_only(error)[-1].strip()
+            if isinstance(error, ConfigError):
+                why = str(error)
+            elif name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
                 traceback.print_exc()
+            reply = {"correct": False, "status": "error", "why": why}
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, ConfigError):
-        return str(error)
-    return traceback.format_exception_only(error)[-1].strip()
 
 
 def _reply(verifier: Verifier, answer: str, **request: Any) -> dict[str, Any]:

@@ -18,16 +18,13 @@ def mark_words(text: str) -> str:
 
     So are places where a value follows a word.
     """
-    marked = PATTERNS.words.sub(_mark_text, text)
     is_relation = PATTERNS.relation.search(text)
-
-    def join(mark: re.Match[str]) -> str:
-        if mark[1] in _SIGNS:
-            return _SIGNS[mark[1]] if is_relation else ", "
-        return mark[0]
-
-    marked = re.sub("⟧ *⟦", " ", PATTERNS.mark.sub(join, marked))
-    marked = PATTERNS.power.sub(r"^\1⟧", PATTERNS.mark.sub(_named, marked))
+    signs = _SIGNS if is_relation else dict.fromkeys(_SIGNS, ", ")
+    marked = PATTERNS.words.sub(_mark_text, text)
+    marked = PATTERNS.mark.sub(lambda mark: signs.get(mark[1], mark[0]), marked)
+    marked = re.sub("⟧ *⟦", " ", marked)
+    marked = PATTERNS.mark.sub(lambda mark: f"⟦{name_words(mark[1])}⟧", marked)
+    marked = PATTERNS.power.sub(r"^\1⟧", marked.replace("⟦⟧", " "))
     return PATTERNS.value_after.sub("⟧, ", PATTERNS.money_before.sub(r"\2⟦\1⟧", marked))
 
 
@@ -42,16 +39,8 @@ def _mark_text(match: re.Match[str]) -> str:
     return PATTERNS.in_text.sub(r"⟦\g<0>⟧", inside)
 
 
-def _named(match: re.Match[str]) -> str:
-    named = name_words(match[1])
-    return f"⟦{named}⟧" if named else " "
-
-
 def name_words(text: str) -> str:
     """Words in one spelling: small letters, the names of units, "cm^2" and "km/hour"."""
-    if text.strip(" .").lower() == "in":
-        return "inch"
-    text = text.replace("平方", "square ").replace("立方", "cubic ")
     names = []
     for word in text.replace("/", " / ").split():
         name = word.strip(".")

@@ -80,7 +80,9 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, reference: Any) -> Any:
         owner, number = reference
-        return self.link.kept[number] if owner == "yours" else Remote(self.link, number)
+        if owner == "yours":
+            return self.link.kept[number]
+        return Remote(self.link, number)
 
 
 class Link:
@@ -182,11 +184,10 @@ class _Names(dict[str, Any]):
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
         super().__init__(__builtins__=builtins)
         defined: set[str] = set(link.receive())
-        hidden = {name for name in defined if hasattr(builtins, name)}
-        is_used = (defined - hidden) & set(re.findall(r"\w+", tests))
+        own = {name for name in defined if not hasattr(builtins, name)}
         self._program: Any = Remote(link, 0)
         self._modules = modules
-        self.defined = defined - hidden if is_used else defined
+        self.defined = own if own.intersection(re.findall(r"\w+", tests)) else defined
 
     def __missing__(self, name: str) -> Any:
         return (self._program if name in self.defined else self._modules)[name]

@@ -39,8 +39,7 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    before, closed, after = response.partition(end_of_thought)
-    visible = (after if closed else before).rstrip()
+    visible = response.split(end_of_thought, 1)[-1].rstrip()
     for _ in range(_MOST_TOKENS):
         start = max(0, len(visible) - _LONGEST_TOKEN)
         visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
@@ -50,7 +49,9 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 def last_boxed(text: str) -> str | None:
     r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
-    return text[boxes[-1].inside] if boxes else None
+    if boxes:
+        return text[boxes[-1].inside]
+    return None
 
 
 def _boxes(text: str) -> list[_Box]:
@@ -111,7 +112,9 @@ def _boxed_answer(text: str) -> str | None:
     if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
     compared = PATTERNS.compared.search(text[: begun.start()], max(0, begun.start() - 80))
-    return f"{compared[1]} {inside}" if compared else inside
+    if compared:
+        return f"{compared[1]} {inside}"
+    return inside
 
 
 def last_announcement(text: str) -> tuple[int, str] | None:
@@ -138,14 +141,13 @@ def _statement(text: str, start: int) -> str:
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
-    if len(alone) > _LONGEST or not re.search(r"\w", alone):
-        return None
-    if "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
+    if not PATTERNS.alone.fullmatch(alone):
         return None
     prose = PATTERNS.prose.findall(alone)
-    is_formula = alone.startswith("$") and alone.rstrip(".").endswith("$") and len(prose) < 2
-    is_formula_in_words = re.match(r"[A-Za-z]{2,}\b[^$]{0,40}\$", alone)
-    return None if is_formula_in_words or (prose and not is_formula) else alone
+    is_formula = PATTERNS.one_formula.fullmatch(alone) and len(prose) == 1
+    if is_formula or not prose:
+        return alone
+    return None
 
 
 def _answer_of_line(line: str) -> str | None:
@@ -181,15 +183,14 @@ def answer_start(text: str) -> int | None:
         place = max(above + announced[0], line)
     sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
     start = sentences[-1] if sentences else _above_headings(text, line)
-    return start + len(text[start:]) - len(text[start:].lstrip())
+    return len(text) - len(text[start:].lstrip())
 
 
 def _above_headings(text: str, line: int) -> int:
     """Where the headings and the lines without a word right above the line at `line` begin."""
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
-        found = " ".join(re.findall(r"\w+", text[above:line]))
-        if found and not PATTERNS.heading.fullmatch(found):
+        if not PATTERNS.heading.fullmatch(" ".join(re.findall(r"\w+", text[above:line]))):
             break
         line = above
     return line

@@ -127,7 +127,9 @@ def last_code(response: str) -> str | None:
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines,
         # also within strings.
         is_indented = blocks[-1][:1].isspace()
-        return textwrap.dedent(blocks[-1]) if is_indented else blocks[-1]
+        if is_indented:
+            return textwrap.dedent(blocks[-1])
+        return blocks[-1]
     with suppress(SyntaxError, ValueError, RecursionError):
         statements = ast.parse(response).body
         if not all(isinstance(node, ast.Expr) for node in statements):  # a word is a program, too
@@ -177,7 +179,9 @@ def _read_call(given: Any, expected: Any) -> tuple[list[Any], Any]:
 
 
 def _read_lines(given: Any) -> str:
-    return "\n".join(map(str, given)) if isinstance(given, list) else str(given)
+    if isinstance(given, list):
+        return "\n".join(map(str, given))
+    return str(given)
 
 
 def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:

@@ -13,7 +13,9 @@ def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUG
         end_of_thought: what closes a thought.
     """
     is_closed = closes_thought(prompt, end_of_thought)
-    return end_of_thought + response if is_closed else response
+    if is_closed:
+        return end_of_thought + response
+    return response
 
 
 def closes_thought(prompt: str, end_of_thought: str) -> bool:

@@ -35,7 +35,9 @@ Metadata = Mapping[str, Any]
 def answer_text(answer: object) -> str:
     """An answer that is text or a number as text; empty for anything else."""
     is_answer = isinstance(answer, str | int | float) and not isinstance(answer, bool)
-    return str(answer) if is_answer else ""
+    if is_answer:
+        return str(answer)
+    return ""
 
 
 def given_answer(answer: object) -> str:
@@ -158,7 +160,9 @@ def find_verifier(name: str) -> Verifier:
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
-        return "an empty answer" if is_text and not answer.strip() else None
+        if is_text and not answer.strip():
+            return "an empty answer"
+        return None
 
     return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
 

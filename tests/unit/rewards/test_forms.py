@@ -38,6 +38,9 @@ CASES = {
     "styles": (r"2^\bm{10}+\mathrm{cm}", r"2^{10}+\text{cm}"),
     "styles in styles": (r"\bm{\mathbf{7}}", "7"),
     "bare styles": (r"\boldsymbol\pi", r"\pi"),
+    "inches": (r"5\text{ in.}", r"5\text{inch}"),
+    "squares in Chinese": ("5平方米", r"5\text{square }米"),
+    "cubes in Chinese": ("5立方米", r"5\text{cubic }米"),
     "digits in groups": (r"1{,}234{,}567", "1234567"),
     "spaces": (r"a\ ~\; b", "a b"),
     "spaces between digits": ("12 345 678", "12345678"),
@@ -147,35 +150,10 @@ def test_the_page_prints_the_tables():
 
 
 PARTS = [
-    "1",
-    ".",
-    "√",
-    "√(",
-    "°",
-    "。",
-    "\n",
-    " ",
-    "$",
-    "²",
-    "½",
-    "{",
-    "}",
-    "€",
-    "\\bm{",
-    "(",
-    "$$",
+    *("1", ".", "√", "√(", "°", "。", "\n", " ", "$", "²", "½", "{", "}", "€", "\\bm{", "(", "$$"),
+    *("1\\,000", "\\boxed{", "\\boxed{1} ", "answer: ", "answer to ", "\n** ", "is not ", "**\n"),
+    *("0.\\overline{", "8 1/2, ", "\\sin 1^\\circ", "\\text{", "a.", "the answer is ", "\\{"),
 ]
-PARTS += [
-    "1\\,000",
-    "\\boxed{",
-    "\\boxed{1} ",
-    "answer: ",
-    "answer to ",
-    "\n** ",
-    "is not ",
-    "**\n",
-]
-PARTS += ["0.\\overline{", "8 1/2, ", "\\sin 1^\\circ", "\\text{", "a.", "the answer is ", "\\{"]
 
 
 @pytest.mark.parametrize("part", PARTS)
