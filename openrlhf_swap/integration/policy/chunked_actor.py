@@ -91,9 +91,9 @@ class ChunkedActor(_StockActor):
 
         `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are
         asked for, `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that
-        are not actions, if it is asked for; and, if log-probabilities are made in chunks, those of
-        the (m,) targets of `branches`, which run after the rows, at temperature 1 as
-        `answer_log_probs`.
+        are not actions, if it is asked for; and, if log-probabilities are made in chunks,
+        `answers`: those of the m targets of `branches`, which run after the rows, at temperature 1,
+        (m, 1), or (m, 2) with the entropies that the branches want.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -130,7 +130,7 @@ class ChunkedActor(_StockActor):
         if return_entropy:
             output.entropy = padded[..., 1]
         if branches is not None:
-            output.answer_log_probs = head.of_branches
+            output.answers = head.of_branches
         log_probs = padded[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
@@ -172,7 +172,7 @@ class ChunkedActor(_StockActor):
         )
         with head.replacing(), branches.branching():
             self.model(**branches.inputs())
-        return head.of_branches
+        return head.of_branches[:, 0]
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:
         if self.packing_samples:
@@ -234,14 +234,15 @@ class _HeadOfRows:
         if self._branches is not None:
             predicting = hidden[self._branches.predicting]
             every = torch.arange(len(predicting), device=hidden.device)
-            unscaled = replace(self._pass, temperature=1.0, entropy=False)
+            entropy = self._branches.reads_entropies
+            unscaled = replace(self._pass, temperature=1.0, entropy=entropy)
             targets = self._branches.targets
             self.of_branches = self._values(
                 predicting,
                 targets,
                 every,
                 unscaled,
-            ).squeeze(-1)
+            )
             hidden = hidden[:, : self._branches.tokens]
         values = self._values(
             hidden.flatten(0, -2),
