@@ -202,11 +202,13 @@ class SwapConfig(FlagSettings):
         "(ours)",
         **_WEIGHT,
     )
-    step_reward: Literal["gain", "need"] = setting(
+    step_reward: Literal["gain", "need", "potential"] = setting(
         "gain",
         "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus "
-        "what the rest loses without it, in nats, without penalty, weights and tau (ours)",
-        "use gain or need",
+        "what the rest loses without it, in nats, without penalty, weights and tau (ours); "
+        "potential, what it changes of SPAE's potential, by the answer's probability and entropy, "
+        "less its share of the penalty (ours)",
+        "use gain, need or potential",
     )
     need_window: int = setting(
         0,

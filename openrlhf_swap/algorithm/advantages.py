@@ -15,7 +15,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import NEED
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, NEED, Signal
 
 
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
@@ -100,6 +100,7 @@ def step_signals(
     a group with fewer than two steps or no spread; a sigma below `step_noise`, in nats, is replaced
     by that. With `rewards_need`, r_k = Delta_k + n_k: what a step adds to the answer, and what the
     rest would lose without it, both in nats per token; nobody pays a penalty, and w is uniform.
+    With `rewards_potential`, r_k = Phi_k - Phi_{k-1} - P w_k (`potentials`).
     With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
     before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
     K), in place of those of the gains.
@@ -115,6 +116,8 @@ def step_signals(
         tau: float | Tensor = math.inf
     else:
         earned = gains
+        if coefficients.rewards_potential:
+            earned = local_gains(potentials(batch), mask)
         tau = step_tau(ranked, mask, coefficients)
     if weights is None:
         weights = penalty_weights(ranked, mask, tau)
@@ -150,14 +153,36 @@ def needs(batch: StepBatch) -> Tensor:
 
     Raises ValueError for a batch with scored steps whose need was not read.
     """
-    if NEED.name in batch.signals:
-        return torch.where(batch.step_mask, batch.signals[NEED.name], 0.0)
+    return torch.where(batch.step_mask, _rewarded(batch, NEED, "need"), 0.0)
+
+
+SOLVED = 0.9  # a potential from which on SPAE takes a problem for solved
+
+
+def potentials(batch: StepBatch) -> Tensor:
+    """(G, N, K+1) float64 Phi = min(1.5 a c + .5 a - c, .9) after each prefix.
+
+    a = exp(l) is the answer's probability and c = exp(-h) the policy's confidence, both a token's:
+    Phi is near -1 for a sure wrong answer, 0 for an unsure one, and 1 for a sure right one. After
+    SPAE (arXiv 2601.03823), which samples five answers and takes their joint probabilities. Raises
+    ValueError for a batch with scored steps whose answers' entropies were not read.
+    """
+    right = batch.answer_logprobs.exp()
+    sure = (-_rewarded(batch, ANSWER_ENTROPY, "potential")).exp()
+    return (1.5 * right * sure + 0.5 * right - sure).clamp(max=SOLVED)
+
+
+def _rewarded(batch: StepBatch, signal: Signal, reward: str) -> Tensor:
+    """The values of a signal that a step reward is made of; 0 for a batch without scored steps."""
+    if signal.name in batch.signals:
+        return batch.signals[signal.name]
     if batch.step_mask.any():
         raise ValueError(
-            "--swap.step_reward is need, but the responses have no need; read it by `Scorer` with "
-            "the same settings, or give StepTrace signals={'need': ...}"
+            f"--swap.step_reward is {reward}, but the responses have no {signal.name}; read it by "
+            f"`Scorer` with the same settings, or give StepTrace signals={{'{signal.name}': ...}}"
         )
-    return torch.zeros_like(batch.step_mask, dtype=torch.float64)
+    shape = (*batch.lengths.shape, signal.count(batch.step_mask.shape[-1]))
+    return torch.zeros(shape, dtype=torch.float64)
 
 
 def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:

@@ -41,7 +41,7 @@ class Coefficients:
     process_weight: float = 0.3  # theta; 0 needs no step scores
     step_baseline: Literal["mean", "zero", "state"] = "mean"
     step_price: Literal["steps", "weights"] = "steps"
-    step_reward: Literal["gain", "need"] = "gain"
+    step_reward: Literal["gain", "need", "potential"] = "gain"
     step_discount: float = 1.0  # gamma: of a later step's reward, per step in between
     turn_weight: float = 0.0  # of an environment's rewards by turn, beside the step rewards
     step_noise: float = 0.0  # lower bound, in nats, of the deviation of step rewards
@@ -68,6 +68,11 @@ class Coefficients:
     def rewards_need(self) -> bool:
         """Whether a step earns its gain plus its need, instead of its gain less its penalty."""
         return self.step_reward == "need"
+
+    @property
+    def rewards_potential(self) -> bool:
+        """Whether a step earns its change of the potential in the place of its gain."""
+        return self.step_reward == "potential"
 
     @property
     def centres_steps(self) -> bool:

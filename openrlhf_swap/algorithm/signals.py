@@ -28,6 +28,8 @@ class Signal:
 
 # l_0..l_K: mean log-probability of the answer's tokens after each prefix, in nats per token.
 ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
+# h_0..h_K: mean entropy of the answer's tokens after each prefix, in nats per token.
+ANSWER_ENTROPY = Signal("answer_entropy", "prefix")
 # The policy's hidden states at the last token of each prefix.
 STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
@@ -35,8 +37,10 @@ NEED = Signal("need", "step")
 # H_k: mean entropy of the tokens of each step, in nats, at the rollouts' temperature: as they were
 # drawn, which is what the authors of InfoDensity and ETR take.
 ENTROPY = Signal("entropy", "step", only_correct=False)
-
 # e_k: what an agent's environment paid for the turn that ends with step k, 0 within a turn.
 TURN_REWARD = Signal("turn_reward", "step", only_correct=False)
 
-SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY, TURN_REWARD)}
+SIGNALS = {
+    signal.name: signal
+    for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY, ANSWER_ENTROPY, TURN_REWARD)
+}

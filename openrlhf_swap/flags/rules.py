@@ -446,9 +446,9 @@ def _without_need(name: str) -> Rule:
 # What the settings of step rewards rule out.
 STEP_REWARDS = (
     Rule(
-        lambda run: run.method.step_reward == "need" and not run.has_step_rewards,
-        "--swap.step_reward is need, but {name} has no step rewards: leave it out, or use "
-        "--swap.objective swap with a --swap.process_weight above 0",
+        lambda run: run.method.step_reward != "gain" and not run.has_step_rewards,
+        "--swap.step_reward is {method.step_reward}, but {name} has no step rewards: leave it out, "
+        "or use --swap.objective swap with a --swap.process_weight above 0",
     ),
     Rule(
         lambda run: run.method.step_reward == "need" and run.run.scoring == "per_prefix",

@@ -89,8 +89,13 @@ def answer_branch(
     return AnswerBranch(tuple(encoded["input_ids"]), scored)
 
 
+def score_per_prefix(*args: Any) -> Tensor:
+    """The (K+1,) scores l_0..l_K alone of `read_per_prefix`."""
+    return read_per_prefix(*args)[:, 0]
+
+
 @torch.no_grad()
-def score_per_prefix(
+def read_per_prefix(
     model: Callable[..., Any],
     input_ids: Tensor,
     prefix_lengths: Sequence[int],
@@ -98,18 +103,21 @@ def score_per_prefix(
 ) -> Tensor:
     """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far).
 
-    The temperature is 1. Takes a causal language model, called as `model(input_ids,
-    logits_to_keep=n).logits`, the (T,) int64 ids of prompt and response without padding, and K+1
-    numbers of tokens, prompt included. Runs a forward for each prefix. Returns (K+1,) float32, or
-    float64 for a float64 model.
+    h_k is the mean of the entropies of these distributions. The temperature is 1. Takes a causal
+    language model, called as `model(input_ids, logits_to_keep=n).logits`, the (T,) int64 ids of
+    prompt and response without padding, and K+1 numbers of tokens, prompt included. Runs a forward
+    for each prefix. Returns (K+1, 2) l and h, float32, or float64 for a float64 model.
     """
     ids = torch.tensor(branch.ids, device=input_ids.device)
     scores = []
     for length in prefix_lengths:
         sequence = torch.cat([input_ids[:length], ids]).unsqueeze(0)
         logits = model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1]
-        log_probs = widen(logits).log_softmax(-1).gather(-1, ids.unsqueeze(-1))
-        scores.append(log_probs[branch.places].mean())
+        log_probs = widen(logits).log_softmax(-1)
+        entropies = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
+        chosen = log_probs.gather(-1, ids.unsqueeze(-1))
+        both = torch.cat([chosen, entropies], dim=-1)
+        scores.append(both[branch.places].mean(0))
     return torch.stack(scores)
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -76,14 +76,17 @@ class ScoringBackend:
         if self.name == SHARED_PREFIX:
             rows = sequences, attention_mask, requests
             return read_shared_prefix(model, config, *rows, *how, **more)
-        scores = []
+        found: dict[str, list[Tensor]] = {ANSWER_LOGPROBS.name: [], ANSWER_ENTROPY.name: []}
         for request in requests:
             assert request.branch is not None
             present = attention_mask[request.row].bool()
             lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
             ids = sequences[request.row][present]
-            scores.append(score_per_prefix(model, ids, lengths, request.branch).cpu())
-        return {ANSWER_LOGPROBS.name: scores}
+            read = read_per_prefix(model, ids, lengths, request.branch).cpu()
+            for signal, values in zip((ANSWER_LOGPROBS, ANSWER_ENTROPY), read.T, strict=True):
+                if signal.name in request.signals:
+                    found[signal.name].append(values)
+        return found
 
 
 def find_backend(

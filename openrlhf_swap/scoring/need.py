@@ -108,6 +108,7 @@ class HiddenPass:
     """
 
     tokens = 0
+    reads_entropies = False
 
     def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""

@@ -12,7 +12,7 @@ import torch
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.plain import plain_flag, plain_int, plain_ints
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -69,6 +69,7 @@ class Scorer:
         self._temperature = entropy_temperature
         wanted = {
             ANSWER_LOGPROBS.name: True,
+            ANSWER_ENTROPY.name: config.step_reward == "potential",
             NEED.name: config.step_reward == "need",
             ENTROPY.name: entropy_temperature is not None,
         }
@@ -114,7 +115,8 @@ class Scorer:
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
-            `step_reward` need also `need` (n_1..n_K, nats per token), and with an
+            `step_reward` need also `need` (n_1..n_K, nats per token), with potential
+            `answer_entropy` (h_0..h_K, nats per answer token), and with an
             `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:

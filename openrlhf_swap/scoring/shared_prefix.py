@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, NEED
 from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, naming, row_positions, widen
 from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
 from openrlhf_swap.scoring.branches import Branch, Layout, Rows
@@ -66,6 +66,7 @@ class BranchedRows:
         """
         self.rows = rows = Rows.of(attention_mask, packed)
         self._requests = requests
+        self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
         self._agree = agree
         branches = [each for request in requests for each in answer_branches(request, rows)]
         self._layout = layout = Layout(branches, rows.count, attention_mask.device)
@@ -110,14 +111,19 @@ class BranchedRows:
         with self._attention.replacing(), self._mixers.replacing():
             yield
 
-    def scores(self, log_probs: Tensor) -> list[Tensor]:
-        """A (K+1,) tensor l_0..l_K of each request, on the CPU.
+    def answers(self, values: Tensor) -> dict[str, list[Tensor]]:
+        """By name, the (K+1,) l_0..l_K and h_0..h_K of the requests that want them, on the CPU.
 
-        Takes the (m,) log-probabilities of the targets.
+        Takes (m, 1) log-probabilities of the targets, or (m, 2) with entropies.
         """
-        of_answers = log_probs[: sum(self._layout.sizes)]
+        of_answers = values[: sum(self._layout.sizes)]
         counts = [len(request.prefix_ends) for request in self._requests]
-        return list(torch.split(self._layout.means(of_answers), counts))
+        found = {}
+        for signal, column in zip((ANSWER_LOGPROBS, ANSWER_ENTROPY), of_answers.T, strict=False):
+            means = torch.split(self._layout.means(column), counts)
+            pairs = zip(self._requests, means, strict=True)
+            found[signal.name] = [own for request, own in pairs if signal.name in request.signals]
+        return found
 
     def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
         """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
@@ -174,9 +180,9 @@ def read_shared_prefix(
         present = attention_mask.bool()
         sequences = sequences[present].unsqueeze(0)
         positions = positions[present].unsqueeze(0)
-    log_probs = _log_probs(model, rows, rows.inputs(sequences, positions))
-    needs = rows.needs(log_probs, lambda hidden: _log_probs(model, hidden, hidden.inputs()))
-    return {ANSWER_LOGPROBS.name: rows.scores(log_probs), NEED.name: needs}
+    values = _values(model, rows, rows.inputs(sequences, positions))
+    needs = rows.needs(values[:, 0], lambda hidden: _values(model, hidden, hidden.inputs())[:, 0])
+    return {**rows.answers(values), NEED.name: needs}
 
 
 def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
@@ -184,10 +190,13 @@ def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
     return read_shared_prefix(*args, **options)[ANSWER_LOGPROBS.name]
 
 
-def _log_probs(
+def _values(
     model: Callable[..., Any], branched: BranchedRows | HiddenPass, inputs: dict[str, Any]
 ) -> Tensor:
-    """(m,) log-probabilities of the targets at temperature 1, at least float32."""
+    """(m, 1) log-probabilities of the targets at temperature 1, at least float32.
+
+    They are (m, 2) with the entropies of their distributions, if these are wanted.
+    """
     at_rows, columns = branched.predicting
     kept, at_kept = torch.unique(columns, return_inverse=True)
     with branched.branching():
@@ -196,6 +205,9 @@ def _log_probs(
     every = torch.arange(len(columns), device=columns.device)
     for part in torch.split(every, LOGITS):
         own = widen(logits[at_rows[part], at_kept[part]])
-        chosen = own.gather(-1, branched.targets[part, None]).squeeze(-1)
-        values.append(chosen - own.logsumexp(-1))
+        own = own.log_softmax(-1)
+        columns = [own.gather(-1, branched.targets[part, None])]
+        if branched.reads_entropies:
+            columns.append(torch.special.entr(own.exp()).sum(-1, keepdim=True))
+        values.append(torch.cat(columns, dim=-1))
     return torch.cat(values)

@@ -91,9 +91,9 @@ class ChunkedActor(_StockActor):
 
         `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are
         asked for, `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that
-        are not actions, if it is asked for; and, if log-probabilities are made in chunks, those of
-        the (m,) targets of `branches`, which run after the rows, at temperature 1 as
-        `answer_log_probs`.
+        are not actions, if it is asked for; and, if log-probabilities are made in chunks,
+        `answers`: those of the m targets of `branches`, which run after the rows, at temperature 1,
+        (m, 1), or (m, 2) with the entropies that the branches want.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -120,7 +120,7 @@ class ChunkedActor(_StockActor):
         if return_entropy:
             output.entropy = padded[..., 1]
         if branches is not None:
-            output.answer_log_probs = head.of_branches
+            output.answers = head.of_branches
         log_probs = padded[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
@@ -132,7 +132,7 @@ class ChunkedActor(_StockActor):
         head = _HeadOfRows(self.head.layer, nothing, nothing, how, branches)
         with head.replacing(), branches.branching():
             self.model(**branches.inputs())
-        return head.of_branches
+        return head.of_branches[:, 0]
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:
         if self.packing_samples:
@@ -179,9 +179,10 @@ class _HeadOfRows:
         if self.branches is not None:
             predicting = hidden[self.branches.predicting]
             every = torch.arange(len(predicting), device=hidden.device)
-            unscaled = replace(self.how, temperature=1.0, entropy=False)
-            found = token_log_probs(predicting, *weights, self.branches.targets, every, unscaled)
-            self.of_branches = found.squeeze(-1)
+            entropy = self.branches.reads_entropies
+            unscaled = replace(self.how, temperature=1.0, entropy=entropy)
+            targets = self.branches.targets
+            self.of_branches = token_log_probs(predicting, *weights, targets, every, unscaled)
             hidden = hidden[:, : self.branches.tokens]
         flat = hidden.flatten(0, -2)
         values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)

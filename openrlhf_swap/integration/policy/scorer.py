@@ -54,7 +54,7 @@ class _Pass:
 
     log_probs: Tensor  # (B, A), of actions
     entropies: Any  # (B, T-1) in nats at the rollouts' temperature, if they are wanted
-    answers: Any  # (m,) log-probabilities of the branches' targets, if there are branches
+    answers: Any  # (m, 1) log-probabilities of the branches' targets, or with entropies (m, 2)
     found: Mapping[str, list[Tensor]] = field(default_factory=dict)  # signals by name
     seconds: float = 0.0
 
@@ -155,7 +155,7 @@ class PolicyScorer:
             *inputs, return_output=True, return_entropy=ENTROPY.name in signals, branches=branches
         )
         entropies = getattr(output, "entropy", None)
-        answers = getattr(output, "answer_log_probs", None)
+        answers = getattr(output, "answers", None)
         return _Pass(log_probs, entropies, answers)
 
     def _pass_with_branches(
@@ -175,12 +175,12 @@ class PolicyScorer:
         start = _clock()
         result = self._pass_over_rows(batch, signals, rows)
         passed = _clock()
-        scores = rows.scores(result.answers)
-        needs = rows.needs(result.answers, self._actor.log_probs_of)
+        answers = rows.answers(result.answers)
+        needs = rows.needs(result.answers[:, 0], self._actor.log_probs_of)
         seconds = (passed - start) * rows.share
         if hides_steps:
             seconds += _clock() - passed
-        found = {ANSWER_LOGPROBS.name: scores, NEED.name: needs}
+        found = {**answers, NEED.name: needs}
         return replace(result, found=found, seconds=seconds)
 
     def _largest_on_any_rank(self, count: int) -> int:

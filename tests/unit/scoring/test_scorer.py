@@ -56,6 +56,25 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
     assert [len(row) for row in rows] == [len(response), 9]
 
 
+def test_the_answers_entropies_are_read_where_the_reward_is_made_of_them(model, tokenizer):
+    config = SwapConfig(step_tokens=8, step_reward="potential")
+    shared, slow = (
+        Scorer(model, tokenizer, config, scoring) for scoring in ("shared_prefix", "per_prefix")
+    )
+    found = shared.score(*TRACE)
+    for name in ("answer_logprobs", "answer_entropy"):
+        assert found[name] == pytest.approx(slow.score(*TRACE)[name], abs=1e-9)
+    # After the prompt alone, by torch's own entropy.
+    prompt, branch = prompt_ids(tokenizer, TRACE[0]), answer_branch(tokenizer, CLOSE, TRACE[1])
+    logits = model(torch.tensor([[*prompt, *branch.ids]])).logits[0, len(prompt) - 1 : -1]
+    entropies = torch.distributions.Categorical(logits=logits).entropy()[list(branch.scored)]
+    assert found["answer_entropy"][0] == pytest.approx(entropies.mean().item(), abs=1e-9)
+    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    traces = [shared.trace(prompt, response, TRACE[1], right) for right in (True, False)]
+    assert len(traces[0].signals["answer_entropy"]) == 3 and not traces[1].signals
+    assert [len(row) for row in swap_advantages(traces, config)] == [len(response)] * 2
+
+
 def test_entropies_are_read_where_they_are_asked_for(model, tokenizer):
     scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8), entropy_temperature=0.7)
     found = scorer.score(*TRACE)

@@ -16,7 +16,12 @@ from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 from openrlhf_swap.integration.policy.scorer import PolicyScorer
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
+from openrlhf_swap.scoring.answer import (
+    AnswerBranch,
+    ScoreRequest,
+    read_per_prefix,
+    score_per_prefix,
+)
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import read_states
 
@@ -69,14 +74,16 @@ def test_one_pass_gives_log_probabilities_and_scores(family):
     ids, action_mask, mask, request = micro_batch()
     with torch.no_grad():
         expected = actor.eval()(ids, action_mask, mask)
-        reference = score_per_prefix(model, ids[0, :44], [10, 21, 31, 44], request.branch)
-    scored = scorer.forward(ids, action_mask, mask, [request])
+        reference = read_per_prefix(model, ids[0, :44], [10, 21, 31, 44], request.branch)
+    request = replace(request, signals=("answer_logprobs", "answer_entropy"))
+    scored = scorer.forward(ids, action_mask, mask, [request], request.signals)
     assert (
         scored.action_log_probs.sub(expected).abs().max() < 1e-3
         and scored.action_log_probs.dtype == torch.float32
     )
     (signals,) = scored.signals
-    assert signals["answer_logprobs"].sub(reference).abs().max() < 1e-4
+    assert signals["answer_logprobs"].sub(reference[:, 0]).abs().max() < 1e-4
+    assert signals["answer_entropy"].sub(reference[:, 1]).abs().max() < 1e-4
     assert (family == "bloom") == bool(said)
     assert actor.training
 
