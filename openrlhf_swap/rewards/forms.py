@@ -9,7 +9,6 @@ import unicodedata
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -36,6 +35,7 @@ def look_up(table: str) -> dict[str, str]:
     return {word: name for name, others in rows.items() for word in (name, *others.split(" "))}
 
 
+@cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A pattern of the tables, in which double braces name a part, or a table of words."""
 
@@ -111,7 +111,14 @@ def _replacement(form: dict[str, str]) -> Any:
     return form["to"]
 
 
-PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})
+class _Patterns:
+    """The patterns of the table, by name."""
+
+    def __getattr__(self, name: str) -> re.Pattern[str]:
+        return compiled(TABLES["patterns"][name])
+
+
+PATTERNS = _Patterns()
 _FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
 _UNICODE = slice(1, 7)  # the rows that write Unicode as LaTeX
 

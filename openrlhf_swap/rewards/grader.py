@@ -198,7 +198,8 @@ class _Child:
         command = [sys.executable, "-c", _PROGRAM, arguments]
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(command, stdin=theirs, stdout=theirs, start_new_session=True)
+            end = theirs.fileno()
+            process = subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True)
         self._running = process, ours
         _exchange(ours, b"", START_SECONDS)
         return ours

@@ -110,7 +110,7 @@ class Link:
             if kind == "value":
                 return value
             if kind == "error":
-                error = getattr(builtins, str(value), None)
+                error = getattr(builtins, str(value), Exception)
                 is_error = isinstance(error, type) and issubclass(error, Exception)
                 raise (error if is_error else Exception)("in the program")
             self._answer(*value)

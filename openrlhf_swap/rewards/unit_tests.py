@@ -124,12 +124,12 @@ def last_code(response: str) -> str | None:
     response = response.replace("\r\n", "\n")
     blocks = [code for _, tag, code in _BLOCK.findall(response) if not _OTHER_LANGUAGE.match(tag)]
     if blocks:
+        code = str(blocks[-1])
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines,
         # also within strings.
-        is_indented = blocks[-1][:1].isspace()
-        if is_indented:
-            return textwrap.dedent(blocks[-1])
-        return blocks[-1]
+        if code[:1].isspace():
+            return textwrap.dedent(code)
+        return code
     with suppress(SyntaxError, ValueError, RecursionError):
         statements = ast.parse(response).body
         if not all(isinstance(node, ast.Expr) for node in statements):  # a word is a program, too
