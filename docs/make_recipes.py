@@ -17,7 +17,7 @@ from openrlhf_swap.plan import DEEPSCALER_ROWS
 from openrlhf_swap.recipes import NAMES, FlagFile, read_recipe
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
-OURS = ("needed",)
+OURS = ("own_bill", "needed")
 PAGE = """\
 # The paper's Table 1 as recipes
 

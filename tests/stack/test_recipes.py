@@ -27,6 +27,7 @@ SIZES = {  # of objectives; recipes name the lengths of real responses
     "l1_exact": ["--swap.l1_exact.shortest", "40", "--swap.l1_exact.longest", "200"],
     "l1_max": ["--swap.l1_max.shortest", "40", "--swap.l1_max.longest", "200"],
     "needed": ["--vllm.sync_backend", "gloo", "--no-ckpt.save_hf"],
+    "own_bill": ["--vllm.sync_backend", "gloo", "--no-ckpt.save_hf"],
     "swap_r1": ["--vllm.sync_backend", "gloo", "--no-ckpt.save_hf"],
 }
 
