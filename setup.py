@@ -7,7 +7,16 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
 # What `openrlhf-swap quickstart` runs: openrlhf_swap/quickstart.py finds it here or in a checkout.
-PROGRAMS = ("addition", "before_after", "evaluate", "make_data", "quickstart", "report", "world")
+PROGRAMS = (
+    "addition",
+    "before_after",
+    "evaluate",
+    "idea",
+    "make_data",
+    "quickstart",
+    "report",
+    "world",
+)
 CARRIED = (
     "examples/leash.py",
     *(f"examples/worlds/{name}.py" for name in PROGRAMS),

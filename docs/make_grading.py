@@ -52,6 +52,7 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 * **Percentages** equal the number with and without the sign: 25% is 25 and 0.25.
 * Answers of more than 1,000 characters, and what the parser (math-verify's) does not know, are
   compared as they stand.
+* A reference answer that is broken off, such as x^ or one with an open brace, is refused.
 
 ## Forms
 

@@ -1,6 +1,8 @@
-"""Draw the pictures of README.md and concepts.md from a quickstart's folder, in light and dark.
+"""Make the pictures of a quickstart in README.md, concepts.md and the page of worlds, light and dark.
 
-bash scripts/quickstart.sh && python docs/make_pictures.py outputs/quickstart
+bash scripts/quickstart.sh && PYTHONPATH=scripts python docs/make_pictures.py outputs/quickstart
+
+Those of the report need Chromium, as scripts/page_pictures.py does.
 """
 
 import sys
@@ -12,62 +14,31 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from page_pictures import SCHEMES, WIDTHS, Browser
 
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.evaluation.page.contents import add_penalties
 from openrlhf_swap.files import read_rows
 
 PICTURES = Path(__file__).parent / "pictures"
+README_WIDTH = 1120  # pixels
 THEMES = {  # background, text, muted text, gain, penalty
     "light": ("#ffffff", "#1f2328", "#8b949e", "#1a7f37", "#cf222e"),
     "dark": ("#0d1117", "#e6edf3", "#6e7681", "#3fb950", "#f85149"),
 }
 
 
-def essential_lines(text: str) -> list[tuple[str, bool]]:
-    """The lines of a thought of `addition`, each with whether it states its column first."""
-    lines, seen = [], set()
-    for line in text.partition("</think>")[0].strip().splitlines():
-        column = line.split(":")[0].split()[-1]
-        lines.append((line, ":" in line and column not in seen))
-        seen.add(column)
-    return lines
-
-
-def draw_thought(problem: str, base: dict, trained: dict, theme: str) -> None:
-    """The same problem answered before and after the training, side by side.
-
-    Redundant lines are muted.
-    """
-    background, text, muted, gain, _ = THEMES[theme]
-    figure, axes = pyplot.subplots(figsize=(8, 3.4), facecolor=background)
-    axes.set(xlim=(0, 100), ylim=(0, 14.4))
-    axes.axis("off")
-    axes.text(0, 13.7, problem, color=text, fontsize=13, weight="bold", va="center")
-    for x, title, response in ((0, "before", base), (54, "after SWAP", trained)):
-        axes.text(
-            x, 12.4, f"{title}: {response['tokens']} tokens", color=gain, fontsize=11, va="center"
-        )
-        lines = [
-            *essential_lines(response["response"]),
-            ("", False),
-            (f"answer: {response['answer']}", True),
-        ]
-        for number, (line, needed) in enumerate(lines):
-            colour = text if needed else muted
-            axes.text(
-                x,
-                11.2 - number * 1.02,
-                line,
-                color=colour,
-                fontsize=10.5,
-                family="monospace",
-                va="center",
-            )
-    figure.savefig(
-        PICTURES / f"thought_{theme}.png", dpi=150, bbox_inches="tight", facecolor=background
-    )
-    pyplot.close(figure)
+def take_pictures(report: Path) -> None:
+    """The README's picture, which is the top of the report, and the report at both widths."""
+    with Browser() as browser:
+        for scheme in SCHEMES:
+            browser.open(report, README_WIDTH, scheme)
+            browser.ask("document.querySelectorAll('#idea .dim').forEach(each => each.remove())")
+            browser.picture(PICTURES / f"thought_{scheme}.png", of="idea", scale=2)
+            for name, width in WIDTHS.items():
+                browser.open(report, width, scheme)
+                height = 2000 if name == "phone" else 1000
+                browser.picture(PICTURES / f"report_{name}_{scheme}.png", height)
 
 
 def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
@@ -113,7 +84,7 @@ def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
         "1. How likely is the known answer, if the thought is closed here? ($\\ell_k$, nats per "
         "token)",
         "2. Each step earns what it newly adds ($\\Delta_k$)",
-        "3. The excess length's penalty: the less a step changed, the more it pays ($-P w_k$)",
+        "3. The excess length's penalty: the less a step raised the score, the more it pays ($-P w_k$)",
         "4. Advantage of each token: the outcome's, plus $\\theta$ times the normalised step "
         "rewards still to come",
     )
@@ -140,21 +111,16 @@ def main(folder: Path) -> None:
     config = SwapConfig()
     for row in group:
         row["length"] = row["tokens"]  # as the page of traces calls it
-    add_penalties(group, config.length_coef, config.tau)
+    add_penalties(group, config)
     traces = [
         StepTrace(r["tokens"], r["correct"], r["answer_logprobs"], r["step_ends"]) for r in group
-    ]
-    trained = [
-        row
-        for row in read_rows(folder / "trained.scored.jsonl")
-        if row["problem"] == problem and row["correct"]
     ]
     penalised = next(
         i for i, row in enumerate(group) if row["correct"] and sum(row["penalties"]) > 0
     )
     for theme in THEMES:
         draw_concepts(group[penalised], swap_advantages(traces, config)[penalised].tolist(), theme)
-        draw_thought(problem, group[0], min(trained, key=lambda row: row["tokens"]), theme)
+    take_pictures(folder / "report.html")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write the page of the paper's Table 1: what each recipe sets, and where each value comes from.
+"""Write the page of the paper's Table 1: what each recipe sets, from where, and what it lacks.
 
     python docs/make_recipes.py > docs/use/recipes.md
 
@@ -40,7 +40,9 @@ Settings of one objective alone:
 
 {own}
 
-## Where each value comes from
+## From where, and what is missing
+
+`--dry-run` prints each value with its name at the origin.
 
 {sources}
 
@@ -61,10 +63,9 @@ def cell(name: str, column: Mapping[str, Any], recipe: FlagFile) -> str:
     return f"**{text}**" if name in recipe.flags else text
 
 
-def source(name: str, recipe: FlagFile, flags: Sequence[str]) -> str:
-    """Where the values of a recipe come from, for some of its flags, and what it lacks."""
-    named = [f"`--{flag}`: {recipe.sources[flag]}" for flag in recipe.flags if flag in flags]
-    lines = [f"**{name}**, {recipe.origin}.", "; ".join(named) + "."]
+def source(name: str, recipe: FlagFile) -> str:
+    """Where the values of a recipe come from, and what it lacks."""
+    lines = [f"**{name}**, {recipe.origin}."]
     if recipe.prompt:
         lines.append(f"Prompts: {recipe.prompt}.")
     if recipe.cannot:
@@ -121,7 +122,7 @@ def main() -> None:
                 ("recipe", "steps", "prompts in all", "its authors' steps"),
                 [steps(name) for name in (*METHODS, *sorted({*NAMES} - {*METHODS}))],
             ),
-            sources="\n\n".join(source(name, recipes[name], shared) for name in METHODS),
+            sources="\n\n".join(source(name, recipes[name]) for name in METHODS),
             ours="\n\n".join(map(described, OURS)),
         ),
         end="",

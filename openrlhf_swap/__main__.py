@@ -26,6 +26,7 @@ COMMANDS = {
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
     "merge": "openrlhf_swap.runs.merge",
+    "upload": "openrlhf_swap.runs.upload",
     "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",

@@ -60,8 +60,10 @@ def run_command(
             raise
         remedy = "bash scripts/setup.sh"
         if package in EXTRAS:
-            remedy = f"pip install '.[{EXTRAS[package]}]' in a checkout, or {remedy}"
-        print(f"error: {package} is not installed; remedy: {remedy}", file=sys.stderr)
+            remedy = f"pip install '.[{EXTRAS[package]}]', or {remedy}"
+        print(
+            f"error: {package} is not installed; remedy, in a checkout: {remedy}", file=sys.stderr
+        )
     return 2
 
 

@@ -83,8 +83,8 @@ def extra(spec: FieldInfo) -> dict[str, Any]:
 def type_name(spec: FieldInfo) -> str:
     """The type of a setting, as its flag shows it: int, float, str or bool."""
     kind = spec.annotation
-    while inner := get_args(kind):
-        kind = inner[0]
+    while get_args(kind):
+        kind = get_args(kind)[0]
     return kind.__name__ if isinstance(kind, type) else type(kind).__name__
 
 
@@ -298,11 +298,6 @@ class RunConfig(FlagSettings):
         "regex:PATTERN, or a function of your own as module:function (docs/use/own_verifier.md)",
         min_length=1,
     )
-    keep_placeholders: bool = setting(
-        False,
-        "keep rows whose reference answer looks like a placeholder, such as None, instead of "
-        "dropping them",
-    )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
         "shared_prefix",
         "shared_prefix: score all prefixes in one forward; per_prefix: one forward each (slow "
@@ -345,6 +340,11 @@ class RunConfig(FlagSettings):
         10, "training steps between two tables of rollouts with their steps; 0: none", ge=0
     )
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
+    tracker: str = setting(
+        "",
+        "a function of your own as module:function, which is called with each step's number and "
+        "metrics, and with those of an evaluation, for a tracker beside TensorBoard and W&B",
+    )
     recipe: str = setting(
         "",
         "name of a recipe, which sets every flag that an objective's authors set "
@@ -363,9 +363,3 @@ class RunConfig(FlagSettings):
     def total_steps(self, steps_a_pass: int, passes: int) -> int:
         """The training steps of a run, whose data give so many steps in each of `passes` passes."""
         return self.training_steps or steps_a_pass * passes
-
-    def total_passes(self, steps_a_pass: int, passes: int) -> int:
-        """How often a run goes through its data, the last time perhaps not to the end."""
-        if steps_a_pass == 0:
-            return passes
-        return math.ceil(self.total_steps(steps_a_pass, passes) / steps_a_pass)

@@ -27,9 +27,12 @@ from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
+from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
 
+Numbers = dict[str, Any]
+"""A plan, or a part of it: numbers by name."""
 DEEPSCALER_ROWS = 40_315
 WIDTH = 118  # columns of the text
 LABEL = 13  # columns of a line's label
@@ -58,7 +61,10 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
-    text = "plan one node of N GPUs: used in turn, or halved with --train.async_enable"
+    text = (
+        "plan one node of N GPUs, used in turn, or halved with --train.async_enable (default: what "
+        "--actor.num_gpus_per_node says, or OpenRLHF's 8)"
+    )
     add("--gpus", type=int, help=text)
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
     text = f"mean prompt length (default: {memory.PROMPT})"
@@ -96,7 +102,9 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
         model = SHORT_NAMES.get(own.model.lower(), own.model)
         words = [*words, "--actor.model_name_or_path", model]
     # A plan needs no data.
-    defaults: dict[str, Any] = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
+    defaults: FlagValues = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
+    if own.gpus is not None:
+        defaults["actor.num_gpus_per_node"] = own.gpus
     configuration = configure(words, on_cpu=False, defaults=defaults)
     if own.gpus is not None:
         defaults |= _one_node(own.gpus, configuration.args)
@@ -106,7 +114,7 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
     return configuration
 
 
-def _one_node(gpus: int, args: SimpleNamespace) -> dict[str, Any]:
+def _one_node(gpus: int, args: SimpleNamespace) -> FlagValues:
     """The flags of a run on one node of so many GPUs."""
     size = max(1, args.vllm.tensor_parallel_size)
     engines = gpus // size
@@ -119,7 +127,7 @@ def _one_node(gpus: int, args: SimpleNamespace) -> dict[str, Any]:
     }
 
 
-def make_plan(own: argparse.Namespace, training: Configuration) -> dict[str, Any]:
+def make_plan(own: argparse.Namespace, training: Configuration) -> Numbers:
     """All numbers of a plan, in bytes, tokens, floating-point operations and seconds.
 
     `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be
@@ -187,7 +195,7 @@ def _step(
     settings: memory.Settings,
     prompt: int,
     response: int,
-) -> dict[str, Any]:
+) -> Numbers:
     """Responses, tokens and operations of a step."""
     config = training.method
     args = training.args
@@ -212,7 +220,7 @@ def _run(
     training: Configuration,
     disk: dict[str, int],
     seconds: dict[str, float] | None,
-) -> dict[str, Any]:
+) -> Numbers:
     """Steps, hours and disk of the whole run, where the number of prompts is known."""
     args = training.args
     rows = own.rows
@@ -222,7 +230,7 @@ def _run(
     assumed = rows is None and not path.is_file() and "deepscaler" in str(path).lower()
     if assumed:
         rows = DEEPSCALER_ROWS
-    run: dict[str, Any] = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
+    run: Numbers = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
     if rows is None:
         return run
     rollout = args.rollout
@@ -247,7 +255,7 @@ def _run(
     }
 
 
-def _warnings(plan: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
+def _warnings(plan: Numbers, args: SimpleNamespace) -> Iterator[str]:
     """What does not fit, each with the flags that help and what each of them saves by itself."""
     gpu = plan["gpu_bytes"]
     vllm = plan["vllm"]
@@ -280,7 +288,7 @@ def _warnings(plan: dict[str, Any], args: SimpleNamespace) -> Iterator[str]:
         )
 
 
-def _lines(plan: dict[str, Any]) -> Iterator[str]:
+def _lines(plan: Numbers) -> Iterator[str]:
     """A plan as text."""
     settings = plan["settings"]
     trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
@@ -303,15 +311,12 @@ def _lines(plan: dict[str, Any]) -> Iterator[str]:
     warnings = [("warning:", text) for text in plan["warnings"]]
     for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(
-            f"{label:{LABEL}}{text}",
-            WIDTH,
-            subsequent_indent=" " * LABEL,
-            break_on_hyphens=False,
+            f"{label:{LABEL}}{text}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False
         )
     yield "It fits." if plan["fits"] else "See the warnings."
 
 
-def _main_memory(plan: dict[str, Any]) -> str:
+def _main_memory(plan: Numbers) -> str:
     held = plan["host_bytes"]
     of_node = f" of {gib(plan['node_bytes'])}" if plan["node_bytes"] else ""
     total = f"per node, in addition to the processes: {gib(sum(held.values()))} GiB{of_node}"
@@ -327,7 +332,7 @@ def _engine(vllm: dict[str, int]) -> str:
     )
 
 
-def _step_text(step: dict[str, Any]) -> str:
+def _step_text(step: Numbers) -> str:
     return (
         f"{step['responses']:,} responses of {step['mean_response']:,} tokens: "
         f"{step['tokens'] / 1e6:.1f}M (at most {step['most_tokens'] / 1e6:.1f}M), "
@@ -336,7 +341,7 @@ def _step_text(step: dict[str, Any]) -> str:
     )
 
 
-def _seconds(plan: dict[str, Any]) -> str:
+def _seconds(plan: Numbers) -> str:
     seconds = plan["seconds"]
     if not seconds:
         return "unknown: give --gpu by its name"
@@ -348,7 +353,7 @@ def _seconds(plan: dict[str, Any]) -> str:
     )
 
 
-def _run_text(run: dict[str, Any]) -> str:
+def _run_text(run: Numbers) -> str:
     if run["rows"] is None:
         return "prompts unknown: give --rows"
     time = assumed = ""
@@ -362,7 +367,7 @@ def _run_text(run: dict[str, Any]) -> str:
     )
 
 
-def _memory_table(plan: dict[str, Any]) -> str:
+def _memory_table(plan: Numbers) -> str:
     """A row for each use of memory, a column for each phase."""
     phases = plan["phases"].values()
     parts = {part: None for phase in phases for part in phase if phase[part]}

@@ -67,7 +67,7 @@ class Candidate:
 
 
 def main(argv: list[str]) -> None:
-    args = parse_with_settings(_parser(), ("grader", "keep_placeholders"), argv)
+    args = parse_with_settings(_parser(), ("grader",), argv)
     _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)
     revision = revision_of(table)
@@ -155,7 +155,8 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
         faults.append(fault)
     index = None
     if not args.no_benchmarks:
-        with flags_called({"--data": "--benchmarks"}):
+        keep = "--benchmarks, or keep their problems: --no-benchmarks"
+        with flags_called({"--data": keep}):
             index = BenchmarkIndex(
                 {
                     name: load_benchmark(name, args.benchmarks, needs_answers=False)
@@ -163,7 +164,7 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
                 }
             )
     problems = [each.problem for each in candidates]
-    reasons = find_reasons(problems, references, index, args.grader, faults, args.keep_placeholders)
+    reasons = find_reasons(problems, references, index, args.grader, faults)
     for each, reason in zip(candidates, reasons, strict=True):
         each.reason = reason
     return candidates

@@ -56,7 +56,7 @@ def main(argv: list[str]) -> None:
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
     from openrlhf_swap.generate import generate, open_engine
-    from openrlhf_swap.integration.startup.preflight import check_model
+    from openrlhf_swap.integration.startup.model_checks import check_model
     from openrlhf_swap.objectives.formats import is_right
     from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key

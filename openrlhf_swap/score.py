@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from openrlhf_swap.scoring.scorer import Scorer
 
 FIELDS = ("problem", "answer", "response")
-TURNS, PROMPT = "turns", "prompt"  # what may stand for the last and the first of them
+TURNS = "turns"  # may stand for a response
+PROMPT = "prompt"  # may stand for a problem
 KEYS = (*FIELDS, TURNS, PROMPT)
 SETTINGS = (
     "step_tokens",
@@ -102,11 +103,11 @@ def main(argv: list[str]) -> None:
     if steps and fmean(steps) < FEW_STEPS:
         print(
             f"warning: {fmean(steps):.1f} steps a response; "
-            "a smaller --swap.step_tokens makes more of them"
+            "a smaller --swap.step_tokens, with another --output, makes more of them"
         )
 
 
-def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> dict[str, Any]:
+def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> Row:
     """What the scores depend on, by flag."""
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     return settings | {

@@ -22,7 +22,7 @@ from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import SwapConfig, extra
 from openrlhf_swap.data.rows import DATA_FILES, check_quickly
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import to_line, write_text
+from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import (
     DEFAULTS,
     FOLDERS,
@@ -127,7 +127,7 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
             raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
 
 
-def _read_record(path: Path) -> dict[str, Any]:
+def _read_record(path: Path) -> Row:
     """A JSON file that an earlier start wrote.
 
     It is {} if there is none, and, after a line that says so, if the file is torn.
@@ -173,7 +173,8 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         from openrlhf_swap.integration import patches
 
         patches.check_versions()
-        from openrlhf_swap.integration.startup.preflight import check_gpus, resolve_run
+        from openrlhf_swap.integration.startup.machine import check_gpus
+        from openrlhf_swap.integration.startup.preflight import resolve_run
         from openrlhf_swap.integration.startup.ray_start import starting_ray
 
     output = Path(configuration.run.output_dir).absolute()

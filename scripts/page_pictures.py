@@ -155,10 +155,14 @@ class Browser:
         )
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
-    def picture(self, path: Path, height: int = HEIGHT) -> None:
-        """Write a screenshot of the top of the page as PNG."""
-        width = self.ask("innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    def picture(
+        self, path: Path, height: int = HEIGHT, of: str | None = None, scale: int = 1
+    ) -> None:
+        """Write a screenshot of the top of the page, or of the element with the id `of`, as PNG."""
+        clip = {"x": 0, "y": 0, "width": self.ask("innerWidth"), "height": height}
+        if of:
+            clip = self.ask(f"document.getElementById('{of}').getBoundingClientRect().toJSON()")
+        clip = {name: clip[name] for name in ("x", "y", "width", "height")} | {"scale": scale}
         shot = self.call(
             "Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True
         )

@@ -2,7 +2,7 @@
 # Trains with SWAP and the paper's settings, as a file beside this script says:
 #   bash scripts/train_swap.sh laptop [flags] the embedded policy, or a small one of yours, on two cores
 #   bash scripts/train_swap.sh 1.5b [flags]   DeepSeek-R1-Distill-Qwen-1.5B on one node of 8 x 80 GB
-#   bash scripts/train_swap.sh 7b [flags]     DeepSeek-R1-Distill-Qwen-7B on one node of 8 x 141 GB
+#   bash scripts/train_swap.sh 7b [flags]     DeepSeek-R1-Distill-Qwen-7B on one node of 8 x 80 GB
 #   bash scripts/train_swap.sh 1gpu [flags]   R1-Distill-1.5B or Qwen2.5 on one GPU of 24, 48 or 80 GB, full or LoRA
 # The flags are those of openrlhf-swap train and win over the file; --dry-run shows what would be trained. The same
 # command resumes, however the run was stopped. WANDB_API_KEY in the environment also logs to Weights & Biases.

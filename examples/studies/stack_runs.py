@@ -7,12 +7,12 @@ It writes what the loop writes.
         --theta 1 --steps 16 \
         --learning-rate 1.5e-3 --output outputs/stack
 
-Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, on world columns, with the
-loop's settings: 8 prompts with 8 responses a step, one update, a cosine to 0, the same training
-problems for a seed (in another order). The trained policy answers the same 500 held-out problems by
-the loop's own sampler. Arms that choose by the program's labels exist in the loop alone. An answer
-such as 070000 keeps its zero, which the package's cleaning takes for a number's: this file starts
-the training without it (`LAUNCHER`).
+Ray, vLLM, DeepSpeed and the graders by examples/worlds/train_swap.sh, with the loop's settings: 8
+prompts with 8 responses a step, one update, a cosine to 0, the same training problems for a seed
+(in another order). The trained policy answers the same 500 held-out problems by the loop's own
+sampler. Arms that choose by the program's labels exist in the loop alone. An answer such as 070000
+keeps its zero, which the package's cleaning takes for a number's: this file starts the training
+without it (`LAUNCHER`).
 """
 
 from __future__ import annotations
@@ -32,31 +32,34 @@ from arms import arm_settings
 from make_data import write
 from plain_loop import HELD_OUT, PROMPTS, RESPONSES, Loop
 from transformers import AutoModelForCausalLM
-from world import Problem, counts, rendered
+from world import NAMES, Problem, counts, rendered
 
 from openrlhf_swap import __main__ as program
 from openrlhf_swap.data import rows as data_rows
 from openrlhf_swap.files import read_rows
 
-WORLD = "columns"
 STACK = Path(__file__).parents[1] / "worlds" / "train_swap.sh"
-POLICY = STACK.parent / "policies" / WORLD
 
 
 def train(
-    folder: Path, problems: list[Problem], seed: int, rate: float, settings: Mapping[str, Any]
+    loop: Loop,
+    folder: Path,
+    problems: list[Problem],
+    seed: int,
+    rate: float,
+    settings: Mapping[str, Any],
 ) -> None:
-    """One training into `folder`; CalledProcessError if it fails."""
+    """One training of the loop's policy into `folder`; CalledProcessError if it fails."""
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "train.jsonl", problems)
     environment = {
-        "MODEL": POLICY,
+        "MODEL": loop.folder,
         "PROMPTS": folder / "train.jsonl",
         "OUTPUT": folder,
         "STEPS": len(problems) // PROMPTS,
         "PROMPTS_A_STEP": PROMPTS,
         "SEED": seed,
-        "STEP_TOKENS": Loop(WORLD).world.STEP_TOKENS,
+        "STEP_TOKENS": loop.world.STEP_TOKENS,
         "LEARNING_RATE": rate,
         "LR_SCHEDULER": "cosine",
         "LAUNCHER": Path(__file__).absolute(),
@@ -69,9 +72,13 @@ def train(
     subprocess.run(["bash", STACK, *flags], env={**os.environ, **words}, check=True)
 
 
-def read_run(folder: Path, problems: list[Problem], test: list[Problem]) -> list[dict[str, Any]]:
+def read_run(
+    loop: Loop,
+    folder: Path,
+    problems: list[Problem],
+    test: list[Problem],
+) -> list[dict[str, Any]]:
     """A row a step, and one of the held-out problems, which has no step."""
-    loop = Loop(WORLD)
     by_prompt = {rendered(problem.question): problem.question for problem in problems}
     rows = []
     for step, file in enumerate(sorted((folder / "rollouts").glob("step_*.jsonl"))):
@@ -84,9 +91,8 @@ def read_run(folder: Path, problems: list[Problem], test: list[Problem]) -> list
         rows.append(
             {"step": step, **{name: total / len(responses) for name, total in sums.items()}}
         )
-    loop.model = AutoModelForCausalLM.from_pretrained(
-        folder / "policy", dtype=torch.bfloat16
-    ).eval()
+    trained = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.bfloat16)
+    loop.model = trained.eval()
     return [*rows, {"step": None, **loop.measured(test, loop.respond(test)[1])}]
 
 
@@ -94,32 +100,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--world", choices=NAMES, default="columns")
     parser.add_argument("--arms", nargs="+", required=True)
     parser.add_argument("--seeds", type=int, nargs="+", required=True)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--theta", type=float, default=1.0)
+    parser.add_argument("--discount", type=float, default=1.0, help="gamma (default: 1)")
     parser.add_argument("--learning-rate", type=float, default=1.5e-3)
     parser.add_argument(
         "--output", type=Path, required=True, help="folder of WORLD-ARM-THETA-K-SEED.jsonl"
     )
     args = parser.parse_args()
     torch.set_num_threads(1)
-    world = Loop(WORLD).world
-    test = list(islice(world.problems(1), HELD_OUT))
+    loop = Loop(args.world)
+    test = list(islice(loop.world.problems(1), HELD_OUT))
     for seed in args.seeds:
-        problems = list(
-            islice(world.problems(1000 + seed, exclude=frozenset(test)), args.steps * PROMPTS)
-        )
+        stream = loop.world.problems(1000 + seed, exclude=frozenset(test))
+        problems = list(islice(stream, args.steps * PROMPTS))
         for arm in args.arms:
-            name = f"{WORLD}-{arm}-{args.theta:g}-25-{seed}"
+            label = arm if args.discount == 1 else f"{arm}+gamma{args.discount:g}"
+            name = f"{args.world}-{label}-{args.theta:g}-25-{seed}"
             file = args.output / f"{name}.jsonl"
-            if not file.exists():
-                settings = {**arm_settings(arm), "process_weight": args.theta}
-                train(args.output / name, problems, seed, args.learning_rate, settings)
-                torch.manual_seed(seed)
-                rows = read_run(args.output / name, problems, test)
-                file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-                print(file.name, rows[-1], flush=True)
+            if file.exists():
+                continue
+            settings = {
+                **arm_settings(arm),
+                "process_weight": args.theta,
+                "step_discount": args.discount,
+            }
+            train(loop, args.output / name, problems, seed, args.learning_rate, settings)
+            torch.manual_seed(seed)
+            rows = read_run(loop, args.output / name, problems, test)
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+            print(file.name, rows[-1], flush=True)
 
 
 if __name__ == "__main__":

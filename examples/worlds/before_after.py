@@ -1,4 +1,4 @@
-"""The page that ends the quickstart: table, curves, and problems before and after.
+"""The page that ends the quickstart: the idea in one look, table, curves, and some problems.
 
 They are the first held-out problems.
 """
@@ -9,10 +9,11 @@ import json
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
-from report import HEADER, cells, seconds
+from idea import idea_of, median_correct
+from report import HEADER, cells
 
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.files import write_text
+from openrlhf_swap.files import read_rows, write_text
 
 NOTES = (
     "The first {problems} held-out problems, not chosen, with {responses} responses each before "
@@ -34,17 +35,17 @@ def write_page(policies: dict[str, Path], summary: dict, output: Path) -> Path:
         score(model, output / f"{name}.traces.jsonl", swap) for name, model in policies.items()
     ]
     names = swap.keys() & {"length_coef", "tau", "weights_from", "step_price"}
-    data = page_data(files, SwapConfig(**{name: swap[name] for name in names}), limit=100)
+    config = SwapConfig(**{name: swap[name] for name in names})
+    data = page_data(files, config, limit=100)
     for problem in data["problems"]:
         problem["columns"] = [median_first(responses) for responses in problem["columns"]]
     responses = len(data["problems"][0]["columns"][0])
     data["title"] = "Addition, before and after"
+    titles = ("before training", "after training")
+    sides = {title: list(read_rows(file)) for title, file in zip(titles, files, strict=True)}
+    data["idea"] = idea_of(sides, config, in_short(summary))
     data["summary"] = {
-        "notes": [
-            in_short(summary),
-            seconds(summary),
-            NOTES.format(problems=len(data["problems"]), responses=responses),
-        ],
+        "notes": [NOTES.format(problems=len(data["problems"]), responses=responses)],
         "tables": [{"header": HEADER, "rows": cells(summary)}],
         "charts": charts(output / "train" / "metrics.jsonl"),
     }
@@ -58,9 +59,7 @@ def median_first(responses: list[dict]) -> list[dict]:
 
     A column opens on its first response, which may be an exception.
     """
-    usable = [response for response in responses if response["correct"]] or responses
-    by_length = sorted(usable, key=lambda response: response["tokens"])
-    median = by_length[(len(by_length) - 1) // 2]
+    median = median_correct(responses)
     return [median, *(response for response in responses if response is not median)]
 
 
@@ -68,7 +67,8 @@ def in_short(summary: dict) -> str:
     """What the training changed, in a sentence."""
     base, trained = summary["base"], summary["trained"]
     return (
-        f"{base['tokens']:.0f} tokens a response became {trained['tokens']:.0f}; "
+        f"Over all held-out problems, {base['tokens']:.0f} tokens a response became "
+        f"{trained['tokens']:.0f}, and "
         f"accuracy went from {base['accuracy']:.0%} to {trained['accuracy']:.0%}."
     )
 
@@ -85,6 +85,7 @@ def score(model: Path, traces: Path, swap: dict) -> Path:
     arguments = {"--model": model, "--input": traces, "--output": scored}
     names = ("step_tokens", "max_steps", "newline_patience", "close_template")
     arguments |= {f"--swap.{name}": swap[name] for name in names}
+    arguments["--swap.step_reward"] = "need"  # also reads what each step is needed for
     with (
         open(scored.with_suffix(".log"), "w", encoding="utf-8") as log,
         redirect_stdout(log),

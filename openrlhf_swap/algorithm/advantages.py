@@ -208,7 +208,7 @@ def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
     return rewards
 
 
-def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
+def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
     """(G, N) float64 A_out = (r - mean)/(std + eps) over each group (Eq. out_adv); std is unbiased.
 
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
@@ -217,7 +217,7 @@ def outcome_advantages(rewards: Tensor, eps: float) -> Tensor:
     return standardise(rewards, everyone, eps)
 
 
-def standardise(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Tensor:
+def standardise(values: Tensor, mask: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
     """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
 
     Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
@@ -310,7 +310,7 @@ class Moments(NamedTuple):
     spreads: Tensor  # bool, whether the row has two values, and a deviation above float noise
 
 
-def moments(values: Tensor, mask: Tensor, eps: float, unbiased: bool = True) -> Moments:
+def moments(values: Tensor, mask: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
     total = torch.where(mask, values, 0.0).sum(-1, keepdim=True)

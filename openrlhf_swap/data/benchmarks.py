@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import yaml
 from openrlhf_swap.command import counted
 from openrlhf_swap.data.rows import find_faults, read_entries, read_reference, states_answer
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import to_line
+from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.statements import LETTERS, OPTIONS
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
@@ -76,18 +77,27 @@ def load_benchmark(
     Raises ConfigError for an unknown name, and DataError for what is incomplete or not what was
     expected.
     """
-    if name.endswith(".jsonl"):
+    is_file = name.endswith(".jsonl")
+    if is_file:
         problems = _read_file(Path(name), grader)
-        if needs_answers:
-            faults = _describe_faults(problems)
-            if faults:
-                raise DataError(f"{name} {faults}; correct these rows")
-            _warn_of_leaks(name, problems)
-        return problems
-    if name not in BENCHMARKS:
+    elif name in BENCHMARKS:
+        problems = _read_benchmark(name, folder)
+    else:
         raise ConfigError(
             f"--benchmarks has {name!r}; use a JSONL file, or any of: {', '.join(BENCHMARKS)}"
         )
+    if not needs_answers:
+        return problems
+    faults = _describe_faults(problems)
+    if faults and is_file:
+        raise DataError(f"{name} {faults}; correct these rows")
+    if faults:
+        print(f"warning: {title_of(name)} {faults}; they count as wrong", file=sys.stderr)
+    _warn_of_leaks(title_of(name), problems)
+    return problems
+
+
+def _read_benchmark(name: str, folder: Path | None) -> list[Problem]:
     benchmark = BENCHMARKS[name]
     if folder is None:
         problems = _read_hub(name, benchmark)
@@ -96,11 +106,6 @@ def load_benchmark(
     if len(problems) not in benchmark.sizes:
         sizes = " or ".join(map(str, benchmark.sizes))
         raise DataError(f"{benchmark.title} has {len(problems)} problems; it should have {sizes}")
-    if needs_answers:
-        faults = _describe_faults(problems)
-        if faults:
-            print(f"warning: {benchmark.title} {faults}; they count as wrong", file=sys.stderr)
-        _warn_of_leaks(benchmark.title, problems)
     return problems
 
 
@@ -108,11 +113,10 @@ def _describe_faults(problems: Sequence[Problem]) -> str:
     """The answers that math-verify cannot grade against, as "has 2 answers ..."; "" for none."""
     if any(problem.grader != MATH for problem in problems):
         return ""
-    references = [problem.reference for problem in problems]
-    faulty = []
-    for problem, fault in zip(problems, find_faults(references, MATH, "benchmarks"), strict=True):
-        if fault:
-            faulty.append(f"{_shown(problem.answer)} (id {problem.id})")
+    faults = find_faults([problem.reference for problem in problems], MATH, "benchmarks")
+    faulty = [
+        f"{_shown(problem.answer)} (id {problem.id})" for problem in compress(problems, faults)
+    ]
     if not faulty:
         return ""
     answers = counted(len(faulty), "answer")
@@ -165,8 +169,7 @@ def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
             f"{path} has problems for the graders {' and '.join(graders)}; "
             "put them into one file each"
         )
-    ids = {problem.id for problem in problems}
-    repeated = len(problems) - len(ids)
+    repeated = len(problems) - len({problem.id for problem in problems})
     if repeated:
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
     return problems
@@ -180,30 +183,26 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
         f"If https://huggingface.co/datasets/{benchmark.hub} has conditions, accept them and log "
         "in (hf auth login, or HF_TOKEN)"
     ):
-        rows = load_dataset(
-            benchmark.hub,
-            benchmark.subset,
-            split=benchmark.split,
-            revision=benchmark.revision,
-        )
-    problems = []
-    for number, row in enumerate(rows):
-        if benchmark.columns:
-            question, answer = benchmark.columns
-            row = {"problem": row[question], "answer": row[answer]}
-        where = f"{benchmark.hub}, row {number + 1}"
-        problems.append(_problem(where, f"{name}-{number}", row, MATH))
-    return problems
+        how = {"split": benchmark.split, "revision": benchmark.revision}
+        rows = load_dataset(benchmark.hub, benchmark.subset, **how)
+    if benchmark.columns:
+        question, answer = benchmark.columns
+        rows = [{"problem": row[question], "answer": row[answer]} for row in rows]
+    return [
+        _problem(f"{benchmark.hub}, row {number + 1}", f"{name}-{number}", row, MATH)
+        for number, row in enumerate(rows)
+    ]
 
 
-def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) -> Problem:
+def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
     """A row as a problem; raises DataError if the grader cannot use its answer.
 
     Every evaluation would count that as wrong.
     """
     problem = _of_known_format(where, str(own_id), row)
     if problem is None:
-        text, answer = row.get("problem"), row.get("answer")
+        text = row.get("problem")
+        answer = row.get("answer")
         if not isinstance(text, str) or not text.strip():
             raise DataError(f"{where}: problem is {_shown(text)}; {REMEDY}")
         with reader_errors(f"{where}: {{reason}}; {REMEDY}"):
@@ -213,14 +212,13 @@ def _problem(where: str, own_id: object, row: Mapping[str, Any], grader: str) ->
             raise DataError(f"{where}: answer is {_shown(answer)}; {REMEDY}")
         problem = Problem(str(own_id), text, bare, reference.metadata, grader)
     if problem.grader != MATH:
-        verifier = find_verifier(problem.grader)
-        fault = verifier.find_fault(problem.answer, problem.metadata)
+        fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
         if fault:
             raise DataError(f"{where} has {fault}: {_shown(problem.answer)}; correct the row")
     return problem
 
 
-def _of_known_format(where: str, own_id: str, row: Mapping[str, Any]) -> Problem | None:
+def _of_known_format(where: str, own_id: str, row: Row) -> Problem | None:
     """The problem of a row with the columns of one of `FORMATS`, or None."""
     if "problem" in row:
         return None
@@ -236,38 +234,31 @@ def _shown(value: object) -> str:
     return to_line(value).strip()[:LONGEST_SHOWN]
 
 
-def gpqa(own_id: str, row: Mapping[str, Any]) -> Problem:
+def gpqa(own_id: str, row: Row) -> Problem:
     """A question of GPQA; the question draws the order of its options, the same in every run."""
-    question, correct, *wrong = (_text(row, name) for name in _GPQA)
-    options = [text.strip() for text in (correct, *wrong)]
-    random.Random(question).shuffle(options)
-    place = options.index(correct.strip())
-    return _choice(own_id, question, options, LETTERS[place])
+    question, correct, *wrong = (_text(row, name).strip() for name in _GPQA)
+    options = [correct, *wrong]
+    random.Random(row["Question"]).shuffle(options)
+    return _choice(own_id, question, options, LETTERS[options.index(correct)])
 
 
-def mmlu_pro(own_id: str, row: Mapping[str, Any]) -> Problem:
+def mmlu_pro(own_id: str, row: Row) -> Problem:
     options = row["options"]
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        shown = str(options)[:LONGEST_SHOWN]
-        raise ValueError(f"options is {shown!r}, which is not a list of texts")
+        raise ValueError(f"options is {_shown(options)}, which is not a list of texts")
     return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
 
 
-_GPQA = (
-    "Question",
-    "Correct Answer",
-    "Incorrect Answer 1",
-    "Incorrect Answer 2",
-    "Incorrect Answer 3",
-)
+_WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+_GPQA = ("Question", "Correct Answer", *_WRONG)
 FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}
 """The columns that tell a format -> what reads its rows."""
 
 
-def _text(row: Mapping[str, Any], name: str) -> str:
+def _text(row: Row, name: str) -> str:
     value = row[name]
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is {str(value)[:LONGEST_SHOWN]!r}, which is not text")
+        raise ValueError(f"{name} is {_shown(value)}, which is not text")
     return value
 
 

@@ -1,8 +1,8 @@
 """Which rows of a data set of maths problems go into a prompt set, and why the others do not.
 
 Problems are the same or nearly if spacing, punctuation and LaTeX spelling differ, or the text
-around them: a template, an instruction in any language, a number, a heading, tags, JSON. Other
-numbers make another problem.
+around them: a template, an instruction in any language, a number, a heading, tags. Other numbers
+make another problem.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from operator import itemgetter
-from typing import Any
 
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.rows import EMPTY_PROBLEM, STATED_ANSWER, find_faults, states_answer
+from openrlhf_swap.files import Row
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"
 DUPLICATE = "the same problem as an earlier row"
 
-Reason = dict[str, Any]
+Reason = Row
 """Why a row is dropped: `reason`, and the benchmark problem or earlier row that it repeats."""
 
 # When one text counts as containing the other; docs/use/data.md says how these were chosen.
@@ -46,14 +46,11 @@ SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
 # a whole.
 PART = 8
 
-_ESCAPED = re.compile(r"\\\\|\\n(?![a-z])|\\u[0-9a-f]{4}|\\\"")
-_ESCAPE = re.compile(r"\\(u[0-9a-f]{4}|[\\\"'nt/])")
 _NUMBERS = re.compile(r"[\d.]+")
 _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
 _GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")  # as a formula does
 _CUT_NUMBER = re.compile(r"[\d.]\0[\d.]")
 _LABEL = re.compile(r"\(?[a-z]{1,3}#?\)?")  # "Q17)"
-_QUOTATION = re.compile(r"^[ \t]*>+[ \t]?", re.MULTILINE)  # Markdown's
 _TAG = re.compile(
     r"</?[A-Za-z][^<>]*>|\[/?(?:b|i|u|url|hide|color|size|quote|center|list|math)\b[^\]]*\]"
 )
@@ -120,35 +117,30 @@ def find_reasons(
     references: Sequence[Reference],
     index: BenchmarkIndex | None,
     grader: str = MATH,
-    known: Sequence[str | None] = (),
-    keeps_placeholders: bool = False,
+    known: Sequence[str | None] | None = None,
 ) -> list[Reason | None]:
     """Why each row is dropped, None for a row that is kept.
 
     Of rows with the same problem the first usable one is kept. A reason of the problem goes before
-    one of the answer. Chat templates do not count. `known` are faults of chats.
+    one of the answer. Chat templates do not count. `known` are faults of chats, one for each row.
     """
     # A set may repeat a problem 100 times.
     distinct = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
     texts = {problem: read_row(strip_template(problem)) for problem in distinct}
     repeated = _find_repeated(texts, index) if index else {}
     reasons: list[Reason | None] = []
-    for problem, fault in zip_longest(problems, known):
-        if not fault and not problem.strip():
-            fault = EMPTY_PROBLEM
-        reason = repeated.get(problem)
-        if fault:
-            reason = {"reason": fault}
-        reasons.append(reason)
+    for number, problem in enumerate(problems):
+        fault = known[number] if known else None
+        if not problem.strip():
+            fault = fault or EMPTY_PROBLEM
+        reasons.append({"reason": fault} if fault else repeated.get(problem))
     left = [number for number, reason in enumerate(reasons) if reason is None]
-    answers = [references[number] for number in left]
-    faults = find_faults(answers, grader, "prepare", keeps_placeholders)
+    faults = find_faults([references[number] for number in left], grader, "prepare")
     first: dict[str, int] = {}
     for number, fault in zip(left, faults, strict=True):
         problem = problems[number]
         key = texts[problem][0].key
-        stated = states_answer(problem, references[number].answer)
-        if stated and not fault:
+        if not fault and states_answer(problem, references[number].answer):
             fault = STATED_ANSWER
         if fault:
             reasons[number] = {"reason": fault}
@@ -162,16 +154,11 @@ def find_reasons(
 def _find_repeated(texts: Mapping[str, Sequence[Text]], index: BenchmarkIndex) -> dict[str, Reason]:
     """The problems that repeat one of a benchmark."""
     rows = RowSet(list(texts.values()))
-    repeated: dict[str, Reason] = {}
-    bar = tqdm(texts.items(), desc="[prepare] comparing", unit="problem")
-    for problem, row in bar:
-        match = index.find(row, rows)
-        if match:
-            repeated[problem] = {
-                "reason": SAME_AS_BENCHMARK if match.exact else NEAR_BENCHMARK,
-                "benchmark": match.benchmark,
-                "benchmark_id": match.id,
-            }
+    repeated = {}
+    for problem, row in tqdm(texts.items(), desc="[prepare] comparing", unit="problem"):
+        reason = index.find(row, rows)
+        if reason:
+            repeated[problem] = reason
     return repeated
 
 
@@ -184,15 +171,6 @@ class Text:
     words: frozenset[str]  # distinct words, LaTeX command names and operators
     numbers: Counter[str]  # how often each number occurs
     triples: frozenset[tuple[str, ...]]  # distinct runs of three words, operators or numbers
-
-
-@dataclass(frozen=True)
-class Match:
-    """The benchmark problem that a row repeats, word for word (`exact`) or nearly."""
-
-    benchmark: str
-    id: str
-    exact: bool
 
 
 def read_text(problem: str, figures: bool = False) -> Text:
@@ -228,17 +206,14 @@ def _join(tokens: Sequence[str]) -> str:
 def read_row(row: str) -> list[Text]:
     """A row as it stands and, where this differs, without what may be around or in its problem.
 
-    That is escapes of JSON (and of JSON in JSON), tags, marks of a quotation, and a short ending.
-    Each is there with its figures, too: a wrapper's numbers leave figures out of the key, though
-    the problem alone may have fewer than two numbers.
+    That is doubled backslashes, tags, and a short ending. Each is there with its figures, too: a
+    wrapper's numbers leave figures out of the key, though the problem alone may have fewer than two
+    numbers.
     """
-    from_json = _unescape(row)
     variants = (
         row,
-        from_json,
-        _unescape(from_json),
+        row.replace("\\\\", "\\"),
         html.unescape(_TAG.sub(" ", row)),
-        _QUOTATION.sub("", row),
         _ENDING.sub("", row),
     )
     texts = []
@@ -247,20 +222,6 @@ def read_row(row: str) -> list[Text]:
         if _FIGURE.search(text):
             texts.append(read_text(text, figures=True))
     return texts
-
-
-def _unescape(text: str) -> str:
-    """A text without the escapes of JSON, if it has any."""
-
-    def character(found: re.Match[str]) -> str:
-        code = found[1]
-        if len(code) > 1:
-            return chr(int(code[1:], 16))
-        return " " if code in "nt" else code
-
-    if not _ESCAPED.search(text):
-        return text
-    return _ESCAPE.sub(character, text)
 
 
 def _tokens(text: str) -> list[str]:
@@ -314,10 +275,7 @@ class RowSet:
             self._keys.append({_NUMBERS.sub("#", text.key) for text in row})
             triples.update(row[0].triples)
         fewest = max(FEWEST_ROWS, SHARE * len(rows))
-        self.common = set()
-        for triple, count in triples.items():
-            if count >= fewest:
-                self.common.add(triple)
+        self.common = {triple for triple, count in triples.items() if count >= fewest}
 
     def has_wrapper(self, before: str, after: str) -> bool:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
@@ -363,51 +321,53 @@ class BenchmarkIndex:
         for triple in text.triples:
             self._by_triple[triple].append(number)
 
-    def find(self, row: Sequence[Text], rows: RowSet) -> Match | None:
-        """The first problem that a row (of `read_row`) repeats or contains.
+    def find(self, row: Sequence[Text], rows: RowSet) -> Reason | None:
+        """The first problem that a row (of `read_row`) repeats or contains, as a reason to drop it.
 
-        Without one it is the likeliest of those that the row nearly repeats.
+        Without one it is the likeliest of those that the row nearly repeats; None for none.
         """
         for text in row:
-            for name, own_id in self._contained(text, rows):
-                return Match(name, own_id, exact=True)
+            for number in self._contained(text, rows):
+                return self._reason(number, SAME_AS_BENCHMARK)
         distinct = {text.triples: text for text in row}
         for text in distinct.values():
             for number, shared in self._likeliest(text):
-                name, own_id, problem = self._problems[number]
+                problem = self._problems[number][2]
                 if nearly_same(text, problem) or (
                     shared >= SHARED * len(problem.triples)
                     and _contains(_without_wrapper(text, problem, rows), problem)
                 ):
-                    return Match(name, own_id, exact=False)
+                    return self._reason(number, NEAR_BENCHMARK)
         return None
+
+    def _reason(self, number: int, reason: str) -> Reason:
+        benchmark, own_id, _ = self._problems[number]
+        return {"reason": reason, "benchmark": benchmark, "benchmark_id": own_id}
 
     def _likeliest(self, text: Text) -> list[tuple[int, int]]:
         """The numbers of problems that share triples with a text, and how many: most first."""
         shared: Counter[int] = Counter()
         for triple in text.triples:
             shared.update(self._by_triple.get(triple, ()))
-        by_number = sorted(shared.items())
-        return sorted(by_number, key=itemgetter(1), reverse=True)
+        return sorted(sorted(shared.items()), key=itemgetter(1), reverse=True)
 
-    def _contained(self, row: Text, rows: RowSet) -> Iterator[tuple[str, str]]:
-        """The problems that a row has in a wrapper, by benchmark and id."""
+    def _contained(self, row: Text, rows: RowSet) -> Iterator[int]:
+        """The numbers of the problems that a row has in a wrapper."""
         last = max(0, len(row.key) - PART)
         for start in range(last + 1):
             part = row.key[start : start + PART]
             for number in self._by_part.get(part, ()):
-                name, own_id, problem = self._problems[number]
-                if not row.key.startswith(problem.key, start):
+                key = self._problems[number][2].key
+                if not row.key.startswith(key, start):
                     continue
-                end = start + len(problem.key)
                 before = row.key[:start]
-                after = row.key[end:]
-                if _CUT_NUMBER.search(f"{before}\0{problem.key}\0{after}"):
+                after = row.key[start + len(key) :]
+                if _CUT_NUMBER.search(f"{before}\0{key}\0{after}"):
                     continue
-                if after == problem.key:  # the problem stands there twice
+                if after == key:  # the problem stands there twice
                     after = ""
                 if rows.has_wrapper(before, after):
-                    yield name, own_id
+                    yield number
 
 
 def _without_wrapper(text: Text, problem: Text, rows: RowSet) -> Text:

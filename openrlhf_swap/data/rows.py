@@ -124,10 +124,10 @@ def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
     path = Path(name)
     if has_rows(path) or not path.exists():
         rows = readable_rows(read_entries(path, flag, LOOKED_AT))
-        check_columns(_columns(rows), keys, name)
+        check_columns(columns_in(rows), keys, name)
 
 
-def _columns(rows: Iterable[Row]) -> dict[str, None]:
+def columns_in(rows: Iterable[Row]) -> dict[str, None]:
     """The columns of all rows, in their order, without values."""
     return dict.fromkeys(column for row in rows for column in row)
 
@@ -164,10 +164,8 @@ def read_table(
         if rows:
             # With the columns of all rows, and with their values: a loader guesses types from
             # texts.
-            columns = _columns(rows)
-            plain = []
-            for row in rows:
-                plain.append({**columns, **_fitting(row)})
+            columns = columns_in(rows)
+            plain = [{**columns, **_fitting(row)} for row in rows]
             return Dataset.from_list(plain, on_mixed_types="use_json")
         if (path / "dataset_dict.json").exists():
             return load_from_disk(source)[split]
@@ -180,11 +178,8 @@ def read_table(
 
 def _fitting(row: Row) -> Row:
     """The row as a table can hold it: integers of more than 64 bits become text."""
-    changed = dict(row)
-    for name, value in row.items():
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            changed[name] = str(value)
-    return changed
+    large = {name for name, value in row.items() if isinstance(value, int) and abs(value) >= 2**63}
+    return {name: str(value) if name in large else value for name, value in row.items()}
 
 
 def source_rows(
@@ -201,17 +196,13 @@ def source_rows(
     for name, key in keys.items():
         part = table if key in table.column_names else table.flatten()
         check_columns(part.column_names, {f"--{name}-key": key}, source)
-        columns[name] = list(part[key])
-    kept = {"id"}
-    if grader != MATH:
-        kept = {*table.column_names} - {problem_key, answer_key, *columns}
+        columns[name] = part[key]
     for name in table.column_names:
-        if name in kept:
-            columns[name] = list(table[name])
-    rows = []
-    for values in zip(*columns.values(), strict=True):
-        rows.append(dict(zip(columns, values, strict=True)))
-    return rows
+        if name == "id" or (grader != MATH and name not in {*keys, *keys.values()}):
+            columns[name] = table[name]
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
 
 
 def revision_of(table: "Dataset") -> str | None:
@@ -304,9 +295,7 @@ def read_references(
     return references
 
 
-def read_reference(
-    row: Mapping[str, Any], problem_key: str, answer_key: str, grader: str
-) -> Reference:
+def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> Reference:
     """The reference answer in a row, cleaned.
 
     For other graders than math-verify it has the problem and the other columns, too. An answer that
@@ -329,25 +318,10 @@ def read_reference(
             answer = normal
     if grader == MATH:
         return Reference(answer)
-    others = dict(row)
-    problem = others.pop(problem_key)
-    others.pop(answer_key, None)
-    return Reference(
-        answer,
-        label.problem or problem_text(problem),
-        {**others, **label.metadata},
-    )
-
-
-def labelled(row: Row, reference: Reference, problem_key: str, answer_key: str) -> Row:
-    """The row as OpenRLHF reads it: what the grader may look at travels in the answer column."""
-    label = {
-        problem_key: row[problem_key],
-        answer_key: reference.label(),
-    }
-    if "datasource" in row:
-        label["datasource"] = row["datasource"]
-    return label
+    keys = (problem_key, answer_key)
+    others = {name: value for name, value in row.items() if name not in keys}
+    problem = label.problem or problem_text(row[problem_key])
+    return Reference(answer, problem, {**others, **label.metadata})
 
 
 def read_chat(problem: object) -> tuple[list[Row], str | None]:
@@ -365,11 +339,7 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
     for message in messages:
         turn = _read_turn(message)
         if turn is None:
-            found = type(message).__name__
-            if isinstance(message, dict):
-                found = ", ".join(map(str, message)) or found
-            fault = "a chat whose messages are no texts with role and content"
-            return [], f"{fault} (they have {found})"
+            return [], "a chat whose messages are no texts with role and content"
         chat.append(turn)
     last = chat[-1]["role"]
     if "from" in messages[0] and len(chat) > 1 and last == "assistant":
@@ -404,13 +374,8 @@ def _read_turn(message: object) -> Row | None:
 
 def _join_parts(parts: list[object]) -> str:
     """The parts of a message's content as one text; "" if one has no text."""
-    texts = []
-    for part in parts:
-        text = part.get("text") if isinstance(part, dict) else None
-        if text is None:
-            return ""
-        texts.append(str(text))
-    return "\n".join(texts)
+    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return "" if None in texts else "\n".join(map(str, texts))
 
 
 def problem_text(problem: object) -> str:
@@ -434,9 +399,7 @@ def states_answer(problem: str, answer: str) -> bool:
     return stated.startswith(bare) and not _LONGER.match(stated, len(bare))
 
 
-def find_faults(
-    references: Sequence[Reference], grader: str, command: str, keeps_placeholders: bool = False
-) -> list[str | None]:
+def find_faults(references: Sequence[Reference], grader: str, command: str) -> list[str | None]:
     """What is wrong with each reference answer, to follow "dropped with".
 
     The progress bar names the command.
@@ -444,18 +407,17 @@ def find_faults(
     if grader != MATH:
         find_fault = find_verifier(grader).find_fault
         return [find_fault(reference.answer, reference.metadata) for reference in references]
-    answers = [reference.answer for reference in references]
     faults: dict[str, str | None] = {}
-    for answer in dict.fromkeys(answers):
-        faults[answer] = visible_fault(answer, keeps_placeholders)
-        if _NO_ANSWER.fullmatch(answer.strip()):
-            faults[answer] = NO_ANSWER
+    for reference in references:
+        answer = reference.answer
+        is_none = _NO_ANSWER.fullmatch(answer.strip())
+        faults[answer] = NO_ANSWER if is_none else visible_fault(answer)
     tried = [answer for answer, fault in faults.items() if fault is None]
     good = find_gradable(tried, command)
     for answer in tried:
         if answer not in good:
             faults[answer] = UNPARSABLE_ANSWER
-    return [faults[answer] for answer in answers]
+    return [faults[reference.answer] for reference in references]
 
 
 def try_grader(grader: str, references: Sequence[Reference]) -> None:
@@ -525,12 +487,8 @@ def examples(pairs: Iterable[tuple[object, str]]) -> list[str]:
         bare = strip_answer(answer)
         if len(text) > 40:
             text = "..." + text[-36:]
-        if text == bare:
+        if text.strip("$") == bare:
             same[repr(bare)] = None
-        elif text.strip("$") == bare:
-            same[f"{bare!r} (from {text!r})"] = None
         else:
             changed[f"{bare!r} (from {text!r})"] = None
-    first = list(changed)[: EXAMPLES - 2]
-    rest = [line for line in [*same, *changed] if line not in first]
-    return (first + rest)[:EXAMPLES]
+    return [*changed, *same][:EXAMPLES]

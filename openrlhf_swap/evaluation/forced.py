@@ -122,14 +122,8 @@ class Forcing:
                 longer = [row for row, _ in graded if row["tokens"] > budget]
                 correct = [grade["correct"] for row, grade in graded if row["tokens"] <= budget]
                 asked = [problems[row["id"]] for row in longer]
-                texts = self.answers(
-                    engine,
-                    longer,
-                    asked,
-                    budget,
-                )
-                references = map(samples.reference_of, asked)
-                pairs = list(zip(texts, references, strict=True))
+                texts = self.answers(engine, longer, asked, budget)
+                pairs = list(zip(texts, map(samples.reference_of, asked), strict=True))
                 grades = grader.grade_many(pairs, self.marks.end_of_thought)
                 correct += [grade.correct for grade in grades]
                 rows.append({"budget": budget, "accuracy": fmean(correct)})

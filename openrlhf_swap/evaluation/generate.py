@@ -86,7 +86,7 @@ class Sampler:
                 ids = prompt_ids(tokenizer, request.text)
                 if closes_thought(reader.text(ids), reader.end_of_thought):
                     closed.add(number)
-                yield ids, _sampling(settings, request)
+                yield ids, sampling(settings, request.benchmark, request.id, request.sample)
 
         for number, (response,) in generate(self.engine, prompts()):
             request = requests[number]
@@ -108,15 +108,6 @@ class Sampler:
             if number in closed:
                 row["closed_by_prompt"] = True
             yield request.benchmark, row
-
-
-def _sampling(settings: Row, request: SampleRequest) -> Row:
-    return sampling(
-        settings,
-        request.benchmark,
-        request.id,
-        request.sample,
-    )
 
 
 def sample(
@@ -145,8 +136,8 @@ def sample(
     with ExitStack() as stack:
         append = {}
         for name in {request.benchmark for request in requests}:
-            path = rows_path("samples", args.output, name)
-            append[name] = stack.enter_context(appending(path))
+            file = appending(rows_path("samples", args.output, name))
+            append[name] = stack.enter_context(file)
         done = total - len(requests)
         bar = tqdm(rows, f"{MARK} sampling", total, initial=done, unit="sample", mininterval=1)
         for name, row in bar:

@@ -131,12 +131,7 @@ def compare_settings(args: Namespace, origin: Row) -> None:
     if before:
         now = _by_flag(vars(args), origin)
         made = f"the samples in {args.output} were made"
-        refuse_other_settings(
-            now,
-            _by_flag(before, before),
-            made,
-            "use another --output",
-        )
+        refuse_other_settings(now, _by_flag(before, before), made, "use another --output")
 
 
 def _by_flag(settings: Row, origin: Row) -> Row:
@@ -179,15 +174,7 @@ def sampling(
 ) -> Row:
     """The arguments of vLLM's SamplingParams for one sample, with a seed of its own."""
     arguments = {name: settings[name] for name in ("temperature", "top_p", "max_tokens")}
-    return {
-        **arguments,
-        "seed": seed_of(
-            benchmark,
-            problem,
-            sample,
-            settings["seed"],
-        ),
-    }
+    return arguments | {"seed": seed_of(benchmark, problem, sample, settings["seed"])}
 
 
 def seed_of(
@@ -203,11 +190,7 @@ def seed_of(
 
 def reference_of(problem: Row) -> Reference:
     """The reference that the grader compares a response with."""
-    return Reference(
-        problem["answer"],
-        problem["problem"],
-        problem.get("metadata", {}),
-    )
+    return Reference(problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:

@@ -10,7 +10,7 @@ run has finished or Ctrl-C. The page is one file without a network request; `--s
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache, partial
@@ -21,17 +21,20 @@ from typing import Any
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.evaluation.traces import measured_steps
 from openrlhf_swap.files import Row, read_rows, write_text
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.metrics import METRICS
 
 TABLES = 3  # newest tables of rollouts on the page
-# Title of each chart -> the metric of each of its lines.
-CHARTS = {
-    "accuracy of rollouts": {"accuracy": "swap/accuracy"},
-    "tokens per rollout": {"all": "length/mean", "target": "length/target"},
-    "reward": {"reward": "reward"},
-    "seconds a step": {"seconds": "timing/step_total"},
+# Charts beside those of the page of traces: title -> the metric of each line.
+CHARTS = {"reward": {"reward": "reward"}, "seconds a step": {"seconds": "timing/step_total"}}
+# What is said of the last step: metric -> text.
+SAID = {
+    "swap/accuracy": "accuracy {:.1%}",
+    "length/mean": "{:.0f} tokens",
+    "reward": "reward {:.3f}",
+    "timing/step_total": "{:.1f} s",
 }
 PENALTY = "share of the penalty on steps without gain"
 
@@ -82,40 +85,33 @@ def is_finished(folder: Path) -> bool:
 
 def page_of(folder: Path, reload_seconds: float) -> str:
     """The page as HTML. It reloads itself after so many seconds; 0 for never."""
-    from openrlhf_swap.evaluation.page.contents import complete, page_of_columns, render
+    from openrlhf_swap.evaluation.page import contents
 
-    metrics = folder / METRICS
-    steps = {row["step"]: row for row in (read_rows(metrics) if metrics.exists() else ())}
+    rows = measured_steps(folder / METRICS)
     tables = sorted(folder.glob("rollouts/step_*.jsonl"))
-    newest = [complete(row) for table in reversed(tables[-TABLES:]) for row in _rollouts(table)]
-    data = page_of_columns(["rollouts"], [newest], limit=len(newest))
+    newest: list[Row] = []
+    for table in reversed(tables[-TABLES:]):
+        newest += map(contents.complete, _rollouts(table))
+    data = contents.page_of_columns(["rollouts"], [newest], limit=len(newest))
     data["title"] = f"{folder.absolute().name}, as it trains" if reload_seconds else folder.name
     data["groups"] = "step"
     data["reload"] = reload_seconds
     data["summary"] = {
-        "notes": [_state(steps), _about_rollouts(tables)],
+        "notes": [_state(rows), _about_rollouts(tables)],
         "tables": [],
-        "charts": [*charts_of(steps), *_penalty_chart(tables)],
+        "charts": contents.curves(rows, contents.CHARTS | CHARTS) + _penalty_chart(tables),
     }
-    return render(data)
+    return contents.render(data)
 
 
-def _state(steps: Mapping[int, Row]) -> str:
+def _state(rows: list[Row]) -> str:
     """What the last step was like, in a sentence."""
     looked = f"looked at {datetime.now():%H:%M:%S}"
-    measured = [row for row in steps.values() if "swap/accuracy" in row]
-    if not measured:
+    if not rows:
         return f"No step has ended yet; {looked}."
-    row = measured[-1]
-    said = f"Step {row['step']}: accuracy {row['swap/accuracy']:.1%}"
-    for key, text in (
-        ("length/mean", "{:.0f} tokens"),
-        ("reward", "reward {:.3f}"),
-        ("timing/step_total", "{:.1f} s"),
-    ):
-        if row.get(key) is not None:
-            said += ", " + text.format(row[key])
-    return f"{said}; {looked}."
+    row = rows[-1]
+    said = [text.format(row[key]) for key, text in SAID.items() if row.get(key) is not None]
+    return f"Step {row['step']}: {', '.join(said)}; {looked}."
 
 
 def _about_rollouts(tables: list[Path]) -> str:
@@ -124,27 +120,14 @@ def _about_rollouts(tables: list[Path]) -> str:
     return "No rollouts were kept yet; --swap.rollouts_every says of which steps they are."
 
 
-def charts_of(steps: Mapping[int, Row]) -> list[dict[str, Any]]:
-    """The curves of what the run measures; a step that measured nothing is left out."""
-    rows = [row for row in steps.values() if "swap/accuracy" in row]
-    drawn = []
-    for title, keys in CHARTS.items():
-        lines = {name: [row.get(key) for row in rows] for name, key in keys.items()}
-        lines = {name: values for name, values in lines.items() if set(values) - {None}}
-        if lines:
-            drawn.append({"title": title, "steps": [row["step"] for row in rows], "lines": lines})
-    return drawn
-
-
 def _penalty_chart(tables: list[Path]) -> list[dict[str, Any]]:
     shares = {}
     for table in tables:
         share = penalty_share(table, table.stat().st_mtime)
         if share is not None:
             shares[_step_of(table)] = share
-    if not shares:
-        return []
-    return [{"title": PENALTY, "steps": [*shares], "lines": {"share": [*shares.values()]}}]
+    lines = {"share": [*shares.values()]}
+    return [{"title": PENALTY, "steps": [*shares], "lines": lines}] if shares else []
 
 
 @cache

@@ -10,7 +10,7 @@ import argparse
 import difflib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -18,6 +18,8 @@ from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from pydantic.fields import FieldInfo
 
 from openrlhf_swap.command import Parser, did_you_mean
 from openrlhf_swap.config import (
@@ -29,7 +31,7 @@ from openrlhf_swap.config import (
     type_name,
 )
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.stock import complete, stock_parser
+from openrlhf_swap.flags.stock import FlagValues, complete, stock_parser
 from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objective_class
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.recipes import (
@@ -45,7 +47,7 @@ from openrlhf_swap.recipes import (
 REWARD_FILE = str(Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py")
 # Where OpenRLHF's defaults are not the paper's: GRPO without KL, a constant learning rate, one
 # on-policy update a step (128 prompts x 16 responses).
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: FlagValues = {
     "algo.advantage.estimator": "group_norm",
     "algo.kl.init_coef": 0.0,
     "actor.adam.lr": 1e-6,
@@ -66,8 +68,8 @@ DEFAULTS: dict[str, Any] = {
 }
 # Rollouts come from older weights: each token's gradient is weighted by how much likelier the
 # policy has made it.
-ASYNC_DEFAULTS: dict[str, Any] = {"algo.advantage.is_correction_level": "token"}
-CPU_DEFAULTS: dict[str, Any] = {
+ASYNC_DEFAULTS: FlagValues = {"algo.advantage.is_correction_level": "token"}
+CPU_DEFAULTS: FlagValues = {
     "vllm.sync_backend": "gloo",
     "vllm.enforce_eager": True,
     "vllm.gpu_memory_utilization": 0.2,
@@ -119,7 +121,7 @@ class Configuration:
 
     method: SwapConfig
     run: RunConfig
-    values: Mapping[str, Any]  # of each flag of OpenRLHF, without dashes
+    values: FlagValues  # of each flag of OpenRLHF
     named: frozenset[str]  # those that are given or have a default of ours
     recipe: FlagFile  # the one that is named, or an empty one
     overruled: frozenset[str]  # the recipe's flags over which a file or the command line wins
@@ -133,7 +135,7 @@ class Configuration:
         """
         return complete(self.values)[0]
 
-    def replace_flags(self, changes: Mapping[str, Any]) -> Configuration:
+    def replace_flags(self, changes: FlagValues) -> Configuration:
         """A copy with other values of OpenRLHF's flags."""
         return replace(self, values={**self.values, **changes})
 
@@ -142,7 +144,7 @@ class Configuration:
 
         Ray's actors may run in another folder.
         """
-        changes: dict[str, Any] = {MODEL: _whole(self.values[MODEL])}
+        changes: FlagValues = {MODEL: _whole(self.values[MODEL])}
         for name in FOLDERS:
             if self.values[name]:
                 changes[name] = str(Path(self.values[name]).absolute())
@@ -152,7 +154,7 @@ class Configuration:
             changes[name] = _whole_each(self.values[name], _whole_data_set)
         return self.replace_flags(changes)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> FlagValues:
         """Every setting by its flag without dashes, as `--config` reads it.
 
         The tracker's key is left out, and so are values that follow from other settings.
@@ -178,7 +180,7 @@ class Configuration:
 
 
 def configure(
-    words: Sequence[str], on_cpu: bool | None = None, defaults: Mapping[str, Any] | None = None
+    words: Sequence[str], on_cpu: bool | None = None, defaults: FlagValues | None = None
 ) -> Configuration:
     """Read a command line of the training.
 
@@ -222,7 +224,7 @@ def configure(
     return configuration
 
 
-def _given(parser: Parser, names: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
+def _given(parser: Parser, names: FlagValues, words: Sequence[str]) -> FlagValues:
     """The values that some words give to flags, converted by the parser."""
     unset = object()
     namespace = argparse.Namespace(**dict.fromkeys(names, unset))
@@ -291,8 +293,7 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
         for name, spec in kind.declared().items():
             if names is not None and name not in names:
                 continue
-            text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
-            options: dict[str, Any] = {"default": spec.default, "help": text}
+            options: Any = {"default": spec.default, "help": _help_of(spec)}
             if spec.annotation is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -305,9 +306,12 @@ def add_objective(parser: argparse.ArgumentParser, objective: str) -> None:
     """Explain the flags of an objective's own settings, which the parser takes as text."""
     group = parser.add_argument_group(f"settings of {objective}")
     for name, spec in objective_class(objective).Settings.declared().items():
-        text = f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
         flag = f"--swap.{short_name(objective)}.{name}"
-        group.add_argument(flag, metavar=type_name(spec).upper(), help=text)
+        group.add_argument(flag, metavar=type_name(spec).upper(), help=_help_of(spec))
+
+
+def _help_of(spec: FieldInfo) -> str:
+    return f"{spec.description} (default: {spec.default!r})".replace("%", "%%")
 
 
 def add_template_arguments(
@@ -352,7 +356,7 @@ def _unescape(text: str) -> str:
     return text.replace("\\n", "\n")
 
 
-def _settings(chosen: Mapping[str, Any]) -> tuple[SwapConfig, RunConfig]:
+def _settings(chosen: FlagValues) -> tuple[SwapConfig, RunConfig]:
     """Our settings out of the chosen flags.
 
     Raises ConfigError for an invalid value, and for a setting of another objective.
@@ -387,14 +391,14 @@ def _is_ours(name: str) -> bool:
     return name.startswith("swap.")
 
 
-def _placement(values: Mapping[str, Any]) -> dict[str, Any]:
+def _placement(values: FlagValues) -> FlagValues:
     """Defaults that follow from the actor's GPUs.
 
     The reference model has as many, and engines that share them fill them.
     """
     nodes = values["actor.num_nodes"]
     gpus = values["actor.num_gpus_per_node"]
-    placed: dict[str, Any] = {}
+    placed: FlagValues = {}
     if values["algo.kl.init_coef"] > 0:
         placed |= {"ref.num_nodes": nodes, "ref.num_gpus_per_node": gpus}
     if values["train.colocate_all"] and not values["train.async_enable"]:

@@ -18,6 +18,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
+from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 NEEDED = {
@@ -64,10 +65,7 @@ FIXED: dict[str, tuple[Any, str]] = {
     "algo.advantage.estimator": ("group_norm", "the outcome term is group_norm: leave it out"),
     "algo.advantage.gamma": (1.0, "step rewards are not discounted: use 1"),
     "critic.model_name_or_path": (None, "the objectives have no critic: leave it out"),
-    "reward.model_name_or_path": (
-        None,
-        "the grader and the policy give the rewards: leave it out",
-    ),
+    "reward.model_name_or_path": (None, "the grader and the policy give the rewards: leave it out"),
     "data.max_images_per_prompt": (0, "only text is supported: use 0"),
     "vllm.sync_with_ray": (False, "weights travel by vLLM's own weight transfer: leave it out"),
     "ds.ring_attn_size": (1, "sequence-sharded keys cannot be scored: use 1"),
@@ -111,6 +109,8 @@ def check_flags(configuration: Configuration) -> None:
     _check_reward(configuration)
     _refuse((*COMBINATIONS, *SHARES), _facts(configuration))
     _check_grader(configuration)
+    if configuration.run.tracker:
+        import_named(configuration.run.tracker, "--swap.tracker")
 
 
 def check_objective(configuration: Configuration) -> None:
@@ -307,11 +307,6 @@ COMBINATIONS = (
         lambda run: run.ds.zero_stage == 3 and run.rank,
         "--ds.lora.rank is {rank} with --ds.zero_stage 3, which shards weights that "
         "adapters are added to: use 2",
-    ),
-    Rule(
-        lambda run: run.ds.zero_stage == 3 and run.run.scoring == "per_prefix",
-        "--swap.scoring is per_prefix with --ds.zero_stage 3; ranks would run different numbers of "
-        "collective forwards: use shared_prefix",
     ),
     Rule(
         lambda run: run.ds.zero_stage == 1 and run.ds.grad_accum_dtype == "fp32",

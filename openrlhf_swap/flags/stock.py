@@ -5,7 +5,6 @@ Its parser, and what its main makes of the parsed arguments, stand under `__main
 """
 
 import ast
-from collections.abc import Mapping
 from contextlib import redirect_stdout
 from datetime import datetime
 from functools import cache
@@ -20,6 +19,8 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages import versions
 
 TRAIN = "train_ppo_ray"
+FlagValues = dict[str, Any]
+"""The values of flags, by name without dashes."""
 
 
 def stock_parser(cli: str = TRAIN, parser: Parser | None = None) -> Parser:
@@ -34,7 +35,7 @@ def stock_parser(cli: str = TRAIN, parser: Parser | None = None) -> Parser:
     return filled
 
 
-def nested(values: Mapping[str, Any]) -> SimpleNamespace:
+def nested(values: FlagValues) -> SimpleNamespace:
     """Parsed values as OpenRLHF nests them: `actor.adam.lr` becomes `args.actor.adam.lr`."""
     root = SimpleNamespace()
     for name, value in values.items():
@@ -46,7 +47,7 @@ def nested(values: Mapping[str, Any]) -> SimpleNamespace:
     return root
 
 
-def complete(values: Mapping[str, Any]) -> tuple[SimpleNamespace, str]:
+def complete(values: FlagValues) -> tuple[SimpleNamespace, str]:
     """Parsed values as OpenRLHF's main completes and nests them, and the text that it prints.
 
     Raises ConfigError with OpenRLHF's words for values that its main refuses.

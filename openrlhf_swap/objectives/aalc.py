@@ -34,7 +34,7 @@ class AALC(Monitored):
         shortness = 1 - (batch.lengths.double() / self.long).clamp(max=reached**128)
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
         # Deviations are as small as the constant that is added to them, and count all the same.
-        mean, deviation, _ = moments(rewards, torch.ones_like(batch.correct), EPS)
+        mean, deviation, _ = moments(rewards, torch.ones_like(batch.correct))
         return (rewards - mean) / (deviation + EPS)
 
     def metrics(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import right_answers
-from openrlhf_swap.objectives.group_statistics import EPS, leave_one_out
+from openrlhf_swap.objectives.group_statistics import leave_one_out
 
 _REFLECTION = re.compile(
     r"\b(?:wait|alternatively|hold on|another thought|verify|think again|but|however|alternative"
@@ -35,7 +35,7 @@ class ARLCP(Objective):
         share = torch.full_like(reflections, 0.75)
         share[reflections <= 80] = 0.5
         share[reflections <= 40] = 0.25
-        for_reflections = standardise(reflections, batch.correct, EPS).sigmoid()
-        for_length = standardise(batch.lengths, batch.correct, EPS).sigmoid()
+        for_reflections = standardise(reflections, batch.correct).sigmoid()
+        for_length = standardise(batch.lengths, batch.correct).sigmoid()
         lost = self.penalty * (share * for_reflections + (1 - share) * for_length)
         return leave_one_out(torch.where(self.correct(batch), 1 - lost, 0.0))

@@ -54,7 +54,8 @@ class AttnPO(Arora):
         is_over = self.step > self.delay * (1 - accuracy)
         loses = (advantages > 0) & (shares < least) & is_over
         is_spared = (advantages < 0) & (shares > least)
-        scales = torch.where(loses, 1 - accuracy.square() * (1 - shares / least), 1.0)
+        lost = accuracy.square() * (1 - shares / least)
+        scales = torch.where(loses, 1 - lost, 1.0)
         scales[is_spared] = 0.0
         is_scaled = correct & (batch.steps.step_mask.sum(-1) > 1)
         return torch.where(is_scaled.unsqueeze(-1), scales, 1.0)

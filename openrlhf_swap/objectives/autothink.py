@@ -6,7 +6,6 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.objectives.base import Batch, Rollout, SamplingRequest, setting
 from openrlhf_swap.objectives.formats import is_degenerate
-from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.objectives.staged import Staged
 from openrlhf_swap.rollouts.families import open_thought
 from openrlhf_swap.rollouts.rollout import boxes_answer
@@ -86,6 +85,6 @@ def _balanced(rewards: Tensor, correct: Tensor, skips: Tensor) -> Tensor:
 
 def _shortness(lengths: Tensor, correct: Tensor) -> Tensor:
     """(G, N) what the third stage adds: correct answers earn by shortness, wrong ones by length."""
-    among_correct = torch.exp(-0.05 * standardise(lengths, correct, EPS)) - 1
-    among_wrong = 1 - torch.exp(-0.05 * standardise(lengths, ~correct, EPS))
+    among_correct = torch.exp(-0.05 * standardise(lengths, correct)) - 1
+    among_wrong = 1 - torch.exp(-0.05 * standardise(lengths, ~correct))
     return torch.where(correct, among_correct, among_wrong)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.objectives.base import Batch, Rollout, setting
-from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans
 from openrlhf_swap.objectives.lc_r1 import Extracting
 
 
@@ -34,4 +34,4 @@ class DECS(Extracting):
         plain = batch.correct.double().unsqueeze(-1) * (1 + self.bonus)
         by_position = fill_spans(batch, plain, redundant).transpose(1, 2)
         everyone = torch.ones_like(by_position).bool()
-        return standardise(by_position, everyone, EPS).transpose(1, 2)
+        return standardise(by_position, everyone).transpose(1, 2)

@@ -35,7 +35,7 @@ class InfoDensity(Objective):
         entropies, mask = step_entropies(batch)
         quality = trace_quality(entropies, mask, self.candidates)
         earned = torch.where(batch.correct, quality, 0.0)
-        place = standardise(batch.lengths, earned > 0, EPS, unbiased=False)
+        place = standardise(batch.lengths, earned > 0, unbiased=False)
         return earned * torch.exp(-self.length_coef * place)
 
 
@@ -44,7 +44,8 @@ def trace_quality(entropies: Tensor, step_mask: Tensor, candidates: int) -> Tens
     counts = step_mask.sum(-1)
     known = torch.where(step_mask, entropies, -math.inf)
     most_to_come = known.flip(-1).cummax(-1).values.flip(-1)
-    mean = torch.where(step_mask, most_to_come, 0.0).sum(-1) / counts.clamp(min=1)
+    total = torch.where(step_mask, most_to_come, 0.0).sum(-1)
+    mean = total / counts.clamp(min=1)
     quality = (1 - mean / (math.log(candidates) + EPS)).clamp(0, 1)
     return torch.where(counts < 2, 1.0, quality)
 
@@ -97,13 +98,13 @@ class StepEntropy(Objective):
         lengths = torch.diff(batch.steps.step_ends, prepend=before_first)
         silent = least_informative(entropies * lengths, mask, self.share)
         kept = 1.0 - (silent & batch.correct.unsqueeze(-1)).double()
-        advantages = outcome_advantages(batch.correct, EPS).unsqueeze(-1)
+        advantages = outcome_advantages(batch.correct).unsqueeze(-1)
         return advantages * of_each_token(batch, kept, rest=1.0)
 
 
 def least_informative(information: Tensor, step_mask: Tensor, share: float) -> Tensor:
     """(..., K) bool, the int(share K) steps with the least information; ties go to the first."""
-    ranked = torch.where(step_mask, information, torch.inf).argsort(dim=-1, stable=True)
-    rank = ranked.argsort(dim=-1, stable=True)
+    known = torch.where(step_mask, information, torch.inf)
+    rank = known.argsort(dim=-1, stable=True).argsort(dim=-1, stable=True)
     count = (share * step_mask.sum(-1, keepdim=True).double()).floor()
     return step_mask & (rank < count)

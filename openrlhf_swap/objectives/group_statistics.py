@@ -36,7 +36,8 @@ def whitened(values: Tensor, lengths: Tensor) -> Tensor:
     """
     tokens = lengths.sum()
     centred = values - (lengths * values).sum() / tokens
-    variance = (lengths * centred.square()).sum() / (tokens - 1).clamp(min=1)
+    squares = lengths * centred.square()
+    variance = squares.sum() / (tokens - 1).clamp(min=1)
     if variance < EPS**2:
         return torch.zeros_like(values)
     return centred / (variance + 1e-8).sqrt()

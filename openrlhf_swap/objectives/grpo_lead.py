@@ -6,7 +6,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores, is_degenerate
-from openrlhf_swap.objectives.group_statistics import EPS, group_mean
+from openrlhf_swap.objectives.group_statistics import group_mean
 
 
 class GRPOLead(Objective):
@@ -28,7 +28,7 @@ class GRPOLead(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         rewards = self._shaped(batch)
-        advantages = outcome_advantages(rewards, EPS)
+        advantages = outcome_advantages(rewards)
         accuracy = group_mean(rewards > 0)
         ease = torch.where(advantages > 0, accuracy, 1 - accuracy)
         weight = 0.4 + 1.1 * torch.sigmoid(-10 * (ease - 0.75))
@@ -45,7 +45,7 @@ class GRPOLead(Objective):
         repeats = batch.each_text(is_degenerate).bool()
         three_shortest = batch.lengths.sort(-1).values[..., :3]
         length_counts = group_mean(three_shortest) > self.least_length
-        shortness = torch.exp(-self.alpha * standardise(batch.lengths, correct, EPS))
+        shortness = torch.exp(-self.alpha * standardise(batch.lengths, correct))
 
         rewards = torch.full_like(scores, -1.0)
         rewards[unformatted] = 0.0

@@ -30,7 +30,9 @@ class HAPO(Objective):
         keys = [prompt_key(group[0].prompt) for group in batch.groups]
         relative_length = (batch.lengths / known_lengths(self.lengths, keys)).clamp(max=2)
         f = torch.cos(math.pi / 2 * relative_length).nan_to_num(0.0)
-        length_reward = torch.where(batch.correct, f.clamp(min=-0.7), f.clamp(max=0))
+        if_correct = f.clamp(min=-0.7)
+        if_wrong = f.clamp(max=0)
+        length_reward = torch.where(batch.correct, if_correct, if_wrong)
         shortest, _ = extremes(batch.lengths, batch.correct)
         for key, length in zip(keys, shortest.flatten().tolist(), strict=True):
             if length < self.lengths.get(key, math.inf):

@@ -16,7 +16,6 @@ from openrlhf_swap.objectives.base import (
     numbers,
     setting,
 )
-from openrlhf_swap.objectives.group_statistics import EPS
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
 
@@ -55,8 +54,9 @@ class HBPO(Objective):
         best = self._best(budgets)
         rewards = self._shaped(batch, budgets, best)
         same_budget = (budgets.unsqueeze(-1) == budgets.unsqueeze(-2)).double()
-        mean = (same_budget @ rewards.unsqueeze(-1)).squeeze(-1) / same_budget.sum(-1)
-        return outcome_advantages(rewards, EPS) + 2 * (mean - best)
+        sums = (same_budget * rewards.unsqueeze(-2)).sum(-1)
+        mean = sums / same_budget.sum(-1)
+        return outcome_advantages(rewards) + 2 * (mean - best)
 
     def _shaped(self, batch: Batch, budgets: Tensor, best: Tensor) -> Tensor:
         distance = (budgets - batch.lengths).abs() / self.max_length

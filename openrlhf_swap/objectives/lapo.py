@@ -54,7 +54,8 @@ class LAPO(Staged):
         else:
             known = known_lengths(self.medians, keys)
             promised = torch.where(known.isnan(), medians.unsqueeze(-1), known.floor())
-            length_reward = 0.8 * torch.exp(-((batch.lengths - promised) ** 2) / (2 * 120.0**2))
+            distance = batch.lengths - promised
+            length_reward = 0.8 * torch.exp(-(distance**2) / (2 * 120**2))
         for key, median in zip(keys, medians.tolist(), strict=True):
             self._remember(key, median)
         return batch.correct + torch.where(batch.correct, length_reward, 0.0)
@@ -65,7 +66,8 @@ class LAPO(Staged):
         quantiles = torch.tensor([0.3, 0.7], dtype=torch.float64)
         low, high = correct_lengths.nanquantile(quantiles, dim=-1, keepdim=True)
         outside = (low - batch.lengths).maximum(batch.lengths - high).clamp(min=0)
-        return torch.where(low < high, (1 - outside / 100).clamp(min=0), 0.0)
+        near = (1 - outside / 100).clamp(min=0)
+        return torch.where(low < high, near, 0.0)
 
     def _remember(self, key: str, median: float) -> None:
         """Take a median length, which is NaN where no response was correct."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.group_statistics import EPS, group_mean, whitened
+from openrlhf_swap.objectives.group_statistics import group_mean, whitened
 
 
 class DrGRPO(Objective):
@@ -45,8 +45,8 @@ class GDPO(Objective):
     target_length: int = setting(4000, "L_T, in tokens", ge=1)
 
     def rewards(self, batch: Batch) -> Tensor:
-        answer = outcome_advantages(batch.correct, EPS)
-        length = outcome_advantages(batch.lengths <= self.target_length, EPS)
+        answer = outcome_advantages(batch.correct)
+        length = outcome_advantages(batch.lengths <= self.target_length)
         return whitened(answer + length, batch.lengths)
 
 

@@ -79,8 +79,8 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "grpo_lead": "grpo_lead:GRPOLead",
         "short_rl": "short_rl:ShortRL",
         "step_grpo": "step_grpo:StepGRPO",
-        "jet": "jet:JET",
-        "s_grpo": "s_grpo:SGRPO",
+        "jet": "exits:JET",
+        "s_grpo": "exits:SGRPO",
     },
 }
 OBJECTIVES: dict[str, str] = {}

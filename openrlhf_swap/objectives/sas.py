@@ -10,7 +10,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Batch, Objective, ResponseReader, Rollout, setting
-from openrlhf_swap.objectives.group_statistics import EPS, Span, fill_spans
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans
 
 
 class SAS(Objective):
@@ -37,7 +37,7 @@ class SAS(Objective):
         return batch.correct & batch.closed
 
     def token_advantages(self, batch: Batch) -> Tensor:
-        advantages = outcome_advantages(self.correct(batch), EPS).unsqueeze(-1)
+        advantages = outcome_advantages(self.correct(batch)).unsqueeze(-1)
         return advantages * fill_spans(batch, 1.0, partial(self._silenced, batch.reader))
 
     def _silenced(self, reader: ResponseReader, rollout: Rollout) -> list[Span]:

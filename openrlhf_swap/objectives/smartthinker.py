@@ -32,8 +32,8 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     """
     everyone = torch.ones_like(correct)
     shortest, longest = extremes(lengths, everyone)
-    mean, deviation, _ = moments(lengths.double(), everyone, EPS, unbiased=False)
-    correct_mean, correct_deviation, _ = moments(lengths.double(), correct, EPS, unbiased=False)
+    mean, deviation, _ = moments(lengths.double(), everyone, unbiased=False)
+    correct_mean, correct_deviation, _ = moments(lengths.double(), correct, unbiased=False)
     variance = deviation.square()
     correct_variance = correct_deviation.square()
 

@@ -8,7 +8,6 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.group_statistics import EPS
 
 _WAIT = re.compile(r"(?<![A-Za-z])Wait(?![A-Za-z])")
 
@@ -25,7 +24,7 @@ class StepGRPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))
-        mean = moments(steps, batch.correct, EPS).mean
+        mean = moments(steps, batch.correct).mean
         earned = 1 - self.beta * torch.tanh((steps - mean) / mean)
         answer = torch.where(batch.correct, 0.9 * earned, 0.0)
         return answer + 0.1 * boxed(batch).double()

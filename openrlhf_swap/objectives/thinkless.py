@@ -54,6 +54,7 @@ class Thinkless(Objective):
         responses = rewards.numel()
         tokens = int(batch.lengths.sum())
         longest = int(batch.lengths.max())
-        scale = torch.full((longest,), tokens / max(1, tokens - responses), dtype=torch.float64)
+        of_others = tokens / max(1, tokens - responses)
+        scale = torch.full((longest,), of_others, dtype=torch.float64)
         scale[0] = CHOICE_WEIGHT * tokens / responses
         return advantages * scale

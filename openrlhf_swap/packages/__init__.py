@@ -17,6 +17,8 @@ def import_named(path: str, what: str) -> Any:
     """
     module, _, name = path.partition(":")
     refusal = f"{what} is {path!r}, which cannot be imported ({{reason}}); use module:name"
+    if module.startswith("openrlhf_swap."):
+        import_module(module)  # of a package that our own module lacks, `run_command` tells
     with reader_errors(refusal, ConfigError):
         return getattr(import_module(module), name)
 

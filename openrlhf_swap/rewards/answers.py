@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from decimal import Decimal
 
-from openrlhf_swap.rewards.forms import TABLES, is_balanced, words, write_latex
+from openrlhf_swap.rewards.forms import PATTERNS, TABLES, is_balanced, words, write_latex
 from openrlhf_swap.rewards.statements import last_boxes
 from openrlhf_swap.rewards.verifiers import answer_text
 
@@ -16,10 +16,6 @@ END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."
 
-_WRAPPERS = [("$$", "$$"), ("$", "$"), (r"\boxed{", "}"), (r"\boxed {", "}")]
-_WRAPPERS += [(r"\(", r"\)"), (r"\[", r"\]")]
-_DEEPEST = 20  # wrappers inside of wrappers
-
 EMPTY_ANSWER = "an empty answer, or one that is neither text nor a number"
 LONG_ANSWER = "an answer of more than 200 characters, such as a whole solution"
 PROSE_ANSWER = "a sentence as its answer"
@@ -27,34 +23,21 @@ PLACEHOLDER_ANSWER = "a placeholder as its answer, such as 'proof' or 'N/A'"
 UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
 LONGEST = 200  # characters; the longest answer of the benchmarks has 198
+NUMBER = PATTERNS.number
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
-NUMBER = re.compile(r"([+-]?)0*(\d+)(?:\.0+|(\.\d+))?", re.ASCII)
-_BACKSLASHES = re.compile(r"\\+")
+_DEEPEST = 20  # wrappers inside of wrappers
 _PLACEHOLDER = re.compile("|".join(TABLES["placeholders"]))
-_SENTENCES = "is are was were has have the he she it they we so therefore because thus answer"
 
 
 def strip_answer(answer: str) -> str:
     r"""The bare answer, without surrounding white space, `$`, `$$` and `\boxed{}`."""
     stripped = answer.strip()
     for _ in range(_DEEPEST):
-        inside = _unwrapped(stripped)
-        if not inside:
+        wrapped = PATTERNS.wrapped.fullmatch(stripped)
+        if not wrapped or not is_balanced(wrapped[wrapped.lastindex or 0]):
             break
-        stripped = inside.strip()
+        stripped = wrapped[wrapped.lastindex or 0].strip()
     return stripped
-
-
-def _unwrapped(text: str) -> str:
-    for start, end in _WRAPPERS:
-        if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
-            inside = text[len(start) : -len(end)]
-            is_one = is_balanced(inside)
-            if end != "}":
-                is_one = start not in inside and end not in inside
-            if is_one:
-                return inside
-    return ""
 
 
 def normal_answer(value: object) -> str:
@@ -71,7 +54,8 @@ def normal_answer(value: object) -> str:
         text = format(Decimal(text), "f") if math.isfinite(value) else ""
     items = value if isinstance(value, list | tuple) else _listed(text)
     if items is not None:
-        return _joined([normal_answer(item) for item in items])
+        normal = [strip_answer(normal_answer(item)) for item in items]
+        return ", ".join(normal) if all(normal) else ""
     _, mark, after = write_latex(_unescaped(text)).rpartition("####")
     text = last_boxes(after) or after
     if mark:
@@ -83,25 +67,14 @@ def normal_answer(value: object) -> str:
     return text.strip()
 
 
-def _joined(items: list[str]) -> str:
-    if len(items) == 1:
-        return items[0]
-    if not all(items):
-        return ""
-    return ", ".join(map(strip_answer, items))
-
-
 def _unescaped(text: str) -> str:
     """The text less escapes of JSON and HTML, quotes around it, and doubled backslashes."""
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
+    text = re.sub(r"&#?\w{2,8};", lambda entity: html.unescape(entity[0]), text)
+    text = re.sub("^\\s*[\"'`\u201c]([^\"'`\u201c\u201d]*)[\"'`\u201d]\\s*$", r"\1", text)
     text = text.replace("\\/", "/")
-    if re.search(r"&(?:[A-Za-z]{2,6}\d{0,2}|#\d+);", text):
-        text = html.unescape(text)
-    quoted = re.fullmatch("\\s*([\"'`\u201c])([^\"'`\u201c\u201d]*)[\"'`\u201d]\\s*", text)
-    if quoted:
-        text = quoted[2]
-    while "\\" in text and all(len(run) % 2 == 0 for run in _BACKSLASHES.findall(text)):
-        text = _BACKSLASHES.sub(lambda run: run[0][::2], text)
+    while "\\" in text and all(len(run) % 2 == 0 for run in PATTERNS.backslashes.findall(text)):
+        text = PATTERNS.backslashes.sub(lambda run: run[0][::2], text)
     return text
 
 
@@ -116,7 +89,9 @@ def _listed(text: str) -> list[object] | None:
         text = re.sub(r"\\(?![\"'])", r"\\\\", text)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         items = ast.literal_eval(text.strip())
-        return list(items) if isinstance(items, list | tuple) else None
+        if isinstance(items, list | tuple):
+            return list(items)
+        return None
     return None
 
 
@@ -133,17 +108,17 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
         return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())
-    is_sentence = len(found) > 1 and not {*found}.isdisjoint(_SENTENCES.split())
-    return PROSE_ANSWER if is_sentence or len(found) > MOST_WORDS else None
+    is_sentence = len(found) > 1 and not {*found}.isdisjoint(words("sentences"))
+    if is_sentence or len(found) > MOST_WORDS:
+        return PROSE_ANSWER
+    return None
 
 
 def _is_placeholder(bare: str) -> bool:
     found = re.findall(r"[^\W_]+", re.sub(r"\\(?!text)[A-Za-z]+|\\text|\bby [a-z]+", " ", bare))
     lower = {word if word == "A" else word.casefold() for word in found}  # "Answer: A" is one
-    whole = "".join(found).casefold()
     telling = lower.intersection(words("telling"))
     if telling and telling.union(words("around")) >= lower:
-        return whole not in ("nosolution", "nosolutions")
-    return bool(whole and _PLACEHOLDER.fullmatch(whole)) or not re.sub(
-        r"\\(?:(?:black)?square|Box|qed|text)|[-\u2013\u2014?_.\s\[\]{}*…□■∎]", "", bare
-    )
+        return True
+    whole = "".join(found).casefold() or bare
+    return bool(_PLACEHOLDER.fullmatch(bare) or _PLACEHOLDER.fullmatch(whole))

@@ -8,7 +8,6 @@ given to it, and numbers are compared exactly where both are exact.
 import logging
 import re
 from functools import lru_cache
-from itertools import accumulate
 from typing import Any
 
 from latex2sympy2_extended.latex2sympy2 import (
@@ -31,6 +30,7 @@ from sympy import (
     Rational,
     Sum,
     Symbol,
+    Tuple,
     Union,
     nan,
     oo,
@@ -38,6 +38,8 @@ from sympy import (
 )
 from sympy.core.numbers import Exp1
 from sympy.core.relational import Relational
+
+from openrlhf_swap.rewards.forms import PATTERNS, depths
 
 DECIMALS = 6  # to which decimal numbers are compared
 SHARE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
@@ -47,8 +49,7 @@ _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
 _LETTERS = ConversionConfig(lowercase_symbols=False)
-_PRIMES = re.compile(r"([A-Za-z])('+)")
-_NOT_PARSED = re.compile(r"\\ldots|\\text|'|\d \d|:.*:|\\to(?![a-z])|\\land")
+_CONDITIONS = (Relational, And)
 _UNFINISHED = (Integral, Sum, Product, Limit)
 # It warns at every call that its own time limits are off; ours end the process.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -58,9 +59,9 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 def parse(text: str) -> Any:
     """The value of an expression as sympy has it; None for what the parser does not know."""
     if r"\lor" in text:
-        return _parse_union(text.split(r"\lor"))
-    plain = _PRIMES.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
-    if not plain or depth_of(plain) > DEEPEST or _NOT_PARSED.search(plain):
+        return _parse_union(text)
+    plain = PATTERNS.primes.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
+    if not plain or max(depths(plain)) > DEEPEST or PATTERNS.not_parsed.search(plain):
         return None
     try:
         spelled = normalize_latex(plain, _SPELLING)
@@ -72,28 +73,26 @@ def parse(text: str) -> Any:
             normalization_config=None,
             conversion_config=_LETTERS,
         )
-        return value if is_real else value.subs(Symbol("i", real=False), I)
+        if is_real:
+            return value
+        return value.subs(Symbol("i", real=False), I)
     except Exception:  # noqa: BLE001 (a parser that raises whatever it likes)
         return None
 
 
-def depth_of(text: str) -> int:
-    """How many brackets at most are open at one place."""
-    steps = ((character in "([{") - (character in ")]}") for character in text)
-    return max(accumulate(steps), default=0)
-
-
-def _parse_union(parts: list[str]) -> Any:
+def _parse_union(text: str) -> Any:
     """The set of the numbers that one of several conditions on one variable allows."""
-    conditions = [parse(part.strip()) for part in parts]
-    if not all(isinstance(condition, Relational | And) for condition in conditions):
-        return None
-    if len(set().union(*(condition.free_symbols for condition in conditions))) != 1:
+    if len(letters_of(text)) != 1:
         return None
     try:
-        return Union(*(condition.as_set() for condition in conditions))
-    except NotImplementedError:  # SymPy's answer to conditions that it cannot solve
+        return Union(*(parse(part.strip()).as_set() for part in text.split(r"\lor")))
+    except (AttributeError, NotImplementedError):  # no condition, or one that SymPy cannot solve
         return None
+
+
+def letters_of(text: str) -> set[str]:
+    """The variables of an expression, as it is written."""
+    return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", text))
 
 
 def are_equal(gold: str, response: str) -> bool:
@@ -106,22 +105,20 @@ def are_equal(gold: str, response: str) -> bool:
         return False
     if {type(expected), type(given)} == {Exp1, Symbol}:  # math-verify takes any e for Euler's
         return False
-    if isinstance(expected, And) and isinstance(given, And):  # 1 < x < 3 and 3 > x > 1
-        return {one.canonical for one in expected.args} == {one.canonical for one in given.args}
-    is_relation = isinstance(expected, Relational) and isinstance(given, Relational)
-    if is_relation and expected.canonical == given.canonical:
-        return True
     if isinstance(expected, Expr) and isinstance(given, Expr):
         if not (expected.free_symbols or given.free_symbols):
             return same_number(expected, given)
         if not _agree_at_a_place(expected, given):
             return False
+    if isinstance(expected, _CONDITIONS) and isinstance(given, _CONDITIONS):
+        is_same = _canonical(expected) == _canonical(given)  # 1 < x < 3 and 3 > x > 1
+        if is_same or isinstance(expected, And):
+            return is_same
     return _verify(expected, given)
 
 
-def letters_of(text: str) -> set[str]:
-    """The variables of an expression, as it is written."""
-    return set(re.findall(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])", text))
+def _canonical(conditions: Any) -> set[Any]:
+    return {one.canonical for one in And.make_args(conditions)}
 
 
 def _verify(expected: Any, given: Any) -> bool:
@@ -131,19 +128,17 @@ def _verify(expected: Any, given: Any) -> bool:
 
 def same_number(left: Any, right: Any) -> bool:
     """Whether two numbers are equal: exactly, or rounded if one of them is a decimal number."""
-    left = left.doit()
-    right = right.doit()
+    pair = Tuple(left.doit(), right.doit())
+    left, right = pair
     if left == right:
-        return left not in (nan, zoo)
+        return not pair.has(nan, zoo)
     if not (left.is_number and right.is_number):
         return _verify(left, right)
-    if left.is_Rational and right.is_Rational:
+    if pair.has(oo, zoo, nan) or (left.is_Rational and right.is_Rational):
         return False
-    if left.has(oo, zoo, nan) or right.has(oo, zoo, nan):
-        return False
-    if left.has(*_UNFINISHED) or right.has(*_UNFINISHED):
+    if pair.has(*_UNFINISHED):
         return _verify(left, right)
-    is_rounded = left.has(Float) or right.has(Float)
+    is_rounded = pair.has(Float)
     digits = 30 if is_rounded else EXACT_DIGITS
     left = left.evalf(digits)
     right = right.evalf(digits)
@@ -161,16 +156,15 @@ def _agree_at_a_place(left: Any, right: Any) -> bool:
 
     True where this cannot be said.
     """
-    variables = sorted(left.free_symbols | right.free_symbols, key=str)
+    pair = Tuple(left, right)
+    variables = sorted(pair.free_symbols, key=str)
     place = {variable: Rational(3 + number, 7) for number, variable in enumerate(variables)}
-    if left.has(*_UNFINISHED) or right.has(*_UNFINISHED):
+    if pair.has(*_UNFINISHED):
         return True
     try:
-        here = left.subs(place)
-        there = right.subs(place)
-        if not (here.evalf(20).is_number and there.evalf(20).is_number):
-            return True
-        return same_number(here, there)
+        here, there = pair.subs(place)
+        are_numbers = here.evalf(20).is_number and there.evalf(20).is_number
+        return not are_numbers or same_number(here, there)
     except (TypeError, ValueError, AttributeError):
         return True
 
@@ -192,7 +186,7 @@ def is_false(given: Any) -> bool:
 
 def are_near(left: Any, right: Any) -> bool:
     """Whether two numbers are equal, or nearly so if one is rounded: 1/3 = 0.33 is meant well."""
-    rounding = 0.01 if left.has(Float) or right.has(Float) else 1e-9
+    rounding = 0.01 if Tuple(left, right).has(Float) else 1e-9
     left = left.evalf(30)
     right = right.evalf(30)
     if not (left.is_number and right.is_number):

@@ -7,7 +7,9 @@ stays as it stands, and is compared as it stands. A new form is a new row and it
 import re
 import unicodedata
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
@@ -16,39 +18,44 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TABLES: dict[str, Any] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
 )
-_ANGLE = re.compile(
-    r"(\d+(?:\.\d+)?|[A-Za-z]|\([^()]*\)|\\[a-z]+)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)"
-)
-_A_WORD = re.compile(r"[^\W\d_]{2}|[^\x00-\x7f]")
 
 
 @cache
 def words(table: str) -> list[str]:
-    """The words of a table that is a list."""
-    return str(TABLES[table]).split()
+    """The words of a table, but for the names they stand for."""
+    rows = TABLES[table]
+    if not isinstance(rows, str):
+        rows = " ".join(rows.values())
+    return str(rows).split()
 
 
 @cache
 def look_up(table: str) -> dict[str, str]:
     """A table as what each of its words stands for; a name stands for itself."""
     rows: dict[str, str] = TABLES[table]
-    return {word: name for name, others in rows.items() for word in (name, *others.split())}
+    return {word: name for name, others in rows.items() for word in (name, *others.split(" "))}
 
 
-SIGNS = look_up("signs") | {"\u00a0": " ", "\u3000": " ", "\u2009": r"\,", "\u202f": r"\,"}
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of the tables, in which double braces name a part, or a table of words."""
+
+    def part(name: re.Match[str]) -> str:
+        return str(TABLES["parts"].get(name[1]) or "|".join(words(name[1])))
+
+    return re.compile(re.sub(r"\{\{([a-z]+)\}\}", part, pattern))
 
 
 def _unicode(match: re.Match[str]) -> str:
     character = match[0]
+    signs = look_up("signs")
+    if character in signs:
+        return signs[character]
     kind = unicodedata.decomposition(character).partition(" ")[0]
     plain = unicodedata.normalize("NFKC", character)
-    if character in SIGNS:
-        return SIGNS[character]
     if kind == "<fraction>":
-        above, _, below = plain.partition("\u2044")
-        return rf"\frac{{{above}}}{{{below}}}"
+        return r"\frac{{{}}}{{{}}}".format(*plain.split("\u2044"))
     if kind in ("<wide>", "<narrow>", "<font>", "<super>", "<sub>"):
-        return SIGNS.get(plain, plain)
+        return signs.get(plain, plain)
     return str(unicodedata.decimal(character, character))
 
 
@@ -60,9 +67,11 @@ def _undressed(match: re.Match[str]) -> str:
     if name in words("functions"):
         return f"{before}{look_up('commands').get(name, chr(92) + name)} "
     is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
-    if is_spaced or _A_WORD.search(re.sub(r"\\[A-Za-z]+", "", inside)):
+    if is_spaced or PATTERNS.a_word.search(re.sub(r"\\[A-Za-z]+", "", inside)):
         return f"{before}\\text{{{inside}}}"
-    return f"{before}{{{inside}}}" if before else f" {inside} "
+    if before:
+        return f"{before}{{{inside}}}"
+    return f" {inside} "
 
 
 def _digits(match: re.Match[str]) -> str:
@@ -79,7 +88,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 
 def _radians(match: re.Match[str]) -> str:
-    return _ANGLE.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
+    return PATTERNS.angle.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
 
 
 _FUNCTIONS = {
@@ -93,26 +102,18 @@ _FUNCTIONS = {
 
 def _replacement(form: dict[str, str]) -> Any:
     """What a row's matches become: a text, or a function of the match."""
-    if "to" in form:
-        return form["to"]
-    if form["by"] in _FUNCTIONS:
-        return _FUNCTIONS[form["by"]]
-    table = look_up(form["by"])
-    return lambda match: table.get(match[1], match[0])
+    name = form.get("by")
+    if name in TABLES:
+        table = look_up(name)
+        return lambda match: table.get(match[1], match[0])
+    if name:
+        return _FUNCTIONS[name]
+    return form["to"]
 
 
-def _compiled(form: dict[str, str]) -> re.Pattern[str]:
-    pattern = form["from"]
-    for name, part in TABLES["parts"].items():
-        pattern = pattern.replace(f"{{{{{name}}}}}", part)
-    for name in ("magnitudes", "numbers"):
-        names = "|".join(" ".join(TABLES[name].values()).split())
-        pattern = pattern.replace(f"{{{{{name}}}}}", names)
-    return re.compile(pattern.replace("{{fonts}}", "|".join(words("fonts"))))
-
-
-_FORMS = [(_compiled(form), _replacement(form)) for form in TABLES["forms"]]
-_UNTIL_UNICODE = 7  # rows
+PATTERNS = SimpleNamespace(**{name: compiled(row) for name, row in TABLES["patterns"].items()})
+_FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
+_UNICODE = slice(1, 7)  # the rows that write Unicode as LaTeX
 
 
 def canonical(text: str) -> str:
@@ -120,29 +121,25 @@ def canonical(text: str) -> str:
     text = unicodedata.normalize("NFC", text)
     for pattern, becomes in _FORMS:
         text = pattern.sub(becomes, text)
-    return without_braces(text)
-
-
-def write_latex(text: str) -> str:
-    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
-    for pattern, becomes in _FORMS[1:_UNTIL_UNICODE]:
-        text = pattern.sub(becomes, text)
-    return text
-
-
-def is_balanced(text: str) -> bool:
-    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions."""
-    depth = 0
-    for brace in re.findall("[{}]", text):
-        depth += 1 if brace == "{" else -1
-        if depth < 0:
-            return False
-    return depth == 0
-
-
-def without_braces(text: str) -> str:
-    """The text less spaces and braces around all of it, which LaTeX does not show."""
     text = text.strip()
     while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
         text = text[1:-1].strip()
     return text
+
+
+def write_latex(text: str) -> str:
+    """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
+    for pattern, becomes in _FORMS[_UNICODE]:
+        text = pattern.sub(becomes, text)
+    return text
+
+
+def depths(text: str, opening: str = "([{", closing: str = ")]}") -> list[int]:
+    """How many brackets are open behind each character."""
+    return [*accumulate((one in opening) - (one in closing) for one in text)]
+
+
+def is_balanced(text: str) -> bool:
+    """Whether every brace is closed by a later one: `a}{b` inside a wrapper is two expressions."""
+    open_braces = [0, *depths(text, "{", "}")]
+    return min(open_braces) == open_braces[-1] == 0

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from itertools import count
 from queue import LifoQueue
 from typing import Any, Literal
 
@@ -107,13 +108,11 @@ class Grader:
         thought is not an answer. Raises DataError for a response that is no text, or an answer that
         is neither text nor a number; never for what they say.
         """
-        requests = [_request(*pair, end_of_thought) for pair in pairs]
-        return [Grade(**reply) for reply in self._ask_all(requests)]
+        return self._ask_all([_request(*pair, end_of_thought) for pair in pairs])
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether math-verify can grade against each reference answer at all."""
-        replies = self._ask_all([{"answer": answer} for answer in answers])
-        return [reply["correct"] for reply in replies]
+        return [grade.correct for grade in self._ask_all([{"answer": one} for one in answers])]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
@@ -121,11 +120,11 @@ class Grader:
             child.stop()
             self._idle.put(child)
 
-    def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        def ask(request: dict[str, Any]) -> dict[str, Any]:
+    def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[Grade]:
+        def ask(request: dict[str, Any]) -> Grade:
             child = self._idle.get()
             try:
-                return child.ask(request)
+                return child.ask(json.dumps(request, default=str).encode() + b"\n")
             finally:
                 self._idle.put(child)
 
@@ -150,33 +149,32 @@ class _Child:
     def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
         self._cpu_seconds = cpu_seconds
+        self._wall_seconds = WALL_TIME_FACTOR * cpu_seconds
+        if verifier == UNIT_TESTS:
+            self._wall_seconds = UNIT_TESTS_SECONDS
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The fields of a grade.
+    def ask(self, message: bytes) -> Grade:
+        """The grade that the process answers.
 
         A process that dies, or is late though it hardly computes, is replaced and asked again: it
         may have been killed or stopped from outside. A second one that fares the same was the
         grading's own doing.
         """
-        message = json.dumps(request, default=str).encode() + b"\n"
-        wall = WALL_TIME_FACTOR * self._cpu_seconds
-        if self._verifier == UNIT_TESTS:
-            wall = UNIT_TESTS_SECONDS
-        status = "error"
+        status: Literal["timeout", "error"] = "error"
         for attempt in range(ATTEMPTS):
             try:
-                grade, seconds = _exchange(self._start(), message, wall)
-                return {**grade, "slow": attempt > 0 or seconds > SLOW * self._cpu_seconds}
+                fields, seconds = _exchange(self._start(), message, self._wall_seconds)
+                is_slow = attempt > 0 or seconds > SLOW * self._cpu_seconds
+                return Grade(**fields, slow=is_slow)
             except TimeoutError:
                 status = "timeout"
                 self.stop()
             except (OSError, ValueError):  # it could not start, or ended: no line, or half a line
                 status = "error"
                 if self.stop() == -signal.SIGPROF:  # its CPU time is used up
-                    status = "timeout"
-                    break
-        return {"correct": False, "status": status, "slow": True}
+                    return Grade(False, "timeout", slow=True)
+        return Grade(False, status, slow=True)
 
     def stop(self) -> int | None:
         """Kill the process and all that it started; returns its exit status if there was one."""
@@ -197,29 +195,21 @@ class _Child:
         if self._verifier == MATH and find_spec("math_verify") is None:  # it would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         arguments = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
+        command = [sys.executable, "-c", _PROGRAM, arguments]
         ours, theirs = socket.socketpair()
         with theirs:
-            end = theirs.fileno()
-            command = [sys.executable, "-c", _PROGRAM, arguments]
-            process = subprocess.Popen(command, stdin=end, stdout=end, start_new_session=True)
+            process = subprocess.Popen(command, stdin=theirs, stdout=theirs, start_new_session=True)
         self._running = process, ours
         _exchange(ours, b"", START_SECONDS)
         return ours
 
 
 def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
-    """Send a message and read a line of JSON before a deadline; else OSError or ValueError."""
-    deadline = time.monotonic() + seconds
+    """Send a message and read a line of JSON that may take as long; else OSError or ValueError."""
     connection.settimeout(seconds)
     connection.sendall(message)
-    answer = b""
-    while not answer.endswith(b"\n"):
-        connection.settimeout(max(deadline - time.monotonic(), 1e-3))
-        part = connection.recv(65536)
-        if not part:
-            raise ValueError("the grading process ended")
-        answer += part
-    return json.loads(answer)
+    with connection.makefile("rb") as replies:
+        return json.loads(replies.readline())
 
 
 def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
@@ -237,37 +227,29 @@ def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
     verifier = find_verifier(name)
     print(json.dumps("ready"), file=replies, flush=True)
-    tracebacks = TRACEBACKS
-    if name == MATH:
-        tracebacks = 0  # a parser fails on many a text
+    failures = count()
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, cpu_limit)
         started = time.process_time()
         try:
-            reply = _reply(verifier, json.loads(line))
-        except ConfigError as error:
-            reply = {"correct": False, "status": "error", "why": str(error)}
-        except Exception as error:  # noqa: BLE001 (a process boundary, and code that we have not seen)
+            reply = _reply(verifier, **json.loads(line))
+        except Exception as error:  # noqa: BLE001 (code that we have not seen)
             why = traceback.format_exception_only(error)[-1].strip()
-            reply = {"correct": False, "status": "error", "why": why}
-            if tracebacks > 0:
-                tracebacks -= 1
+            if isinstance(error, ConfigError):
+                why = str(error)
+            elif name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
                 traceback.print_exc()
+            reply = {"correct": False, "status": "error", "why": why}
         print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def _reply(verifier: Verifier, request: dict[str, Any]) -> dict[str, Any]:
-    if "response" not in request:
-        return {"correct": verifier.find_fault(request["answer"], {}) is None, "status": "ok"}
-    verdict = verifier.judge(**request)
-    return {
-        "correct": bool(verdict.correct) and verdict.answered,
-        "status": "ok" if verdict.answered else "no_answer",
-        "score": verdict.score,
-        "why": verdict.why,
-        "stated": verdict.stated,
-    }
+def _reply(verifier: Verifier, answer: str, **request: Any) -> dict[str, Any]:
+    if not request:
+        return {"correct": verifier.find_fault(answer, {}) is None, "status": "ok"}
+    fields = dict(vars(verifier.judge(answer=answer, **request)))
+    fields["status"] = "ok" if fields.pop("answered") else "no_answer"
+    return fields
 
 
 _shared = cache(lambda verifier: Grader(verifier=verifier))

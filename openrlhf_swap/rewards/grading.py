@@ -32,7 +32,9 @@ def _gold(answer: str) -> str:
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be words, or mathematics that is understood."""
-    return None if is_understood(_gold(answer)) else UNPARSABLE_ANSWER
+    if is_understood(_gold(answer)):
+        return None
+    return UNPARSABLE_ANSWER
 
 
 verify.find_fault = find_fault  # type: ignore[attr-defined]

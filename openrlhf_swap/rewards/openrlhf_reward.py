@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
-from openrlhf_swap.rewards.grader import Grade
-from openrlhf_swap.rewards.verdict import grade_response
+from openrlhf_swap.rewards.grader import Grade, grade_answer
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 
@@ -34,7 +34,8 @@ def reward_func(
     with suppress(ValueError):  # a label that cannot be read
         if prompt_again:
             reference = Reference.parse(labels[0])
-            grade = grade_response(prompt, response, reference, end_of_thought, grader)
+            text = text_to_grade(prompt, response, end_of_thought)
+            grade = grade_answer(text, reference, end_of_thought, grader)
     logs = {
         f"swap/grader_{status}": float(grade.status == status)
         for status in ("no_answer", "timeout", "error")

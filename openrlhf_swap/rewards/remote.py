@@ -27,24 +27,20 @@ from typing import Any
 LONGEST = 2**27
 # The sandbox sets it: to write to the other end, and to read.
 PIPES: tuple[int, ...] = globals().get("PIPES", ())
-# Their subclasses are sent as these: a named tuple, a Counter, an IntEnum.
-_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, tuple, list, set, frozenset, dict)
+# Subclasses of the first ones are sent as these: a named tuple, a Counter, an IntEnum.
+_ITERABLE = (tuple, list, set, frozenset)
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, *_ITERABLE)
 _DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
 _LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
 _VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 # A comparison or a sum with a value of the checks would tell it to the program.
-_BETWEEN_OBJECTS = {
-    f"__{name}__": getattr(operator, name)
-    for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul")
-}
+_BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__"
+_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__"
+_FUNCTIONS = (len, iter, next, str, repr, bool, float, abs)
 _SPECIAL: dict[str, Any] = {
     "__call__": lambda function, *arguments, **named: function(*arguments, **named),
-    **{f"__{kind.__name__}__": kind for kind in (len, iter, next, str, repr, bool, float, abs)},
-    **{
-        f"__{name}__": getattr(operator, name)
-        for name in ("index", "getitem", "setitem", "delitem")
-    },
-    **_BETWEEN_OBJECTS,
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
+    **{f"__{kind.__name__}__": kind for kind in _FUNCTIONS},
 }
 
 
@@ -57,9 +53,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, Remote):
             return ["yours", value._number]
         kind = value if isinstance(value, type) else type(value)
-        if kind in _VALUES.values() or (
-            kind is not value and (isinstance(value, _DATA) or _is_numpy(value))
-        ):
+        if kind in _VALUES.values() or isinstance(value, _DATA) or _is_numpy(value):
             return None
         self.link.kept.append(value)
         return ["mine", len(self.link.kept) - 1]
@@ -67,8 +61,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         for kind in _PLAIN:
             if isinstance(value, kind) and type(value) is not kind:
-                is_list = kind in (tuple, list, set, frozenset)
-                return kind, (list(value) if is_list else kind(value),)
+                return kind, (list(value) if kind in _ITERABLE else kind(value),)
         if _is_numpy(value):
             plain = value.tolist()
             return type(plain), (plain,)
@@ -117,7 +110,7 @@ class Link:
             if kind == "value":
                 return value
             if kind == "error":
-                error = getattr(builtins, str(value), Exception)
+                error = getattr(builtins, str(value), None)
                 is_error = isinstance(error, type) and issubclass(error, Exception)
                 raise (error if is_error else Exception)("in the program")
             self._answer(*value)
@@ -126,18 +119,14 @@ class Link:
         self.send("call", request)
         return self.receive()
 
-    def _answer(
-        self, target: Any, name: str, arguments: tuple[Any, ...], named: dict[str, Any]
-    ) -> None:
+    def _answer(self, target: Any, name: str, arguments: Any, named: Any) -> None:
         try:
             if self._seconds:
                 signal.setitimer(signal.ITIMER_PROF, self._seconds)
             elif name != "__call__":  # the program may call what it was given, and nothing else
                 raise TypeError
-            if name in _SPECIAL:
-                self.send("value", _SPECIAL[name](target, *arguments, **named))
-            else:
-                self.send("value", getattr(target, name))
+            run = _SPECIAL.get(name, lambda target: getattr(target, name))
+            self.send("value", run(target, *arguments, **named))
         except BaseException as error:  # noqa: BLE001 (code that we have not seen)
             self.send("error", type(error).__name__)
 
@@ -150,7 +139,7 @@ class Remote:
         self._number = number
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if name.startswith("__"):
             raise AttributeError(name)
         return self._link.call(self, name, (), {})
 
@@ -181,9 +170,8 @@ def run_program(prelude: str) -> None:
     signal.setitimer(signal.ITIMER_PROF, given["seconds"])
     exec(compile(given["code"], "solution.py", "exec"), space)
     link.kept.append(space)
-    link.send(
-        "value", [name for name, value in space.items() if before.get(name, before) is not value]
-    )
+    defined = [name for name, value in space.items() if before.get(name, before) is not value]
+    link.send("value", defined)
     link.receive()
 
 
@@ -196,38 +184,36 @@ class _Names(dict[str, Any]):
     def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
         super().__init__(__builtins__=builtins)
         defined: set[str] = set(link.receive())
-        hidden = {name for name in defined if hasattr(builtins, name)}
-        is_used = (defined - hidden) & set(re.findall(r"\w+", tests))
-        self.program: Any = Remote(link, 0)
+        own = {name for name in defined if not hasattr(builtins, name)}
+        self._program: Any = Remote(link, 0)
         self._modules = modules
-        self.defined = defined - hidden if is_used else defined
+        self.defined = own if own.intersection(re.findall(r"\w+", tests)) else defined
 
     def __missing__(self, name: str) -> Any:
-        if name in self.defined:
-            return self.program[name]
-        return self._modules[name]
+        return (self._program if name in self.defined else self._modules)[name]
 
 
 def run_checks(imports: str) -> None:
     """Run the tests that stand on the standard input; prints a line for each: whether it passed."""
-    given = json.load(sys.stdin)
+    tests = json.load(sys.stdin)
     results = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    base: dict[str, Any] = {}
-    exec(imports, base)
-    names = _Names(Link(), base, json.dumps(given["tests"]))
-    for test in given["tests"]:
+    modules: dict[str, Any] = {}
+    exec(imports, modules)
+    names = _Names(Link(), modules, json.dumps(tests))
+    for test in tests:
         try:
-            if isinstance(test, str):
-                exec(compile(test, "tests.py", "exec"), names)
-                passed = True
-            else:
-                name, arguments, expected = test
-                if "Solution" in names.defined:
-                    function = getattr(names["Solution"](), name)
-                else:
-                    function = names[name]
-                passed = json.loads(json.dumps(function(*arguments))) == expected
+            passed = _passes(test, names)
         except BaseException:  # noqa: BLE001 (an assert, or code that we have not seen)
             passed = False
         print(json.dumps(passed), file=results, flush=True)
+
+
+def _passes(test: Any, names: _Names) -> bool:
+    if isinstance(test, str):
+        exec(compile(test, "tests.py", "exec"), names)
+        return True
+    name, arguments, expected = test
+    solution = "Solution" in names.defined
+    function = getattr(names["Solution"](), name) if solution else names[name]
+    return bool(json.loads(json.dumps(function(*arguments))) == expected)

@@ -11,51 +11,27 @@ Anything else states no answer.
 """
 
 import re
+from typing import NamedTuple
 
-from openrlhf_swap.rewards.forms import TABLES, is_balanced, words
+from openrlhf_swap.rewards.forms import PATTERNS, TABLES, is_balanced
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 OPTIONS = "options"  # the column with the options' texts, in order
 
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
-_ANNOUNCED_BEFORE = re.compile(  # "B is the correct answer"
-    r"(?<!\S)(?=[-\d$\\(\[*]|[A-Z](?![\w']))(\S{1,40}) is (?:correct\b|right\b"
-    r"|(?:the|our|my) (?:(?:final|correct|right|best) )*(?:answer|option|choice)\b)"
-)
-_VERB = re.compile(
-    rf"(?i)(?:\b(?:{'|'.join(words('verbs'))})\b,?|['\u2019]s\b|[=:\uff1a是为有得共于])[ *_`]*"
-    r"(?=[-+$\\(\[{]*[\d.√]|[$\\(\[{]|[A-Z](?![\w']))"
-)
-_END_OF_CLAUSE = re.compile(
-    r"\n|</|\[/|[.!](?=[\s*_`]|\Z|</)|[。\uff01]|\s(?:because|since|so that)\b"
-    r"|[,\uff0c] ?(?:not|since|because|which|as|so|but|it|we|there)\b"
-)
-_NOT_THIS = re.compile(r"not [^,.\n]{1,60}, ?(?:but|it is|it['\u2019]s) (?=\S)")
-_DISPLAYED = re.compile(r"(?s)\s*(?:\$\$(.+?)\$\$|\\\[(.+?)\\\])")
-_FORMULA = re.compile(r"\$\$?([^$\n]+)\$\$?|\\[(\[]((?:(?!\\[)\]]).)+)\\[)\]]")
-_BOX = r"\\(?:boxed|fbox|framebox)"
-_BRACES = re.compile(rf"{_BOX}\s*\{{|\{{|\}}")
-_BEGUN_BOX = re.compile(rf"{_BOX}\s*(?:\{{(?!\s*(?:\.{{3}}|…|\\l?dots|\?)?\s*\}})|\Z)")
-_EMPTY_BOX = re.compile(rf"{_BOX}\s*\{{\s*(?:\.{{3}}|…|\\l?dots|\?)?\s*\}}")
-_BARE_BOX = re.compile(rf"{_BOX}\s*(\d[\d.,]*(?<!\D)|(?<=\s)[A-Za-z](?![A-Za-z]))")
-_BETWEEN_BOXES = re.compile(
-    r"(?:[\s,;$&]|\\[()\[\],;:\\]|\\q?quad|\\text\s*\{[^{}]*\}|\band\b|\bor\b)*"
-)
-_COMPARED = re.compile(r"\$([^$<>\n]{1,40}(?:<|>|\\(?:ne|neq|le|leq|ge|geq)\s))\s*\Z")
-_PROSE = re.compile(
-    r"(?<!\\)\b[A-Za-z]{2,}\s+[A-Za-z]{2,}\b|\b[A-Z][a-z]{2,}\s+\d|[\u4e00-\u9fff]{2}[^\u4e00-\u9fff]*\d"
-)
-_HEADING = re.compile(r"(?i)(?:(?:so|thus|hence) )?(?:(?:the|our|my) )?(?:final )?answer(?: is)?")
-_SENTENCE_END = re.compile(r"[.!?]\s+")
 _MARKS = " *_`\"'\t"
 _LONGEST = 200  # characters of a response that may be nothing but an answer
 # Tokens that families put around an answer, and at its end: `<|im_end|>`, `<turn|>`, `</s>`.
-_TOKEN = r"<([|\uff5c])[^<>|\uff5c\s]+\1>"
-_TOKENS_BEFORE = re.compile(rf"(?:{_TOKEN}\s*)*")
-_TOKEN_AFTER = re.compile(
-    rf"(?:{_TOKEN}|<\w+\|>|<\|im_start\|>\w*|</s>|<(?:eos|eot|end|end_of_turn|seed:eos)>)\Z"
-)
 _LONGEST_TOKEN = 40  # characters
+_MOST_TOKENS = 8
+
+
+class _Box(NamedTuple):
+    """Where a box begins and ends, and its contents."""
+
+    begin: int
+    end: int
+    inside: slice
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
@@ -63,55 +39,51 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    visible, closed, after = response.partition(end_of_thought)
-    if closed:
-        visible = after
-    visible = visible.strip()
-    token = _TOKEN_AFTER.search(visible, max(0, len(visible) - _LONGEST_TOKEN))
-    while token:
-        visible = visible[: token.start()].rstrip()
-        token = _TOKEN_AFTER.search(visible, max(0, len(visible) - _LONGEST_TOKEN))
-    return _TOKENS_BEFORE.sub("", visible, count=1)
+    visible = response.split(end_of_thought, 1)[-1].rstrip()
+    for _ in range(_MOST_TOKENS):
+        start = max(0, len(visible) - _LONGEST_TOKEN)
+        visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
+    return PATTERNS.tokens_before.sub("", visible.lstrip(), count=1)
 
 
 def last_boxed(text: str) -> str | None:
     r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
-    if not boxes:
-        return None
-    _, start, end = boxes[-1]
-    return text[start:end]
+    if boxes:
+        return text[boxes[-1].inside]
+    return None
 
 
-def _boxes(text: str) -> list[tuple[int, int, int]]:
-    r"""Where every complete box begins, and its contents begin and end, in order.
+def _boxes(text: str) -> list[_Box]:
+    r"""Every complete box, in the order in which they begin.
 
     Linear in the length of the text: a model that repeats an unfinished `\boxed{` must not stall
     the grading.
     """
     open_braces: list[re.Match[str]] = []
     boxes = []
-    for brace in _BRACES.finditer(text):
+    for brace in PATTERNS.braces.finditer(text):
         if brace[0] != "}":
             open_braces.append(brace)
         elif open_braces:
             opened = open_braces.pop()
             if len(opened[0]) > 1:
-                boxes.append((opened.start(), opened.end(), brace.start()))
+                inside = slice(opened.end(), brace.start())
+                boxes.append(_Box(opened.start(), brace.end(), inside))
     return sorted(boxes)
 
 
 def last_boxes(text: str) -> str | None:
     r"""The contents of the last box, and of those right before it: `\boxed{1}, \boxed{2}`."""
     joined: list[str] = []
-    following = None
-    for begin, start, end in reversed(_boxes(text)):
-        if following is not None:
-            is_near = 0 < following - end <= _LONGEST
-            if not is_near or not _BETWEEN_BOXES.fullmatch(text, end + 1, following):
+    following = 0
+    for box in reversed(_boxes(text)):
+        if joined:
+            between = PATTERNS.between_boxes.match(text, box.end, following)
+            if box.end > following or between is None or between.end() < following:
                 break
-        joined.insert(0, text[start:end])
-        following = begin
+        joined.insert(0, text[box.inside])
+        following = box.begin
     return ", ".join(joined) or None
 
 
@@ -120,31 +92,26 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
     `closed` says whether the text is what follows a closed thought.
     """
-    plain = _EMPTY_BOX.sub("", _BARE_BOX.sub(r"\\boxed{\1}", text))
-    if _BEGUN_BOX.search(plain):
+    plain = PATTERNS.empty_box.sub("", PATTERNS.bare_box.sub(r"\\boxed{\1}", text))
+    if PATTERNS.begun_box.search(plain):
         return _boxed_answer(plain)
-    start = answer_start(plain)
-    if closed:
-        start = 0
-    if start is not None:
-        announced = last_announcement(plain[start:])
-        if announced:
-            return announced[1] or None
-    alone = _only_answer(text)
-    if alone or not closed:
-        return alone
-    return _answer_of_line(plain.rstrip().rpartition("\n")[2])
+    start = 0 if closed else answer_start(plain)
+    announced = None if start is None else last_announcement(plain[start:])
+    if announced:
+        return announced[1] or None
+    line = plain.rstrip().rpartition("\n")[2]
+    return _only_answer(text) or (_answer_of_line(line) if closed else None)
 
 
 def _boxed_answer(text: str) -> str | None:
-    *_, begun = _BEGUN_BOX.finditer(text)
+    *_, begun = PATTERNS.begun_box.finditer(text)
     boxes = _boxes(text)
-    if not boxes or boxes[-1][0] < begun.start():
+    if not boxes or boxes[-1].begin < begun.start():
         return None  # cut off
     inside = last_boxes(text) or ""
-    if _PROSE.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
+    if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
-    compared = _COMPARED.search(text[: begun.start()], max(0, begun.start() - 80))
+    compared = PATTERNS.compared.search(text[: begun.start()], max(0, begun.start() - 80))
     if compared:
         return f"{compared[1]} {inside}"
     return inside
@@ -152,56 +119,48 @@ def _boxed_answer(text: str) -> str | None:
 
 def last_announcement(text: str) -> tuple[int, str] | None:
     """Where the last announcement of an answer begins, and what it says; None without one."""
-    found = list(_ANNOUNCED.finditer(text))
-    before = list(_ANNOUNCED_BEFORE.finditer(text))
-    if before and (not found or before[-1].start() > found[-1].start()):
-        return before[-1].start(), before[-1][1].strip(_MARKS + ",")
-    if not found:
+    announced = [*_ANNOUNCED.finditer(text)]
+    if not announced:
         return None
-    return found[-1].start(), _statement(text, found[-1].end())
+    last = announced[-1]
+    said = last["before"] or _statement(text, last.end())
+    return last.start(), said.strip(_MARKS + ",")
 
 
 def _statement(text: str, start: int) -> str:
     """What is said from a place on: a displayed formula, or all up to the end of the clause."""
-    displayed = _DISPLAYED.match(text, start)
+    displayed = PATTERNS.displayed.match(text, start)
     if displayed:
         return displayed[displayed.lastindex or 0]
-    denied = _NOT_THIS.match(text, start)
-    if denied:
-        start = denied.end()
-    said = _END_OF_CLAUSE.split(text[start : start + 5 * _LONGEST], maxsplit=1)[0].strip(_MARKS)
-    if _PROSE.search(said):
+    said = PATTERNS.not_this.sub("", text[start : start + 5 * _LONGEST], count=1)
+    said = PATTERNS.end_of_clause.split(said, maxsplit=1)[0].strip(_MARKS)
+    if PATTERNS.prose.search(said):
         said = _answer_of_line(said) or said
-    if not is_balanced(said):
-        said = said.strip("}")
-    return said.strip(_MARKS)
+    return (said if is_balanced(said) else said.strip("}")).strip(_MARKS)
 
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
-    if len(alone) > _LONGEST or not re.search(r"\w", alone):
+    if not PATTERNS.alone.fullmatch(alone):
         return None
-    if "\n" in alone or "\\boxed" in alone or alone.endswith((":", "?")):
-        return None
-    prose = _PROSE.findall(alone)
-    is_formula = alone.startswith("$") and alone.rstrip(".").endswith("$") and len(prose) < 2
-    is_formula_in_words = re.match(r"[A-Za-z]{2,}\b[^$]{0,40}\$", alone)
-    return None if is_formula_in_words or (prose and not is_formula) else alone
+    prose = PATTERNS.prose.findall(alone)
+    is_formula = PATTERNS.one_formula.fullmatch(alone) and len(prose) == 1
+    if is_formula or not prose:
+        return alone
+    return None
 
 
 def _answer_of_line(line: str) -> str | None:
     if len(line) > 2 * _LONGEST:  # a whole text without line breaks: its last sentence
-        line = _SENTENCE_END.split(line[-2 * _LONGEST :])[-1]
+        line = PATTERNS.sentence_end.split(line[-2 * _LONGEST :])[-1]
     alone = _only_answer(line)
     if alone or line.endswith("?"):
         return alone
-    formulas = list(_FORMULA.finditer(line))
-    verbs = list(_VERB.finditer(line))
+    formulas = [*PATTERNS.formula.finditer(line)]
+    verbs = [*PATTERNS.verb.finditer(line)]
     if len(formulas) == 1 and (not verbs or verbs[-1].start() < formulas[0].end()):
         return formulas[0][formulas[0].lastindex or 0]
-    if not verbs:
-        return None
-    return _statement(line, verbs[-1].end()) or None
+    return (verbs and _statement(line, verbs[-1].end())) or None
 
 
 def answer_start(text: str) -> int | None:
@@ -211,7 +170,7 @@ def answer_start(text: str) -> int | None:
     sentence that announces an answer, or all of it below a heading that does. Headings right above
     ("**Final Answer**") and lines without a word belong to it.
     """
-    boxes = list(_BEGUN_BOX.finditer(text))
+    boxes = list(PATTERNS.begun_box.finditer(text))
     place = len(text.rstrip().removesuffix("</answer>").rstrip())
     if boxes:
         place = boxes[-1].start()
@@ -222,17 +181,16 @@ def answer_start(text: str) -> int | None:
         if announced is None or not announced[1]:
             return None
         place = max(above + announced[0], line)
-    sentences = [end.end() for end in _SENTENCE_END.finditer(text, line, place)]
+    sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
     start = sentences[-1] if sentences else _above_headings(text, line)
-    return start + len(text[start:]) - len(text[start:].lstrip())
+    return len(text) - len(text[start:].lstrip())
 
 
 def _above_headings(text: str, line: int) -> int:
     """Where the headings and the lines without a word right above the line at `line` begin."""
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
-        found = " ".join(re.findall(r"\w+", text[above:line]))
-        if found and not _HEADING.fullmatch(found):
+        if not PATTERNS.heading.fullmatch(" ".join(re.findall(r"\w+", text[above:line]))):
             break
         line = above
     return line

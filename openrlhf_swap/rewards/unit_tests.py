@@ -44,15 +44,6 @@ FUNCTION = "fn_name"
 # to wait on a busy machine.
 SECONDS = 6
 NO_TESTS = "no tests: neither Python statements with an assert nor a JSON list of input and output"
-_UNREADABLE = (
-    AttributeError,
-    KeyError,
-    MemoryError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
 _BLOCK = re.compile(  # a fence, what its line says, the code, and as many marks again
     r"^[ \t]*(?P<fence>`{3,})[ \t]*(?P<tag>[^\n`]*)\n(?P<code>.*?)^[ \t]*(?P=fence)",
     re.DOTALL | re.MULTILINE,
@@ -78,20 +69,7 @@ REMEDY = (
 FOLDER_BYTES = 64 * 2**20  # of all files of a run, which are in memory
 OUTPUT_BYTES = 16 * 2**20  # and of each file
 # Of each process; of processes and threads there may be 64, or more if root starts them.
-LIMITS = {
-    "AS": 2 * 2**30,
-    "STACK": 64 * 2**20,
-    "FSIZE": OUTPUT_BYTES,
-    "NPROC": 64,
-    "NOFILE": 64,
-    "CORE": 0,
-}
-_ENVIRONMENT = {
-    "HOME": "/tmp",
-    "TMPDIR": "/tmp",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+_LIMITS = f"AS=2**31, STACK=2**26, FSIZE={OUTPUT_BYTES}, NPROC=64, NOFILE=64, CORE=0"
 # bwrap's exit status after SIGXCPU and SIGKILL, with which the kernel ends CPU time.
 _KILLED = (128 + 24, 128 + 9)
 # Runs before the program. Not before bwrap: there the processes of the user count, not those of the
@@ -104,6 +82,15 @@ for name, limit in limits.items():
     limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
     resource.setrlimit(kind, (limit, limit))
 """
+# The sandbox: a command line without the programs and libraries that can be read in it.
+_BWRAP = f"""
+    --unshare-all --die-with-parent --new-session --cap-drop ALL --setenv HOME /tmp
+    --setenv TMPDIR /tmp --setenv OMP_NUM_THREADS 1 --setenv OPENBLAS_NUM_THREADS 1
+    --size {FOLDER_BYTES} --tmpfs /tmp --chdir /tmp --symlink /tmp /dev/shm
+    --dev-bind /dev/null /dev/null --dev-bind /dev/zero /dev/zero
+    --dev-bind /dev/urandom /dev/urandom --ro-bind-try /etc/ld.so.cache /etc/ld.so.cache
+    --ro-bind-try /etc/alternatives /etc/alternatives
+"""
 
 
 def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
@@ -114,16 +101,17 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
-    is_test = [not isinstance(test, str) or test.startswith("assert") for test in tests]
-    is_program = len(tests[0]) == 2 and not isinstance(tests[0], str)
+    is_program = isinstance(tests[0], tuple) and len(tests[0]) == 2
     run = _run_programs if is_program else _run_checks
-    number = sum(compress(run(code, tests, seconds), is_test))
-    return Verdict(number / sum(is_test), why=f"{number} of {sum(is_test)} tests passed")
+    is_test = [not isinstance(test, str) or test.startswith("assert") for test in tests]
+    passed = sum(compress(run(code, tests, seconds), is_test))
+    return Verdict(passed / sum(is_test), why=f"{passed} of {sum(is_test)} tests passed")
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
-    with suppress(*_UNREADABLE):
-        return None if read_tests(answer, metadata) else NO_TESTS
+    with suppress(Exception):
+        read_tests(answer, metadata)
+        return None
     return NO_TESTS
 
 
@@ -134,19 +122,14 @@ def last_code(response: str) -> str | None:
     code.
     """
     response = response.replace("\r\n", "\n")
-    blocks = [
-        block["code"]
-        for block in _BLOCK.finditer(response)
-        if not _OTHER_LANGUAGE.match(block["tag"])
-    ]
+    blocks = [code for _, tag, code in _BLOCK.findall(response) if not _OTHER_LANGUAGE.match(tag)]
     if blocks:
         # A block in a list item is indented. Others stay as they are: dedent empties blank lines,
         # also within strings.
-        if blocks[-1][:1].isspace():
+        is_indented = blocks[-1][:1].isspace()
+        if is_indented:
             return textwrap.dedent(blocks[-1])
         return blocks[-1]
-    if "```" in response:
-        return None
     with suppress(SyntaxError, ValueError, RecursionError):
         statements = ast.parse(response).body
         if not all(isinstance(node, ast.Expr) for node in statements):  # a word is a program, too
@@ -157,47 +140,45 @@ def last_code(response: str) -> str | None:
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     """Statements as texts, (function, arguments, result), or (input, output) of programs.
 
-    Raises one of _UNREADABLE. APPS and TACO have lists of inputs and of outputs in one object, and
-    HumanEval a function `check`, which the column `entry_point` is for.
+    Raises an error of some kind for other texts. APPS and TACO have lists of inputs and of outputs
+    in one object, and HumanEval a function `check`, which the column `entry_point` is for.
     """
     try:
         rows = json.loads(answer)
     except ValueError:
-        return _read_statements(answer, metadata)
+        return _read_statements(answer, metadata.get("entry_point"))
     function = metadata.get(FUNCTION)
     if isinstance(rows, dict):
         function = rows.get(FUNCTION) or function
-        pairs = zip(rows["inputs"], rows["outputs"], strict=True)
-        rows = [{"input": given, "output": expected} for given, expected in pairs]
-    if not isinstance(rows, list) or not rows:
+        pairs = [*zip(rows["inputs"], rows["outputs"], strict=True)]
+    else:
+        pairs = [(row["input"], row["output"]) for row in rows]
+    if not pairs:
         raise ValueError(NO_TESTS)
     if function:
-        return [(function, _arguments(row["input"]), _result(row["output"])) for row in rows]
-    return [(_lines(row["input"]), _lines(row["output"])) for row in rows]
+        return [(function, *_read_call(*pair)) for pair in pairs]
+    return [tuple(map(_read_lines, pair)) for pair in pairs]
 
 
-def _read_statements(answer: str, metadata: Metadata) -> list[str]:
+def _read_statements(answer: str, checked: str | None) -> list[str]:
     statements = [ast.unparse(node) for node in ast.parse(answer).body]
-    checked = metadata.get("entry_point")
-    if checked and any(statement.startswith("def check(") for statement in statements):
+    if checked and "def check(" in answer:
         statements.append(f"assert check({checked}) is None")
     if not any(statement.startswith("assert") for statement in statements):
         raise ValueError(NO_TESTS)
     return statements
 
 
-def _arguments(given: Any) -> list[Any]:
-    """The arguments of a call: a list, or a text with a line of JSON for each."""
-    if isinstance(given, list):
-        return given
-    return [json.loads(line) for line in given.splitlines()]
+def _read_call(given: Any, expected: Any) -> tuple[list[Any], Any]:
+    """The arguments (values, or a line of JSON for each) and the result of a call."""
+    if isinstance(given, str):
+        given = map(json.loads, given.splitlines())
+    if isinstance(expected, str):
+        expected = json.loads(expected)
+    return [*given], expected
 
 
-def _result(expected: Any) -> Any:
-    return json.loads(expected) if isinstance(expected, str) else expected
-
-
-def _lines(given: Any) -> str:
+def _read_lines(given: Any) -> str:
     if isinstance(given, list):
         return "\n".join(map(str, given))
     return str(given)
@@ -208,14 +189,13 @@ def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
     program = f"{_REMOTE}\nrun_program({_PRELUDE!r})"
     checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})"
     given = json.dumps({"code": code, "seconds": SECONDS})
+    cpu = int(seconds)
     # Each writes to the other one, and reads from it. The program ends with the checks.
     checks_in, program_out = os.pipe()
     program_in, checks_out = os.pipe()
     with (
-        _started(program, given, int(seconds), (program_out, program_in)),
-        _started(
-            checks, json.dumps({"tests": tests}), int(seconds), (checks_out, checks_in)
-        ) as finish,
+        _started(program, given, cpu, (program_out, program_in)),
+        _started(checks, json.dumps(tests), cpu, (checks_out, checks_in)) as finish,
     ):
         return [line == "true" for line in finish(seconds).output.splitlines()]
 
@@ -271,15 +251,14 @@ def _started(
 
     Yields a function that waits for its end.
     """
-    limits = {"limits": {**LIMITS, "CPU": cpu}}
-    text = f"exec({_SET_LIMITS!r}, {limits})\nPIPES = {pipes}\n{program}"
+    text = f"limits = dict({_LIMITS}, CPU={cpu})\n{_SET_LIMITS}PIPES = {pipes}\n{program}"
     with TemporaryFile() as output, _file_of(text) as source, _file_of(given) as standard_input:
         process = subprocess.Popen(
             _confined(find_bwrap(), source.fileno()),
             stdin=standard_input,
             stdout=output,
             stderr=subprocess.DEVNULL,
-            env=_ENVIRONMENT,
+            env={},
             pass_fds=(source.fileno(), *pipes),
         )
         for end in pipes:
@@ -319,12 +298,10 @@ def find_bwrap() -> str:
     reason = "none is installed"
     for bwrap in _installed():
         with _file_of("") as empty:
+            program = empty.fileno()
+            command = _confined(bwrap, program)
             tried = subprocess.run(
-                _confined(bwrap, empty.fileno()),
-                env=_ENVIRONMENT,
-                pass_fds=(empty.fileno(),),
-                capture_output=True,
-                text=True,
+                command, env={}, pass_fds=(program,), capture_output=True, text=True
             )
         if tried.returncode == 0:
             return bwrap
@@ -344,27 +321,11 @@ def _installed() -> Iterator[str]:
 
 def _confined(bwrap: str, program: int) -> list[str]:
     """The command that runs the Python program that can be read from a file descriptor."""
+    command = [bwrap, *_BWRAP.split()]
     # Of a Python in the home folder only what it is made of.
-    roots = dict.fromkeys(
-        ("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix)
-    )
-    paths = [f"{root}/{name}" for root in roots for name in ("bin", "lib", "lib64", "pyvenv.cfg")]
-    command = [bwrap, "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    command += [
-        "--size",
-        str(FOLDER_BYTES),
-        "--tmpfs",
-        "/tmp",
-        "--chdir",
-        "/tmp",
-        "--symlink",
-        "/tmp",
-        "/dev/shm",
-    ]
-    for device in ("/dev/null", "/dev/zero", "/dev/urandom"):
-        command += ["--dev-bind", device, device]
-    for path in ("/etc/ld.so.cache", "/etc/alternatives", *paths):
-        command += ["--ro-bind-try", path, path]
+    for root in ("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix):
+        for name in ("bin", "lib", "lib64", "pyvenv.cfg"):
+            command += ["--ro-bind-try", f"{root}/{name}", f"{root}/{name}"]
     command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
     return [*command, sys.executable, "-I", "-B", "/program.py"]
 

@@ -6,7 +6,6 @@ likes.
 """
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -36,15 +35,18 @@ Metadata = Mapping[str, Any]
 def answer_text(answer: object) -> str:
     """An answer that is text or a number as text; empty for anything else."""
     is_answer = isinstance(answer, str | int | float) and not isinstance(answer, bool)
-    return str(answer) if is_answer else ""
+    if is_answer:
+        return str(answer)
+    return ""
 
 
 def given_answer(answer: object) -> str:
     """An answer that a caller gives as text or as a number; DataError for anything else."""
     number = answer.item() if hasattr(answer, "item") else answer
-    if not isinstance(number, str | int | float) or isinstance(number, bool):
+    text = answer_text(number)
+    if not text and number != "":
         raise DataError(f"answer is {answer!r} ({type(answer).__name__}); give a text, or a number")
-    return str(number)
+    return text
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,8 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        row = {
-            "reference_answer": self.answer,
-            "problem": self.problem,
-            "metadata": dict(self.metadata),
-        }
+        metadata = dict(self.metadata)
+        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": metadata}
         return json.dumps(row, ensure_ascii=False, default=str)
 
     @classmethod
@@ -79,10 +78,10 @@ class Reference:
             row = json.loads(label)
         except RecursionError as error:
             raise ValueError(str(error)) from None
-        fields = [row.get(name) for name in ("reference_answer", "problem", "metadata")]
-        if [*map(type, fields)] != [str, str, dict]:
-            raise ValueError("reference_answer, problem or metadata is missing or of another type")
-        return cls(*fields)
+        match row:
+            case {"reference_answer": str(answer), "problem": str(problem), "metadata": dict(rest)}:
+                return cls(answer, problem, rest)
+        raise ValueError("reference_answer, problem or metadata is missing or of another type")
 
 
 @dataclass(frozen=True)
@@ -105,10 +104,10 @@ class Verdict:
     answered: bool = True
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.score) and 0 <= self.score <= 1):
+        if not 0 <= self.score <= 1:
             raise ValueError(f"the score is {self.score!r}; a verifier returns one between 0 and 1")
-        if self.correct is None:
-            object.__setattr__(self, "correct", self.score == 1)
+        correct = self.score == 1 if self.correct is None else self.correct
+        object.__setattr__(self, "correct", bool(correct and self.answered))
 
 
 NO_ANSWER = Verdict(0.0, answered=False)
@@ -117,23 +116,27 @@ Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
 
 @dataclass(frozen=True)
 class Verifier:
+    """A function that judges responses.
+
+    Attributes:
+        answer_is_text: whether a response could state the reference answer, so that its probability
+            says how far the reasoning has come. Unit tests are not.
+        find_fault: what is wrong with a reference answer, worded to follow "dropped with".
+    """
+
     name: str
     verify: Verify
-    # Whether a response could state the reference answer, so that its probability says how far the
-    # reasoning has come.
-    answer_is_text: bool  # Unit tests are not.
-    find_fault: Callable[
-        [str, Metadata], str | None
-    ]  # what is wrong with one, worded to follow "dropped with"
+    answer_is_text: bool
+    find_fault: Callable[[str, Metadata], str | None]
 
     def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         """The verdict on a response; TypeError or ValueError if the function returns none."""
         verdict = self.verify(problem, answer, response, metadata)
-        if not isinstance(verdict, Verdict | bool | int | float):
-            kind = type(verdict).__name__
-            raise TypeError(f"{self.name} returned {kind}; return a Verdict, a bool or a number")
         if isinstance(verdict, Verdict):
             return verdict
+        if not isinstance(verdict, bool | int | float):
+            kind = type(verdict).__name__
+            raise TypeError(f"{self.name} returned {kind}; return a Verdict, a bool or a number")
         return Verdict(float(verdict))
 
 
@@ -147,46 +150,44 @@ def find_verifier(name: str) -> Verifier:
         known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
         own = "or a function of your own: module:function"
         raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, {own}")
-    function: Any
     if name.startswith(REGEX):
-        function = _match_last(name.removeprefix(REGEX))
+        function: Any = _match_last(name.removeprefix(REGEX))
     else:
         function = import_named(BUILT_IN.get(name, name), FLAG)
     if not callable(function):
-        raise ConfigError(
-            f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md"
-        )
+        see = "see docs/use/own_verifier.md"
+        raise ConfigError(f"{FLAG} is {name!r}, which is not a function; {see}")
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
-        return "an empty answer" if is_text and not answer.strip() else None
+        if is_text and not answer.strip():
+            return "an empty answer"
+        return None
 
     return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
 
 
 def _match_last(pattern: str) -> Verify:
-    """A verifier of the last match, of its first group if it has one: it must be the answer."""
+    """A verifier of the last match, of its first group if it has one: it must be the answer.
+
+    Both are compared in the form that a data set's answers have already.
+    """
     from openrlhf_swap.rewards.answers import normal_answer  # which imports this module
 
+    given = f"{FLAG} is '{REGEX}{pattern}'"
     if not pattern:
-        raise ConfigError(
-            f"{FLAG} is '{REGEX}'; put the pattern after it, such as '{REGEX}Answer: (.+)'"
-        )
+        raise ConfigError(f"{given}; put the pattern after it, such as '{REGEX}Answer: (.+)'")
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            f"{FLAG} is '{REGEX}{pattern}', which is not a regular expression: {error}"
-        ) from None
+        raise ConfigError(f"{given}, which is not a regular expression: {error}") from None
 
     def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         matches = [match[min(expression.groups, 1)] for match in expression.finditer(response)]
         if not matches or matches[-1] is None:
             return NO_ANSWER
         stated = matches[-1].strip()
-        is_same = normal_answer(stated) == normal_answer(
-            answer
-        )  # a data set's answers have this form already
+        is_same = normal_answer(stated) == normal_answer(answer)
         return Verdict(float(is_same), why=f"read {stated[:60]!r}", stated=stated)
 
     return verify

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from openrlhf_swap import __version__
 from openrlhf_swap.command import ADAPTERS
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import DataError, SwapError, reader_errors
+from openrlhf_swap.errors import DataError, first_line
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.registry import ABLATION, objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
@@ -30,16 +30,14 @@ CURVES = [
     ("accuracy of rollouts, %", "swap/accuracy", 100),
     ("tokens per rollout", "length/mean", 1),
 ]
-FILE_COLUMNS = ["", "name", "file", "bytes", "hash"]
 
 
 def try_write_card(policy: Path, run: Path) -> None:
     """Write the card; what prevents it becomes a line on the console, as the run is finished."""
     try:
-        with reader_errors(f"{{reason}}; {run} has everything that would be in it"):
-            write_card(policy, run)
-    except SwapError as error:
-        print(f"[swap] warning: the model card {policy / CARD} cannot be written: {error}")
+        write_card(policy, run)
+    except Exception as error:  # noqa: BLE001 - nothing may end a run that has its policy
+        print(f"[swap] warning: no model card {policy / CARD}: {first_line(error)}")
 
 
 def write_card(policy: Path, run: Path) -> None:
@@ -66,6 +64,7 @@ def write_card(policy: Path, run: Path) -> None:
         tags=TAGS,
     )
     objective = flags["swap.objective"]
+    settings = {name: _strip_folders(value) for name, value in flags.items()}
     card = ModelCard.from_template(
         data,
         str(TEMPLATE),
@@ -75,17 +74,17 @@ def write_card(policy: Path, run: Path) -> None:
         version=__version__,
         versions=", ".join(f"{name} {number}" for name, number in about["versions"].items()),
         objective=objective,
-        equation=in_table(equation(objective)),
+        equation=equation(objective),
         paper=objective in ABLATION,
-        grader=in_table(flags["swap.grader"]),
+        grader=flags["swap.grader"],
         **_training(run),
         **_evaluation(run),
         flags=flags,
         template_arguments=json.loads(flags.get("data.chat_template_kwargs", "{}")),
         evaluated_on=_strip_folders(flags.get("eval.dataset")),
         command=FOLDERS.sub("", about["command"]),
-        files=_file_table(about["inputs"]),
-        settings=yaml.safe_dump(_settings(flags), sort_keys=False),
+        files=_sources(about["inputs"]),
+        settings=yaml.safe_dump(settings, sort_keys=False),
     )
     card.save(policy / CARD)
 
@@ -145,39 +144,16 @@ def _evaluation(run: Path) -> Row:
     return {"evaluation": table, "evaluation_step": last.get("step")}
 
 
-def _settings(flags: Row) -> Row:
-    """The flags of a run without SWAP's settings that its objective does not use."""
-    unused = {}
-    if flags["swap.objective"] not in ABLATION:
-        defaults = SwapConfig().model_dump()
-        unused = {f"swap.{name}": value for name, value in defaults.items()}
-    return {
-        name: _strip_folders(value)
-        for name, value in flags.items()
-        if name not in unused or unused[name] != value
-    }
-
-
-def _file_table(inputs: dict[str, list[Row]]) -> str:
-    """A table of the files of data and weights, with their sizes and hashes."""
-    from pandas import DataFrame
-
-    rows = []
+def _sources(inputs: dict[str, list[Row]]) -> str:
+    """A list of data and weights: each file with its size and hash."""
+    lines = []
     for role, sources in inputs.items():
         for source in sources:
-            rows += [[role.replace("_", " "), _shown(source), *file] for file in _files(source)]
-    return str(DataFrame(rows, columns=FILE_COLUMNS).to_markdown(index=False, intfmt=","))
-
-
-def _files(source: Row) -> list[list[Any]]:
-    """Name, bytes and hash of each file of a source."""
-    if not source["files"]:
-        return [["not on this machine", "", ""]]
-    rows = []
-    for file, entry in source["files"].items():
-        hashes = [f"`{kind}:{value}`" for kind, value in entry.items() if kind != "bytes"]
-        rows.append([file, entry["bytes"], *hashes])
-    return rows
+            lines.append(f"* {role}: {_shown(source)}")
+            for file, about in source["files"].items():
+                facts = ", ".join(f"{name} {value}" for name, value in about.items())
+                lines.append(f"  * `{file}`: {facts}")
+    return "\n".join(lines)
 
 
 def _is_of_hub(source: Row) -> bool:
@@ -188,11 +164,6 @@ def _is_of_hub(source: Row) -> bool:
 def _shown(source: Row) -> str:
     name = f"`{_strip_folders(source['name'])}`"
     return f"{name} at {source['revision']}" if "revision" in source else name
-
-
-def in_table(text: str) -> str:
-    """A text in a cell of a Markdown table, where a bar ends the cell."""
-    return text.replace("|", "\\|")
 
 
 def _strip_folders(value: Any) -> Any:

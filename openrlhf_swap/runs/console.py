@@ -89,13 +89,7 @@ def _wrapped(error: BaseException) -> BaseException:
         error = cause
 
 
-def _follow(
-    log: Path,
-    start: int,
-    mark: str,
-    console: int,
-    done: threading.Event,
-) -> None:
+def _follow(log: Path, start: int, mark: str, console: int, done: threading.Event) -> None:
     """Show the lines with the mark that are written to a log after byte `start`."""
     screen = _Terminal() if os.isatty(console) else _Plain()
     rest = b""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from openrlhf_swap.errors import NonFiniteError, RunError
+from openrlhf_swap.runs.metrics import Metrics
 
-Metrics = dict[str, float]
 # The metrics of earlier steps that guards read. Checkpoints hold them, so that a resumed run
 # compares with the same.
 REMEMBERED = (
@@ -43,7 +43,8 @@ class Guards:
 
     def __init__(self, tau: float | str | None, self_test_steps: int) -> None:
         """`tau` is that of a penalty that could choose steps, otherwise None."""
-        self._tau, self._self_test_steps = tau, self_test_steps
+        self._tau = tau
+        self._self_test_steps = self_test_steps
         self.history: list[Metrics] = []
 
     def observe(self, step: int, metrics: Metrics) -> list[str]:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.signals import SIGNALS
-from openrlhf_swap.files import read_rows, to_line, write_rows
+from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # the names are read without torch
     from openrlhf_swap.algorithm.batch import StepBatch
     from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 
+Metrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
 NEEDED = 0.01  # nats per token; a step with less need is one that nobody needs
@@ -52,7 +53,7 @@ def step_metrics(
     outcome: Tensor,
     process: Tensor,
     process_weight: float,
-) -> dict[str, float]:
+) -> Metrics:
     """Summarise one batch in finite numbers; a mean over nothing is left out.
 
     `advantages` (actions,) are the unified advantages of all actions, `outcome` and `process`
@@ -154,20 +155,22 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     return (penalties[chosen] / mass[chosen] - uniform).abs().sum(-1) / 2
 
 
-def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict[str, float]:
+def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metrics:
     """Turns and observations of an agent's responses, and which turns pay, from (G, N, K) P w_k."""
     rollouts = [rollout for group in groups for rollout in group]
     if not any(rollout.observations for rollout in rollouts):
         return {}
     paid: dict[int, list[float]] = {}
     for rollout, shares in zip(rollouts, penalties.flatten(0, 1).tolist(), strict=True):
-        if (mass := sum(shares)) > 0:
-            for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
-                paid.setdefault(turn + 1, []).append(0.0)
-            for end, share in zip(rollout.step_ends, shares, strict=False):
-                turn = bisect_right(rollout.turn_starts, end) + 1
-                if turn <= SHOWN_TURNS:
-                    paid[turn][-1] += share / mass
+        mass = sum(shares)
+        if not mass:
+            continue
+        for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
+            paid.setdefault(turn + 1, []).append(0.0)
+        for end, share in zip(rollout.step_ends, shares, strict=False):
+            turn = bisect_right(rollout.turn_starts, end) + 1
+            if turn <= SHOWN_TURNS:
+                paid[turn][-1] += share / mass
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
         "swap/observation_tokens": fmean(
@@ -177,7 +180,7 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> dict
     return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
 
-def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
+def step_line(step: int, last: int | None, metrics: Metrics) -> str:
     """A training step as one line; `last` is the number of the run's last step, if known."""
 
     def show(name: str, form: str) -> str:
@@ -191,7 +194,7 @@ def step_line(step: int, last: int | None, metrics: dict[str, Any]) -> str:
     )
 
 
-def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str = METRICS) -> None:
+def append_metrics(folder: Path, step: int, metrics: Metrics, file: str = METRICS) -> None:
     """Append the numbers among the metrics as one line; one that is not finite becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
@@ -203,7 +206,7 @@ def append_metrics(folder: Path, step: int, metrics: dict[str, Any], file: str =
 
 
 def drop_metrics_after(folder: Path, step: int) -> None:
-    """Remove the lines of the steps after `step`, which a resumed run repeats.
+    """Remove the lines of the steps after `step`, which a resumed run repeats, and of no step.
 
     A run that begins anew moves the files away.
     """
@@ -213,10 +216,11 @@ def drop_metrics_after(folder: Path, step: int) -> None:
             write_rows(before, [*read_rows(before), *read_rows(path)])
             path.unlink()
         else:
-            write_rows(path, [row for row in read_rows(path) if row["step"] <= step])
+            rows = [row for row in read_rows(path) if isinstance(row.get("step"), int)]
+            write_rows(path, [row for row in rows if row["step"] <= step])
 
 
-def write_rollouts(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
+def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:
     """Write `rollouts/step_<n>.jsonl`, one response a line."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     write_rows(folder / "rollouts" / f"step_{step:06d}.jsonl", rows)
@@ -228,7 +232,7 @@ def rollout_rows(
     signals: StepSignals,
     reader: StepReader,
     tokens_left: Sequence[Sequence[float]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Describe the responses of the first groups: what each of their steps earned and paid.
 
     Only correct responses have scores; signals with a number for each step, such as need, stand in
@@ -240,12 +244,12 @@ def rollout_rows(
     from openrlhf_swap.algorithm.known import known_from
 
     known = known_from(batch.answer_logprobs, batch.step_mask)
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
             left = tokens_left[len(rows)] if tokens_left else []
             scores = rollout.answer_logprobs
-            row = {
+            row: Row = {
                 "group": g,
                 "prompt": rollout.prompt,
                 "response": reader.text(rollout.response_ids),
@@ -253,9 +257,10 @@ def rollout_rows(
                 "reward": rollout.reward,
                 "length": len(rollout.response_ids),
                 "penalty_mass": signals.penalty_mass[g, n].item(),
-                "answer_logprob_0": scores[0] if scores else None,
+                "answer_logprob_0": None,
             }
             if scores:
+                row["answer_logprob_0"] = scores[0]
                 count = int(known[g, n])
                 row["known_after_steps"] = count if count <= len(rollout.step_ends) else None
             if rollout.observations:
@@ -289,11 +294,11 @@ def _step_rows(
     place: tuple[int, int],
     reader: StepReader,
     left: Sequence[float],
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     by_step = _by_step(rollout)
     rows = []
     for k, text in enumerate(reader.step_texts(rollout.response_ids, rollout.step_ends)):
-        row: dict[str, Any] = {"text": text, "end": rollout.step_ends[k]}
+        row: Row = {"text": text, "end": rollout.step_ends[k]}
         if rollout.answer_logprobs:
             row["answer_logprob"] = rollout.answer_logprobs[k + 1]
             for name, attribute in STEP_COLUMNS.items():

@@ -6,6 +6,7 @@ from typing import Any
 
 from openrlhf_swap.command import ADAPTERS, PROGRAM
 from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.files import Row
 
 FLAG = "--swap.trust_remote_code"
 # Loaded by transformers without any reference to it, wherever trust_remote_code=True is passed.
@@ -84,7 +85,7 @@ def _code_in(file: Path) -> Any:
     """The content of the first `auto_map` in a JSON file, at any depth; None if there is none."""
     maps: list[Any] = []
 
-    def search(row: dict[str, Any]) -> dict[str, Any]:
+    def search(row: Row) -> Row:
         value = row.get("auto_map")
         is_token = isinstance(value, int | float)  # a vocabulary has the number of each token
         if value and not is_token:

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -31,11 +31,7 @@ OF_A_MODEL = (*WEIGHTS, ".json")
 ROOT = Path(__file__).parents[2]
 
 
-def made_of(
-    command: str,
-    argv: Sequence[str],
-    **inputs: str,
-) -> dict[str, Any]:
+def made_of(command: str, argv: Sequence[str], **inputs: str) -> Row:
     """What to record about a run: its command, versions, commit, and fingerprints of its inputs.
 
     `inputs` are files, folders or hub names by role, with commas between them.
@@ -64,13 +60,13 @@ def commit(root: Path = ROOT) -> str | None:
         return None  # git is missing, or the checkout is another user's
 
 
-def fingerprint(name: str) -> dict[str, Any]:
+def fingerprint(name: str) -> Row:
     """Bytes and hash of each file of a file, a model folder or a hub model that is on this machine.
 
     The hash is `sha256`, or for a large file `sha256_of_ends`, of its first and last MiB.
     """
     path = Path(name)
-    found: dict[str, Any] = {"name": name}
+    found: Row = {"name": name}
     if not path.exists() and name.count("/") == 1:
         from huggingface_hub import try_to_load_from_cache
 
@@ -87,7 +83,7 @@ def fingerprint(name: str) -> dict[str, Any]:
     return found
 
 
-def _hashed(path: Path) -> dict[str, Any]:
+def _hashed(path: Path) -> Row:
     size = path.stat().st_size
     with open(path, "rb") as file:
         if size <= WHOLE:
@@ -114,7 +110,7 @@ def identity(name: str) -> Row:
     return {"name": name, "sha256": digest}
 
 
-def record_or_compare(output: Path, settings: Mapping[str, Any]) -> None:
+def record_or_compare(output: Path, settings: Row) -> None:
     """Record the settings of a JSONL file in OUTPUT.settings.json, or compare them with these.
 
     Raises ConfigError when the rows of the file were made with other settings.
@@ -133,9 +129,7 @@ def record_or_compare(output: Path, settings: Mapping[str, Any]) -> None:
         print(f"note: {record} is missing: {doubt}")
 
 
-def refuse_other_settings(
-    now: Mapping[str, Any], recorded: Mapping[str, Any], work: str, remedy: str
-) -> None:
+def refuse_other_settings(now: Row, recorded: Row, work: str, remedy: str) -> None:
     """Raise ConfigError for the first setting, by flag, that is recorded with another value.
 
     A model or a file of data is its `identity`. `work` is such as "the rows in scores.jsonl were
@@ -152,8 +146,9 @@ def _is_same(value: Any, before: Any) -> bool:
     are_identities = isinstance(value, dict) and isinstance(before, dict)
     if not are_identities:
         return bool(value == before)
-    have_hashes = value["sha256"] and before.get("sha256")
-    key = "sha256" if have_hashes else "name"
+    key = "name"
+    if value["sha256"] and before.get("sha256"):
+        key = "sha256"
     return bool(value[key] == before[key])
 
 

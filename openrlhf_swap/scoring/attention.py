@@ -139,24 +139,22 @@ class BranchAttention:
     def _keys_and_values(
         self, module: nn.Module, key: Tensor, value: Tensor, dtype: torch.dtype
     ) -> tuple[Parts, Parts]:
-        keys = self._parts(key)
-        values = self._parts(value)
-        if self._keys is not None and self._tokens:
-            self._keys[module] = (keys.rows, values.rows)
-        elif self._keys is not None:
-            row_keys, row_values = self._keys[module]
-            keys = keys._replace(rows=row_keys)
-            values = values._replace(rows=row_values)
         # Under autocast, values can be narrower than queries and keys.
-        return Parts(*(part.to(dtype) for part in keys)), Parts(
-            *(part.to(dtype) for part in values)
-        )
+        keys = self._parts(key.to(dtype))
+        values = self._parts(value.to(dtype))
+        if self._keys is None:
+            return keys, values
+        if self._tokens:
+            self._keys[module] = (keys.rows, values.rows)
+        row_keys, row_values = self._keys[module]
+        return Parts(row_keys, keys.behind), Parts(row_values, values.behind)
 
     def _parts(self, part: Tensor) -> Parts:
         """Split (B, heads, T + n/B, D), laid end to end; both are views if B is 1."""
-        rows = part[:, :, : self._tokens]
-        behind = part[:, :, self._tokens :]
-        return Parts(rows.transpose(0, 1).flatten(1, 2), behind.transpose(0, 1).flatten(1, 2))
+        by_head = part.transpose(0, 1)
+        rows = by_head[:, :, : self._tokens]
+        behind = by_head[:, :, self._tokens :]
+        return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
 
     def _attend_branches(
         self, attend: Attend, all_queries: Tensor, keys: Parts, values: Parts, window: int | None

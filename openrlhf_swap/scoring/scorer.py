@@ -141,7 +141,8 @@ class Scorer:
 
     def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
-        return self._read(self._rollout(problem, "", response, rendered), (STATES.name,)).trace()
+        rollout = self._rollout(problem, "", response, rendered)
+        return self._read(rollout, (STATES.name,)).trace()
 
     def state_trace(
         self, prompt: Sequence[int], response: Sequence[int], correct: bool

@@ -7,8 +7,8 @@ tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layer
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 from openrlhf_swap.algorithm.signals import NEED
@@ -64,43 +64,34 @@ Parts = dict[str, int]
 """Bytes by use."""
 
 
-def _flag(name: str) -> Any:
-    """A setting that is a flag's value."""
-    return field(metadata={"flag": name})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings that determine a run's size."""
 
     ranks: int  # GPUs of the actor
-    stage: int = _flag("ds.zero_stage")
-    adam_offload: bool = _flag("ds.adam_offload")  # the optimizer lives and steps on the CPU
+    stage: int  # of ZeRO
+    adam_offload: bool  # the optimizer lives and steps on the CPU
     accumulate_bytes: int  # bytes of an accumulated gradient
-    overlap: bool = _flag("ds.overlap_comm")  # gradients are reduced during the backward pass
-    # The backward pass recomputes each layer.
-    checkpointing: bool = _flag("actor.gradient_checkpointing_enable")
-    temperature: float = _flag("rollout.temperature")  # OpenRLHF divides the logits by it
-    context: int = _flag("data.max_len")  # most tokens of prompt and response together
+    overlap: bool  # gradients are reduced during the backward pass
+    checkpointing: bool  # the backward pass recomputes each layer
+    context: int  # most tokens of prompt and response together
     prompt_limit: int  # most tokens of a prompt
-    batch: int = _flag("train.batch_size")  # responses per update
-    update_rows: int = _flag("train.micro_batch_size")
+    update_rows: int  # responses of a micro-batch
     update_limit: int  # tokens by which micro-batches are filled instead; 0 for none
-    score_rows: int = _flag("rollout.micro_batch_size")  # the same for the log-probability pass
+    score_rows: int  # the same for the log-probability pass
     score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
     reference: bool  # a frozen reference model shares the actor's GPUs
-    shared: bool = _flag("train.colocate_all")  # vLLM shares the actor's GPUs
+    shared: bool  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
-    # Optimizer and gradients are on the CPU between updates.
-    actor_sleeps: bool = _flag("ds.enable_sleep")
-    engines: int = _flag("vllm.num_engines")
+    actor_sleeps: bool  # optimizer and gradients are on the CPU between updates
+    engines: int
     engine_responses: int  # responses that an engine gets in a step
     sequences: int  # responses that it generates at a time; 0 for as many as fit
-    tensor_parallel: int = _flag("vllm.tensor_parallel_size")  # GPUs per engine
-    utilization: float = _flag("vllm.gpu_memory_utilization")  # share of a GPU that vLLM takes
+    tensor_parallel: int  # GPUs per engine
+    utilization: float  # share of a GPU that vLLM takes
     can_shard: bool  # whether the run would take ZeRO-3
 
     @property
@@ -140,44 +131,49 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     """
     run = configuration.run
     args = configuration.args
+    actor = args.actor
     ds = args.ds
+    lora = ds.lora
     train = args.train
     rollout = args.rollout
-    if args.actor.optim != "adam":
+    vllm = args.vllm
+    context = args.data.max_len
+    if actor.optim != "adam":
         raise ConfigError(
-            f"--actor.optim is {args.actor.optim}; the plan supports adam only: leave it out"
+            f"--actor.optim is {actor.optim}; the plan supports adam only: leave it out"
         )
-    model = read_model(
-        args.actor.model_name_or_path,
-        args.data.max_len,
-        ds.lora.rank,
-        ds.lora.target_modules,
-    )
-    flagged = {}
-    for each in fields(Settings):
-        if each.metadata:
-            flagged[each.name] = attrgetter(each.metadata["flag"])(args)
+    model = read_model(actor.model_name_or_path, context, lora.rank, lora.target_modules)
     ranks = policy_ranks(args)
     by_tokens = train.dynamic_batch_enable
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
-    whole = ds.lora.rank or run.scoring == "per_prefix"
     objective = build(configuration.method)
     settings = Settings(
-        **flagged,
         ranks=ranks,
+        stage=ds.zero_stage,
+        adam_offload=ds.adam_offload,
         accumulate_bytes=FP32 if in_float else BIT16,
-        prompt_limit=args.data.max_len - (rollout.max_new_tokens or args.data.max_len),
+        overlap=ds.overlap_comm,
+        checkpointing=actor.gradient_checkpointing_enable,
+        context=context,
+        prompt_limit=context - (rollout.max_new_tokens or context),
+        update_rows=train.micro_batch_size,
         update_limit=by_tokens * train.max_tokens_per_gpu,
+        score_rows=rollout.micro_batch_size,
         score_limit=by_tokens * (rollout.max_tokens_per_gpu or train.max_tokens_per_gpu),
         logits_chunk=run.logits_chunk,
         branches=objective.scores_steps * (configuration.method.max_steps + 1),
         hides_steps=NEED.name in objective.wanted_signals,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
-        vllm_sleeps=args.vllm.enable_sleep and train.colocate_all,
+        shared=train.colocate_all,
+        vllm_sleeps=vllm.enable_sleep and train.colocate_all,
+        actor_sleeps=ds.enable_sleep,
+        engines=vllm.num_engines,
         engine_responses=responses_of_an_engine(args),
         sequences=run.engine_sequences,
-        can_shard=ranks > 1 and not whole,
+        tensor_parallel=vllm.tensor_parallel_size,
+        utilization=vllm.gpu_memory_utilization,
+        can_shard=ranks > 1 and not lora.rank and run.scoring != "per_prefix",
     )
     return model, settings
 
@@ -227,22 +223,17 @@ def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
     if settings.stage < 2:
         produced = (backward and size != BIT16) * BIT16 * model.trained
         return {"gradients": size * model.trained + produced}
-    own = size * partition(model, settings)
+    kept = size * partition(model, settings)
+    buckets = bucket
     if settings.stage == 2:
         # Every gradient that touches the rank's partition is kept whole, for this micro-batch and
         # for earlier ones.
-        kept = own
-        if settings.ranks > 1:
-            kept += size * model.largest
+        kept += (settings.ranks > 1) * size * model.largest
+        kept *= 1 + backward
         # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
-        buckets = backward * bucket * (2 + settings.overlap)
-    else:
-        kept = own
-        buckets = bucket
+        buckets *= backward * (2 + settings.overlap)
     if settings.adam_offload:
         kept = 0
-    elif settings.stage == 2:
-        kept *= 1 + backward
     return {"gradients": kept, "gradient buckets": buckets + newest}
 
 
@@ -275,8 +266,7 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     activations = n * model.layers * kept
     # Without chunks, OpenRLHF's training step holds the logits until it ends.
     logits = (not settings.logits_chunk) * FP32 * model.vocabulary * n
-    resident = weights(model, settings, gathered=True)
-    resident |= optimizer(model, settings)
+    resident = weights(model, settings, gathered=True) | optimizer(model, settings)
     return {
         "loss": {
             **resident,
@@ -299,10 +289,8 @@ def _head(model: Model, settings: Settings) -> Parts:
     n = settings.update_tokens
     if not settings.logits_chunk:
         logits = FP32 * model.vocabulary * n
-        # Their gradient, and a copy of it: after the division by the temperature or, without one,
-        # in bf16.
-        copy = logits // 2 if settings.temperature == 1 else logits
-        return {"logits": logits, "gradients of logits": logits + copy}
+        # Their gradient, and a copy of it after the division by the temperature.
+        return {"logits": logits, "gradients of logits": 2 * logits}
     held = min(settings.logits_chunk, n) * model.vocabulary
     weight = 0 if model.adapters else model.hidden * model.vocabulary
     # A chunk's logits in bf16 and float32; or its gradients in bf16, and their share of the
@@ -312,16 +300,12 @@ def _head(model: Model, settings: Settings) -> Parts:
     # The weight's gradient is summed in float32 over more than one chunk.
     size = FP32 if n > settings.logits_chunk else BIT16
     of_states = BIT16 * model.hidden * n
-    return {
-        "logits": max(logits, slopes),
-        "gradients of the head": size * weight + of_states,
-    }
+    return {"logits": max(logits, slopes), "gradients of the head": size * weight + of_states}
 
 
 def adam_step(model: Model, settings: Settings) -> Parts:
     """What is allocated in the optimizer's step, with the gradients flat and in float32."""
-    parts = weights(model, settings)
-    parts |= optimizer(model, settings)
+    parts = weights(model, settings) | optimizer(model, settings)
     parts |= gradients(model, settings, backward=False)
     if not settings.adam_offload:
         own = partition(model, settings)
@@ -363,11 +347,9 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     """
     branches = settings.score_tokens // settings.context * settings.branches
     n = settings.score_tokens + branches * BRANCH
-    parts = weights(model, settings, gathered=True)
-    parts |= idle(model, settings)
-    kept = {"kept keys": key_bytes(model, settings.score_tokens, len(model.windows))}
+    parts = weights(model, settings, gathered=True) | idle(model, settings)
     if settings.hides_steps:
-        parts |= kept
+        parts["kept keys"] = key_bytes(model, settings.score_tokens, len(model.windows))
     of_rows = {**parts, "logits": _forward(model, settings, n)}
     if branches:
         # Each call takes a share of branches and keys.
@@ -389,13 +371,11 @@ def key_bytes(model: Model, tokens: int, layers: int) -> int:
 
 def _forward(model: Model, settings: Settings, n: int) -> int:
     """Bytes of a forward over n tokens for their log-probabilities: logits, or a layer at work."""
-    # In bf16 and float32.
-    logits = (BIT16 + FP32) * model.vocabulary * n
+    chunk = min(settings.logits_chunk or n, n)
+    logits = (BIT16 + FP32) * model.vocabulary * chunk  # in bf16 and float32
     if settings.logits_chunk:
-        chunk = min(settings.logits_chunk, n)
         # A chunk's are computed from a copy of its hidden states, beside those of all tokens.
-        states = BIT16 * model.hidden * (chunk + n)
-        logits = (BIT16 + FP32) * model.vocabulary * chunk + states
+        logits += BIT16 * model.hidden * (chunk + n)
     # With a small vocabulary the layers need more; an adapter's output is scaled, and added to that
     # of its layer.
     width = 8 if model.adapters else 6
@@ -422,8 +402,7 @@ def transfer(model: Model, settings: Settings) -> Parts:
     They travel in pieces; the adapters are merged into one weight after the other.
     """
     piece = max(PIECE, BIT16 * model.largest_sent)
-    parts = weights(model, settings)
-    parts |= idle(model, settings)
+    parts = weights(model, settings) | idle(model, settings)
     parts["pieces of weights"] = 2 * piece  # packed, and as vLLM or the network takes it
     if settings.stage == 3:
         parts["gathered weights"] = piece
@@ -440,23 +419,17 @@ def _total(parts: Parts) -> int:
 def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
     vllm = {"vLLM": int(settings.utilization * gpu)}
-    allowance = {"allowance": ALLOWANCE}
     generation = dict(vllm)
-    others = dict(allowance)
-    at_transfer = dict(allowance)
+    others = {"allowance": ALLOWANCE}
+    at_transfer = dict(others)
     if settings.shared:
-        generation |= weights(model, settings)
-        generation |= idle(model, settings)
-        generation |= allowance
-        if settings.vllm_sleeps:
-            at_transfer["weights of vLLM"] = _engine_weights(
-                model, settings
-            )  # it has woken these alone
+        generation |= weights(model, settings) | idle(model, settings) | others
+        if settings.vllm_sleeps:  # for the transfer it has woken its weights alone
+            at_transfer["weights of vLLM"] = _engine_weights(model, settings)
         else:
             others |= vllm
             at_transfer |= vllm
-    moments = update_moments(model, settings)
-    update = max(moments.values(), key=_total)
+    update = max(update_moments(model, settings).values(), key=_total)
     return {
         "generate": generation,
         "score": {**scoring_pass(model, settings), **others},
@@ -514,7 +487,7 @@ def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Pa
 def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
     """Bytes on disk of one checkpoint of DeepSpeed, and of the exported model.
 
-    DeepSpeed's has the optimizer, the moving average, and the weights (not under ZeRO-3).
+    DeepSpeed's has the optimizer, and the weights (not under ZeRO-3).
     """
     checkpoint = ADAM * model.trained
     if settings.stage < 3:
@@ -556,9 +529,8 @@ def _sleeping_weights(model: Model, settings: Settings) -> int:
     shares = [BIT16 * weight / settings.tensor_parallel for weight in model.served]
     large = [size for size in shares if size >= LARGE]
     rounded = [math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in large]
-    small = sum(shares) - sum(large)
-    segments = math.ceil(small / SEGMENT) * [SEGMENT]
-    return pinned(rounded + segments)
+    segments = math.ceil((sum(shares) - sum(large)) / SEGMENT)
+    return pinned([*rounded, *[SEGMENT] * segments])
 
 
 def pinned(sizes: Iterable[float]) -> int:
@@ -566,12 +538,7 @@ def pinned(sizes: Iterable[float]) -> int:
 
     torch keeps a power of two for each.
     """
-    total = 0
-    for size in sizes:
-        if size:
-            exponent = (math.ceil(size) - 1).bit_length()
-            total += 2**exponent
-    return total
+    return sum(2 ** (math.ceil(size) - 1).bit_length() for size in sizes if size)
 
 
 # Operations and seconds
@@ -598,12 +565,7 @@ def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> f
     layers = 2 * (model.multiplying - head) * tokens
     output = 2 * head * (steps + 1) * ANSWER
     reach = prompt + response
-    seen = 0.0
-    for window in model.windows:
-        if window < reach:
-            seen += window + BRANCH
-        else:
-            seen += reach + tokens
+    seen = sum(min(window + BRANCH, reach + tokens) for window in model.windows)
     attention = 4 * model.query * tokens * seen
     return layers + attention + output
 
@@ -710,7 +672,7 @@ def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings
     free = _free_share(model, staying, machine.gpu)
     staying = replace(staying, utilization=min(given.utilization, free))
     # vLLM has to run as many responses at a time with what the optimizer leaves to it.
-    if _at_a_time(model, staying, machine) < _at_a_time(model, given, machine):
+    if _at_a_time(model, staying, machine.gpu) < _at_a_time(model, given, machine.gpu):
         return given
     return staying if of_gpus.holds(model, staying) else given
 
@@ -761,10 +723,9 @@ def describe_place(model: Model, given: Settings, settings: Settings) -> str:
     return f"{stays} and never sleeps: {copies}"
 
 
-def _at_a_time(model: Model, settings: Settings, machine: Machine) -> int:
+def _at_a_time(model: Model, settings: Settings, gpu: int) -> int:
     """Responses of mean length that an engine runs at a time."""
-    engine = engine_capacity(model, settings, machine.gpu, settings.mean)
-    return engine["most_sequences"]
+    return engine_capacity(model, settings, gpu, settings.mean)["most_sequences"]
 
 
 def _free_share(model: Model, settings: Settings, gpu: int) -> float:
@@ -778,10 +739,7 @@ def _free_share(model: Model, settings: Settings, gpu: int) -> float:
 def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
-    saved: dict[str, Parts] = {}
-    for place, size in missing.items():
-        if size > 0:
-            saved[place] = {}
+    saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
     for flag, changes in _alternatives(model, given, machine.gpu).items():
         changed = place_optimizer(model, replace(given, **changes), machine)
         left = machine.missing(model, changed)
@@ -789,8 +747,7 @@ def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]
             if left[place] < missing[place]:
                 flags[flag] = missing[place] - left[place]
     for place, flags in saved.items():
-        most_first = sorted(flags, key=flags.__getitem__, reverse=True)
-        saved[place] = {flag: flags[flag] for flag in most_first}
+        saved[place] = dict(sorted(flags.items(), key=itemgetter(1), reverse=True))
     return saved
 
 

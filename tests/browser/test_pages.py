@@ -259,6 +259,44 @@ def test_every_problem_at_both_widths_and_schemes(browser, file, tmp_path, width
     assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
+STEPS = [
+    {"text": "tens: 3+8+0=11", "gain": 0.5, "need": 2.0, "paper": -1.0, "own": 3.0},
+    {"text": "wait tens: 3+8+0=11", "gain": 0.0, "need": 0.0, "paper": -4.0, "own": -1.0},
+]
+IDEA = {"question": "What is 237 + 682? (919)", "about": ["Shorter.", "Gain: nats.", "Need: nats."]}
+IDEA["columns"] = {name: name for name in ("gain", "need", "paper", "own")}
+IDEA["sides"] = [
+    {"title": "before training", "tokens": 20, "steps": STEPS},
+    {"title": "after training", "tokens": 10, "steps": STEPS[:1]},
+]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+def test_the_idea_stands_on_top_with_signed_bars(browser, tmp_path, width, scheme):
+    data = page_data(write_traces(tmp_path), SwapConfig(), 100) | {"idea": IDEA}
+    (tmp_path / "page.html").write_text(render(data))
+    browser.open(tmp_path / "page.html", width, scheme)
+    assert browser.faults() == []
+    box = "e.getBoundingClientRect()"
+    tops = browser.ask(f"[...document.querySelectorAll('#idea h2')].map(e => {box}.top)")
+    assert (tops[0] == tops[1]) == (width > 600) and tops[0] < 300
+    size = f"[{box}.left, {box}.right, getComputedStyle(e).backgroundColor]"
+    bars = browser.ask(f"[...document.querySelectorAll('#idea .meter i')].map(e => {size})")
+    frame = f"[{box}.left, {box}.right]"
+    frames = browser.ask(f"[...document.querySelectorAll('#idea .meter')].map(e => {frame})")
+    # Of the paper's credit, -1 and -4: from three quarters of the column, and all of it, to zero.
+    for place, begin in ((2, 0.75), (6, 0.0)):
+        left, right = frames[place]
+        assert bars[place][0] == pytest.approx(left + begin * (right - left), abs=1)
+        assert bars[place][1] == pytest.approx(right, abs=1)
+    # Of the other, 3 and -1: zero is at a quarter.
+    (left, right), (bar_left, bar_right, colour) = frames[3], bars[3]
+    assert (bar_left, bar_right) == pytest.approx((left + 0.25 * (right - left), right), abs=1)
+    assert bars[7][:2] == pytest.approx((left, left + 0.25 * (right - left)), abs=1)
+    assert colour != bars[7][2] == bars[2][2]
+
+
 def test_faults_are_found(browser, tmp_path):
     page = tmp_path / "bad.html"
     page.write_text(

@@ -4,20 +4,13 @@ survives.
 
 import os
 import re
-import shutil
 import signal
-import time
 
 import pytest
-import torch
-from addition import problems, prompt
-from safetensors.torch import load_file, save_file
 from support.disturbing import Run, errors
-from support.paths import POLICY
 from support.running import objective_flags, of_the_run, run_training, words
 
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.flags.configuration import REWARD_FILE
 
 pytestmark = pytest.mark.slow
 on_request = pytest.mark.skipif(
@@ -68,33 +61,6 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
 
 
 @on_request
-@pytest.mark.usefixtures("one_thread")
-def test_with_a_learning_rate_step_1_is_equal_and_the_gap_grows_with_the_queue(
-    tmp_path, prompts_file
-):
-    flags = [*COMPARED, "--actor.adam.lr", "1e-4", "--train.num_episodes", "3"]
-    expected = run_training(tmp_path / "sync", prompts_file, *flags)
-    gaps = [gap(expected)]
-    for size in (1, 4):
-        rows = run_training(tmp_path / f"async_{size}", prompts_file, *flags, *ASYNC, str(size))
-        ours, theirs = of_the_run(rows, AGE), of_the_run(expected, AGE)
-        equal = [one == other for one, other in zip(ours, theirs, strict=True)]
-        assert equal[0] and not any(equal[2:])
-        ages = [row[AGE] for row in rows]
-        assert ages[0] == 0 and min(ages[1:]) == 1 and max(ages) <= size
-        assert all(row["swap/adv_process_absmean"] > 0 for row in rows)
-        assert all(row["timing/generation"] > 0 for row in rows)
-        assert (tmp_path / f"async_{size}" / "policy" / "model.safetensors").exists()
-        gaps.append(gap(rows))
-    print("mean |vllm_kl|: synchronous, queue 1, queue 4:", gaps)
-    assert gaps == sorted(gaps) and gaps[0] < 0.5 * gaps[1]
-
-
-def gap(rows):
-    return sum(abs(row["vllm_kl"]) for row in rows) / len(rows)
-
-
-@on_request
 def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, prompts_file):
     flags = objective_flags("laser_d", {**OBJECTIVES["laser_d"], "monitor_every": "100"})
     flags += ["--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
@@ -134,69 +100,3 @@ def prompts_of(folder):
     """The prompts of each step."""
     paths = sorted((folder / "rollouts").iterdir())
     return [list(dict.fromkeys(row["prompt"] for row in read_rows(path))) for path in paths]
-
-
-@on_request
-def test_each_token_of_a_response_has_the_log_probability_of_the_policy_that_drew_it(
-    ray_session, tmp_path, tokenizer
-):
-    """Partial rollouts: half of each response by the embedded policy, half by one with a flatter
-    output.
-    """
-    import ray
-    from support.hand_set import HandSetActor
-    from vllm import SamplingParams
-
-    from openrlhf_swap.integration.driver.rows import experience_row
-    from openrlhf_swap.integration.engine.responses import EngineRequest
-
-    flat = load_file(POLICY / "model.safetensors")
-    flat["model.norm.weight"] = flat["model.norm.weight"] * 0.3
-    shutil.copytree(POLICY, tmp_path / "flat")
-    save_file(flat, tmp_path / "flat" / "model.safetensors", metadata={"format": "pt"})
-    options = {"enforce_eager": True, "dtype": "bfloat16", "max_model_len": 400}
-    options |= {"gpu_memory_utilization": 0.2, "enable_prefix_caching": False}
-    options |= {"logprobs_mode": "processed_logprobs", "max_logprobs": 1}
-    options["weight_transfer_config"] = {"backend": "swap_bytes"}
-    options["worker_extension_cls"] = "openrlhf_swap.integration.runtime.weights.WorkerExtension"
-    engine = ray.remote(num_gpus=1)(HandSetActor).remote(
-        model=str(POLICY), remote_rm_url=[str(REWARD_FILE)], num_gpus=1, **options
-    )
-    ray.get(engine.__ray_ready__.remote(), timeout=300)
-    problem = next(iter(problems(3)))
-    sampling = SamplingParams(
-        temperature=1.0, max_tokens=300, ignore_eos=True, logprobs=1, skip_special_tokens=False
-    )
-    ray.get(engine.prepare.remote(tokenizer, 400, end_of_thought="</think>", grader="math"))
-    request = EngineRequest(prompt(problem), problem.answer, 64, sampling)
-    drawing = engine.respond.remote(request)
-    while not ray.get(engine.get_num_unfinished_requests.remote()):
-        time.sleep(0.01)
-    time.sleep(0.5)  # about a quarter of what all of it takes
-    ray.get(engine.pause_generation.remote())
-    ray.get(engine.set_weights.remote(str(tmp_path / "flat" / "model.safetensors")))
-    ray.get(engine.resume_generation.remote())
-    (rollouts,) = ray.get(drawing, timeout=300)
-    ray.kill(engine)
-
-    for rollout in rollouts:
-        experience = experience_row(rollout, 400)
-        actions = experience.action_mask[0].bool()
-        drawn = experience.rollout_log_probs[0][actions]
-        folders = (POLICY, tmp_path / "flat")
-        old, new = (logprobs(folder, experience.sequences, actions) for folder in folders)
-        off = [torch.cat([drawn[:t] - old[:t], drawn[t:] - new[t:]]) for t in range(len(drawn))]
-        t = int(torch.stack(off).abs().sum(1).argmin())
-        assert 10 < t < len(drawn) - 10
-        assert (drawn[:t] - old[:t]).abs().mean() < 0.02 < 0.1 < (drawn[:t] - new[:t]).abs().mean()
-        assert (drawn[t:] - new[t:]).abs().mean() < 0.02 < 0.1 < (drawn[t:] - old[t:]).abs().mean()
-
-
-def logprobs(folder, sequences, actions):
-    """A float32 forward of one policy over everything, on its own."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.no_grad():
-        every = model(sequences).logits[0, :-1].log_softmax(-1)
-    return every.gather(-1, sequences[0, 1:, None]).squeeze(-1)[actions]

@@ -2,7 +2,6 @@ import os
 import re
 import shlex
 import socket
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,34 +36,6 @@ def start(subcommand, *flags, **settings):
     started = Path(settings["RAY_FOLDER"], "started.log")
     assert result.returncode == 0, result.stderr + (started.read_text() if started.exists() else "")
     return result.stdout
-
-
-def test_a_cluster_starts_runs_a_job_and_stops(tmp_path):
-    port, dashboard, client, agent = free_ports(4)
-    resources = "ray.cluster_resources()['CPU'], os.environ['WANDB_API_KEY']"
-    command = f"import os, ray; ray.init(); print('found', {resources})"
-    # The path of a socket has to be short.
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
-        settings = {"PORT": port, "DASHBOARD_PORT": dashboard, "RAY_FOLDER": folder}
-        settings |= {"NUM_GPUS": "0", "NUM_NODES": "1", "WAIT": "120"}
-        flags = ["--num-cpus", "3", "--ray-client-server-port", client]
-        flags += ["--dashboard-agent-listen-port", agent]
-        start("head", *flags, WANDB_KEY="secret", **settings)
-        ray_pid = int(Path(folder, "started.pid").read_text())
-        try:
-            again = bash(MULTINODE, "head", **settings)
-            assert again.returncode == 2
-            assert f"already runs here, as process {ray_pid}" in again.stderr
-            # Quotes and angle brackets have to reach the job as they are.
-            line = f"{sys.executable} -c {shlex.quote(command)} && printf '%s\\n' '<it\"s done>'"
-            job = bash(MULTINODE, "submit", "--command", line, OUTPUT=str(tmp_path), **settings)
-            assert job.returncode == 0, job.stdout + job.stderr
-            assert "found 3.0 secret" in job.stdout and '<it"s done>' in job.stdout
-        finally:
-            stopped = bash(MULTINODE, "stop", **settings)
-        assert stopped.returncode == 0, stopped.stderr
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", int(dashboard)), timeout=5)
 
 
 def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):

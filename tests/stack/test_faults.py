@@ -19,7 +19,6 @@ from openrlhf_swap.files import read_rows
 pytestmark = pytest.mark.slow
 # Kills the policy's actor and stops the engine, too: two starts more.
 EVERYTHING = "TEST_SLOW" in os.environ
-SYNC = ("IntrinsicRewardActor", "SwapRolloutActor", "VLLM::EngineCore", None)
 
 # Two episodes of 56 prompts: three steps of 16 each, eight prompts left over.
 # With three times this rate the policy is never right after four steps.
@@ -168,21 +167,3 @@ def test_a_run_that_is_disturbed_again_and_again_equals_one_that_is_not(
     assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
     base = load_file(POLICY / "model.safetensors")
     assert sum(torch.equal(theirs[name], weight) for name, weight in base.items()) < len(base) / 2
-
-
-on_request = pytest.mark.skipif(not EVERYTHING, reason="half a minute a start: TEST_SLOW=1")
-ASYNC = ["--train.async_enable"]
-EVERY_PROCESS = [*((name, []) for name in SYNC), *((name, ASYNC) for name in SYNC)]
-
-
-@on_request
-@pytest.mark.parametrize("while_weights_travel", [False, True])
-@pytest.mark.parametrize(("name", "flags"), EVERY_PROCESS)
-def test_nothing_lives_on_after_any_process_was_killed(
-    monkeypatch, tmp_path, prompts_file, name, flags, while_weights_travel
-):
-    held = hold_weights(monkeypatch, tmp_path) if while_weights_travel else None
-    name = "HeldRolloutActor" if held and name == "SwapRolloutActor" else name
-    run = Run(tmp_path, prompts_file, flags)
-    output, status = run.start_and_disturb(1, name, signal.SIGKILL, held)
-    assert status == (2 if name else -signal.SIGKILL) and len(errors(output)) == (name is not None)

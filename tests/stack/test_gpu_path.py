@@ -5,13 +5,11 @@ lacks.
 import json
 import os
 import random
-import signal
 from itertools import count
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.disturbing import Run
 from support.paths import POLICY
 from support.running import SMALL_STEPS, run_training, train_by
 from support.scripts import python
@@ -81,16 +79,6 @@ def test_gpu_check_with_adapters_killed_and_resumed(tmp_path, capsys):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     assert json.loads((output / "gpu_check.json").read_text())["passed"]
-
-
-@on_request
-@pytest.mark.parametrize("name", ["FakePolicyActor", "FakeRolloutActor", "VLLM::EngineCore", None])
-def test_nothing_outlives_a_kill_while_weights_travelled(monkeypatch, tmp_path, prompts_file, name):
-    held = tmp_path / "held"
-    monkeypatch.setenv("HELD_UPDATE", str(held))
-    run = Run(tmp_path, prompts_file, COLOCATED)
-    _, status = run.start_and_disturb(1, name, signal.SIGKILL, held.exists)
-    assert status == (2 if name else -signal.SIGKILL)
 
 
 def test_adam_of_every_stage_is_adam_by_hand(tmp_path):

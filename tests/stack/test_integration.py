@@ -12,21 +12,18 @@ from support.actors import (
     GROUP_SIZE,
     GROUPS,
     MEMBERS,
-    changed,
     learn,
     learn_from,
     make_config,
     make_policy,
     response_to,
     rollouts_of,
-    running_actors,
     stock_rows,
 )
 from support.paths import POLICY
 from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.config import RunConfig
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.integration.driver.batch import cut_into_steps
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
@@ -114,45 +111,6 @@ def objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
     return learn(policy, objective, reader, finished)
 
 
-def test_lc_r1_trains_on_cut_responses(actor_group, tokenizer, responses):
-    objective = build(
-        make_config(objective="lc_r1", options={"extractor": "addition:valid_thinking"})
-    )
-    learned = objective_batch(objective, actor_group, tokenizer, responses)
-    cut = 0
-    rollouts, rows = learned.rollouts, learned.rows
-    for group in MEMBERS:
-        texts = [tokenizer.decode(rollouts[i].response_ids) for i in group]
-        right = [responses[i]["reward"] > 0 for i in group]
-        edited = [rollouts[i].response_ids for i in group]
-        lengths = [len(ids) - (ids[-1] == tokenizer.eos_token_id) for ids in edited]
-        longest = max((n for n, r in zip(lengths, right, strict=True) if r), default=None)
-        rewards = [
-            1 + r + (1 - n / (longest + 1e-4) if longest else 0)
-            for n, r in zip(lengths, right, strict=True)
-        ]
-        for i, text, is_right, reward in zip(group, texts, right, rewards, strict=True):
-            (start, end) = responses[i]["action_ranges"][0]
-            original = tokenizer.decode(responses[i]["observation_tokens"][start:end])
-            if is_right:
-                # Only the lines that the answer needs are left of the thought: up to the last
-                # column's first line.
-                thought, _, answer = original.partition("</think>")
-                kept = thought[: thought.index("\n", thought.index("hundreds")) + 1]
-                assert text == kept + "</think>" + answer
-                cut += text != original
-            else:
-                assert text == original
-            advantages = rows[i][0]
-            expected = torch.full_like(advantages, reward - sum(rewards) / GROUP_SIZE)
-            if is_right:
-                tokens = len(tokenizer(kept, add_special_tokens=False)["input_ids"])
-                thought_tokens = len(tokenizer(thought, add_special_tokens=False)["input_ids"])
-                expected[tokens] += 1 - tokens / (thought_tokens + 1e-4)
-            torch.testing.assert_close(advantages, expected, rtol=0, atol=1e-5)
-    assert cut > 0
-
-
 def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, responses, tmp_path):
     reference = tmp_path / "reference.jsonl"
     prompts = {response["prompt"] for response in responses}
@@ -215,20 +173,6 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         )
         scored += 1
     assert scored >= GROUPS
-
-
-def test_markers_do_not_depend_on_how_the_policy_runs(actor_group, arguments, tokenizer, responses):
-    other = {"ds.attn_implementation": "eager", "swap_run": RunConfig(scoring="per_prefix")}
-    with running_actors(changed(arguments, other)) as actors:
-        found = learn_from(actors, tokenizer, responses, make_config())
-    plain = learn_from(actor_group, tokenizer, responses, make_config())
-    for rollout, reference, (_, logprobs), (_, expected_logprobs) in zip(
-        found.rollouts, plain.rollouts, found.rows, plain.rows, strict=True
-    ):
-        assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
-        assert rollout.answer_logprobs == pytest.approx(
-            reference.answer_logprobs, rel=0.05, abs=0.1
-        )
 
 
 def test_turns_earn_what_a_forward_for_each_prefix_says(

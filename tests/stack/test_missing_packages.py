@@ -23,6 +23,7 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
     )
     result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    remedy = f"pip install '.[{extra}]' in a checkout, or " if extra else ""
-    error = f"error: {package} is not installed; remedy: {remedy}bash scripts/setup.sh\n"
+    remedy = f"pip install '.[{extra}]', or " if extra else ""
+    error = f"error: {package} is not installed; remedy, in a checkout: {remedy}"
+    error += "bash scripts/setup.sh\n"
     assert result.stderr == error

@@ -5,13 +5,11 @@ import sys
 import psutil
 import pytest
 import thoughts
-from example import SMALL, Example, Size
-from operations import MIXED, Operation, Problem, from_row
+from example import SMALL, Example
 from stages import Stage, do
-from support.paths import POLICY, ROOT
+from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 
@@ -51,59 +49,6 @@ def test_files_of_other_settings_are_not_taken(tmp_path):
     list(do([stage([], rows=8)], tmp_path))
     with pytest.raises(ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}"):
         list(do([stage([], rows=9)], tmp_path))
-
-
-def test_held_out_problems_are_none_of_the_others(tmp_path, monkeypatch):
-    """With streams like reasoning-gym's, whose every problem is another."""
-
-    def problems(task, seed):
-        number = 0
-        while True:
-            number += 1
-            operations = (Operation(number, "+", 1), Operation(number + 1, "+", 1))
-            yield Problem(task, f"{task} {number}", operations)
-
-    monkeypatch.setattr("operations.problems", problems)
-    size = Size(rows=200, steps=4, prompts=4, responses=4, held_out=6)
-    example = Example(tmp_path, size, "swap", "swap", 1)
-    assert example.make_problems() == {"warm_up": 200, "train": 16}
-    held_out = [row for path in example.held_out for row in read_rows(path)]
-    assert len(held_out) == 6 * len(MIXED)
-    rows = list(held_out)
-    for name in ("warm_up", "train"):
-        rows += read_rows(tmp_path / "problems" / f"{name}.jsonl")
-    assert len({row["problem"] for row in rows}) == len(rows) == 24 + 200 + 16
-    for problem in map(from_row, rows):
-        classified = thoughts.classify(thoughts.shortest(problem), problem.operations)
-        assert {one.label for one in classified} == {"essential"}
-        assert len(classified) == len(problem.operations)
-
-
-def test_one_thought_in_four_is_also_answered_early_and_not_taught_to_stop_there(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(Example, "weights", POLICY)
-    size = Size(rows=9, steps=1, prompts=1, responses=2, held_out=1)
-    example = Example(tmp_path, size, "swap", "swap", 1)
-    (tmp_path / "problems").mkdir()
-    operations = [(Operation(n, "+", 2), Operation(n + 2, "-", 1)) for n in range(9)]
-    pairs = enumerate(operations)
-    problems = [Problem("chains", f"What is {n} + 2 - 1?", each) for n, each in pairs]
-    write_rows(tmp_path / "problems" / "warm_up.jsonl", (problem.row() for problem in problems))
-    example.make_traces()
-    rows = list(read_rows(tmp_path / "warm_up" / "traces.jsonl"))
-    (settings,) = [stage.settings for stage in example.stages() if stage.name == "warm_up"]
-    assert settings == {"rows": len(rows)} == {"rows": 9 + 3}
-    early = [(number, row) for number, row in enumerate(rows) if not row["labels"]]
-    for number, row in early:
-        whole = rows[number - 1]
-        assert row["input"].startswith(whole["input"] + thoughts.OPEN)
-        assert row["input"].endswith(thoughts.CLOSE)
-        thought = row["input"].removeprefix(whole["input"]).removesuffix(thoughts.CLOSE)
-        assert whole["output"].startswith(thought)
-        assert len(thought) < len(whole["output"].partition(thoughts.CLOSE)[0])
-        assert whole["output"].endswith(thoughts.CLOSE + row["output"])
-    assert [number for number, _ in early] == [1, 6, 11]
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])

@@ -1,9 +1,9 @@
-"""Two ZeRO-3 ranks that score different numbers of responses: how far they are from one forward per
-prefix.
+"""Two ZeRO-3 ranks: scores of different numbers of responses, and gradients of a sharded head.
 
     python -m support.scoring_ranks FAMILY [...]
 
-Both ranks print one line per family: `differ RANK FAMILY PACKED VALUE`.
+Both ranks print one line per family, `differ RANK FAMILY PACKED VALUE`, which is how far they are
+from one forward per prefix; and `equal RANK WEIGHTS` where all gradients are those of all logits.
 """
 
 import copy
@@ -43,15 +43,13 @@ def rank_main(rank, world, families):
     ][: 1 + rank]
     for family in families:
         model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
-        model.config.use_cache = (
-            False  # as in OpenRLHF's actor: with a cache, packed responses are not kept apart
-        )
+        # As in OpenRLHF's actor: with a cache, packed responses are not kept apart.
+        model.config.use_cache = False
         whole = copy.deepcopy(model)
         settings = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
         engine, *_ = deepspeed.initialize(model=model, config=settings)
-        for packed in (False, True)[
-            : 1 + (family != "qwen3_5_text")
-        ]:  # recurrent layers are refused with packing
+        # Recurrent layers are refused with packing.
+        for packed in (False,) if family == "qwen3_5_text" else (False, True):
             actor = ChunkedActor(engine)
             actor.packing_samples, actor.temperature = packed, 1.0
             assert actor.hold_logits_of(7) is None
@@ -72,7 +70,55 @@ def rank_main(rank, world, families):
                         differences.append(signals["need"] - slow_needs(whole, row, request))
                 largest = float(torch.cat(differences).abs().max())
                 print(f"\ndiffer {rank} {family} {packed} {largest:.2e}", flush=True)
+    for tied in (False, True):
+        compare_gradients(rank, tied)
     torch.distributed.destroy_process_group()
+
+
+def rows_of(rank):
+    """Ids of eight chunks of seven tokens on one rank, of three on the other; weights of a loss."""
+    torch.manual_seed(rank + 1)
+    tokens = (50, 19)[rank]
+    return torch.randint(300, (1, tokens)), torch.randn(1, tokens - 1)
+
+
+def compare_gradients(rank, tied):
+    """Log-probabilities in chunks, where DeepSpeed shards the head's weight over both ranks."""
+    import deepspeed
+    from deepspeed.utils import safe_get_full_grad
+    from transformers import AutoModelForCausalLM, Qwen2Config
+
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 300}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+    config = Qwen2Config(tie_word_embeddings=tied, **sizes)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    plain = copy.deepcopy(model)
+    for other in (0, 1):
+        ids, weights = rows_of(other)
+        log_probs = (plain(ids).logits / 0.6).log_softmax(-1)[:, :-1]
+        taken = log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
+        (taken * weights).sum().div(2).backward()  # DeepSpeed averages over the ranks
+    zero = {"stage": 3, "stage3_param_persistence_threshold": 0}
+    adam = {"type": "AdamW", "params": {"lr": 1e-6, "torch_adam": True}}
+    options = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": zero, "optimizer": adam}
+    given = {"model": model, "model_parameters": model.parameters(), "config": options}
+    engine, *_ = deepspeed.initialize(**given)
+    actor = ChunkedActor(engine)
+    actor.packing_samples, actor.temperature = False, 0.6
+    assert actor.hold_logits_of(7) is None
+    assert model.lm_head.weight.numel() == 0  # sharded
+    ids, weights = rows_of(rank)
+    ones = torch.ones_like(ids)
+    log_probs, _ = actor(ids, ones[:, 1:], ones, return_output=True)
+    engine.backward((log_probs * weights).sum())
+    pairs = list(zip(model.named_parameters(), plain.named_parameters(), strict=True))
+    for (name, weight), (_, expected) in pairs:
+        found = safe_get_full_grad(weight)
+        assert (found - expected.grad).norm() <= 1e-5 * max(expected.grad.norm(), 1e-2), name
+    print(f"\nequal {rank} {len(pairs)}", flush=True)
 
 
 if __name__ == "__main__":

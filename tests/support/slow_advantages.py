@@ -17,7 +17,6 @@ def slow_advantages(
     eps=EPS,
     centre=1,
     noise=0.0,
-    to_go=False,
     monotone=False,
     by_weights=False,
     gamma=1.0,
@@ -43,8 +42,6 @@ def slow_advantages(
         steps = len(trace.step_ends) if trace.correct else 0
         scores = trace.answer_logprobs
         changes = [scores[k] - scores[k - 1] for k in range(1, steps + 1)]
-        if to_go:
-            changes = [max(scores[k : steps + 1]) - scores[k - 1] for k in range(1, steps + 1)]
         if monotone:
             changes = [max(0.0, scores[k] - max(scores[:k])) for k in range(1, steps + 1)]
         exponentials = [math.exp(-g / tau) for g in changes]

@@ -134,18 +134,23 @@ def page_of_columns(
 
 def charts(metrics: Path) -> list[dict[str, Any]]:
     """A training run's curves, from its metrics.jsonl; DataError if it holds no steps."""
-    rows = read_steps(metrics)
     run = metrics.absolute().parent.name
+    titled = {f"{run}: {title}": lines for title, lines in CHARTS.items()}
+    return curves(read_steps(metrics), titled)
+
+
+def curves(rows: Sequence[Row], charts: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
+    """The charts, by title, of a run's steps; `charts` names the metric of each line.
+
+    A metric that no step has is left out: there is a target for some objectives only.
+    """
+    steps = [row["step"] for row in rows]
     drawn = []
-    for title, keys in CHARTS.items():
-        lines = {}
-        for name, key in keys.items():
-            values = [row.get(key) for row in rows]
-            # There is a target only in steps with a correct response, and for some objectives.
-            if any(value is not None for value in values):
-                lines[name] = values
-        steps = [row["step"] for row in rows]
-        drawn.append({"title": f"{run}: {title}", "steps": steps, "lines": lines})
+    for title, metrics in charts.items():
+        lines = {name: [row.get(key) for row in rows] for name, key in metrics.items()}
+        known = {name: values for name, values in lines.items() if set(values) - {None}}
+        if known:
+            drawn.append({"title": title, "steps": steps, "lines": known})
     return drawn
 
 

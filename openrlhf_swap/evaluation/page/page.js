@@ -244,6 +244,28 @@ function chart({ title, steps, lines }) {
   return element("figure", { class: "chart" }, element("figcaption", {}, title), plot, names);
 }
 
+// ── the idea in one look: a thought of each side, with a bar from zero for each number of a step
+function meter(value, values) {
+  const low = -largestOf(values.map(v => -v), 0), size = largestOf(values, 0) - low || 1;
+  const style = `--zero: ${-low / size}; --from: ${(Math.min(0, value) - low) / size}; --size: ${Math.abs(value) / size}; --shade: var(--${value < 0 ? "loss" : "gain"})`;
+  return element("td", {}, nats(value), element("span", { class: "meter", style }, element("i")));
+}
+
+function idea({ question, columns, sides, about }) {
+  const names = Object.keys(columns), all = sides.flatMap(side => side.steps);
+  const row = step => element("tr", {}, element("td", {}, step.text), ...names.map(name => meter(step[name], all.map(one => one[name]))));
+  const head = element("tr", {}, ...["step", ...Object.values(columns)].map(title => element("th", {}, title)));
+  const drawn = sides.map(side => element("section", {}, element("h2", {}, `${side.title}: ${counted(side.tokens, "token")}`),
+    element("table", {}, element("thead", {}, head.cloneNode(true)), element("tbody", {}, ...side.steps.map(row)))));
+  const [result, ...meanings] = about;
+  return element("div", { class: "panel idea", style: `--count: ${sides.length}` }, element("p", {}, element("b", {}, question), ` ${result}`), ...drawn,
+    ...meanings.map(text => element("p", { class: "dim" }, text)));
+}
+
+if (data.idea) {
+  by("idea").replaceChildren(idea(data.idea));
+  by("idea").hidden = false;
+}
 if (data.summary) {
   const { notes, tables, charts } = data.summary;
   const drawn = tables.map(one => element("div", { class: "tables" }, table(one)));

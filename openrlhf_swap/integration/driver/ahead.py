@@ -1,6 +1,6 @@
 """The sampler of an asynchronous run: it samples the next batches while the policy is updated."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from queue import SimpleQueue
@@ -11,7 +11,9 @@ from typing import Any
 import ray
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
+from openrlhf_swap.integration.driver.best import States
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+from openrlhf_swap.runs.metrics import Metrics
 
 STOP_SECONDS = 10  # that the thread has to notice that its engines are gone
 
@@ -34,7 +36,7 @@ class Ahead:
         self._turns = _Turns()
         self._thread: Thread | None = None
 
-    def batches(self, position: Mapping[str, Any]) -> Iterator[SampledBatch]:
+    def batches(self, position: States) -> Iterator[SampledBatch]:
         """Yield the sampler's batches with their age, and raise its errors."""
         free = Semaphore(self._size)
         sampled: SimpleQueue[SampledBatch | Exception | None] = SimpleQueue()
@@ -71,7 +73,7 @@ class Ahead:
         with self._turns.turn():
             return _timed(batches)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> Metrics:
         """Sample the evaluation's prompts with the weights of a step."""
         if self._pauses_engines:
             return self._sampler.evaluate(step)

@@ -10,7 +10,7 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf_swap.integration.driver.experience_maker import AdvantageTerms
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
-from openrlhf_swap.runs.metrics import step_metrics, turn_metrics
+from openrlhf_swap.runs.metrics import Metrics, step_metrics, turn_metrics
 from openrlhf_swap.scoring.signals import names_of
 
 
@@ -39,7 +39,7 @@ def batch_of(
 
 def describe(
     batch: Batch, experiences: Sequence[Experience], terms: AdvantageTerms, objective: Objective
-) -> dict[str, float]:
+) -> Metrics:
     """The metrics of a batch: OpenRLHF's of its rewards and lengths, ours, the objective's."""
     rewards = torch.cat([experience.info["reward"] for experience in experiences]).float()
     lengths = torch.cat([experience.response_length for experience in experiences]).float()

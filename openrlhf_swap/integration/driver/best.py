@@ -5,6 +5,9 @@ from typing import Any
 
 from openrlhf_swap.errors import ConfigError
 
+States = dict[str, Any]
+"""What a checkpoint keeps of the loop, by name."""
+
 
 class BestCheckpoint:
     """The largest value of one metric of the evaluations.
@@ -41,7 +44,7 @@ class BestCheckpoint:
         self.value = max(self.value, self.latest)
         return is_best
 
-    def states(self) -> dict[str, Any]:
+    def states(self) -> States:
         """What a checkpoint keeps, by OpenRLHF's names."""
         return {
             "best_eval_metric_key": self.key,
@@ -49,7 +52,7 @@ class BestCheckpoint:
             "latest_eval_metric_value": self.latest,
         }
 
-    def resume(self, states: Mapping[str, Any]) -> None:
+    def resume(self, states: States) -> None:
         """Go on from a checkpoint's states, unless the flag names another metric than they do."""
         kept = states.get("best_eval_metric_key")
         if not kept or (self._asked and self._asked != kept):

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 from openrlhf_swap.errors import NonFiniteError
+from openrlhf_swap.files import Row
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps, describe
-from openrlhf_swap.integration.driver.best import BestCheckpoint
+from openrlhf_swap.integration.driver.best import BestCheckpoint, States
 from openrlhf_swap.integration.driver.clock import StepClock
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records, is_due
@@ -16,7 +16,7 @@ from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.rollouts.rollout import Batch, StepReader
 from openrlhf_swap.runs.guards import SkippedSteps
-from openrlhf_swap.runs.metrics import rollout_rows
+from openrlhf_swap.runs.metrics import Metrics, rollout_rows
 
 FIRST_POSITION = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
 
@@ -75,7 +75,7 @@ class Loop:
             return False
         self._step += 1
         self._objective.resume(sampled.objective_step, sampled.objective_state)
-        metrics: dict[str, Any] = dict(sampled.metrics)
+        metrics: Metrics = dict(sampled.metrics)
         skipped: str | None
         try:
             with clock.phase("make_experience"):
@@ -101,7 +101,7 @@ class Loop:
         self._save(sampled.position)
         return True
 
-    def resume(self, sampling_objective: Objective) -> dict[str, Any]:
+    def resume(self, sampling_objective: Objective) -> States:
         """Restore what a checkpoint holds, if the policy has loaded one; returns where data begins.
 
         An evaluation that was interrupted after its step's checkpoint is made up for.
@@ -133,7 +133,7 @@ class Loop:
             print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
         self._skipped.observe(skipped)
 
-    def _record(self, batch: Batch | None, metrics: dict[str, Any], clock: StepClock) -> None:
+    def _record(self, batch: Batch | None, metrics: Metrics, clock: StepClock) -> None:
         """Let the guards see the step's metrics, and write them.
 
         `batch` is None for a step that was skipped before its update.
@@ -149,12 +149,12 @@ class Loop:
         sample = (self._reader.text(first.row_ids), first.reward)
         self._records.write_step(self._step, metrics, sample, table)
 
-    def _table(self, batch: Batch) -> list[dict[str, Any]]:
+    def _table(self, batch: Batch) -> list[Row]:
         shown = batch.groups[: self._args.swap_run.rollouts_groups]
         left = self._objective.predicted_tokens_left
         return rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
 
-    def _save(self, position: dict[str, Any]) -> None:
+    def _save(self, position: States) -> None:
         """Write a checkpoint and evaluate, if they are due.
 
         After a skipped step neither the checkpoint nor a best one is written: a ruined policy must
@@ -182,7 +182,7 @@ class Loop:
                 self._write_checkpoint(f"global_step{self._step}", states)
         self._evaluate_if_due(states)
 
-    def _evaluate_if_due(self, states: dict[str, Any]) -> None:
+    def _evaluate_if_due(self, states: States) -> None:
         """Evaluate the policy, and write a checkpoint if it is the best so far."""
         evaluation = self._args.eval
         if not evaluation.dataset or not is_due(self._step, evaluation.steps):
@@ -192,6 +192,6 @@ class Loop:
         if not self._skipped.in_a_row and self._best.observe(metrics):
             self._write_checkpoint(f"best_global_step{self._step}", states)
 
-    def _write_checkpoint(self, tag: str, states: dict[str, Any]) -> None:
+    def _write_checkpoint(self, tag: str, states: States) -> None:
         best = self._best
         self._policy.save(tag, {**states, **best.states()}, best.key or None, best.latest)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.integration.driver.best import States
 from openrlhf_swap.integration.driver.experience_maker import (
     AdvantageTerms,
     AskingGroup,
@@ -26,6 +27,7 @@ from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.signals import WantedSignals
 
@@ -37,12 +39,7 @@ class Policy:
     """The processes of the policy and of the reference model."""
 
     def __init__(
-        self,
-        strategy: Any,
-        tokenizer: Any,
-        actors: Any,
-        reference: Any,
-        engines: Sequence[Any],
+        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: Sequence[Any]
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
         self._strategy = strategy
@@ -98,7 +95,7 @@ class Policy:
         maker.compute_advantages_and_returns(experiences, objective, rewards, token_advantages)
         return maker.terms
 
-    def update(self, experiences: list[Experience]) -> dict[str, Any]:
+    def update(self, experiences: list[Experience]) -> Metrics:
         """Update the policy once with the whole batch; returns what OpenRLHF reports."""
         args = self._args
         if args.train.dynamic_batch_enable:
@@ -107,7 +104,7 @@ class Policy:
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
         fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
-        status: dict[str, Any] = {}
+        status: Metrics = {}
         for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
@@ -139,25 +136,19 @@ class Policy:
             ray.get([engine.check_health.remote() for engine in self._engines])
             raise
 
-    def save(
-        self, tag: str, states: dict[str, Any], metric: str | None, value: float | None
-    ) -> None:
+    def save(self, tag: str, states: States, metric: str | None, value: float | None) -> None:
         """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
         writing = self._actors.async_run_method(
-            "save_checkpoint",
-            tag=tag,
-            client_states=states,
-            metric_value=value,
-            metric_key=metric,
+            "save_checkpoint", tag=tag, client_states=states, metric_value=value, metric_key=metric
         )
         ray.get(writing)
 
-    def restored_states(self) -> dict[str, Any]:
+    def restored_states(self) -> States:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
         folder = os.path.join(self._args.ckpt.path, checkpoints.FOLDER)
         if not self._args.ckpt.load_enable or not os.path.exists(folder):
             return {}
-        states: dict[str, Any] = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
+        states: States = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
         return states
 
     def _maker(self, actors: Any) -> SwapExperienceMaker:
@@ -165,10 +156,7 @@ class Policy:
         return SwapExperienceMaker(*parts, self._strategy, self._tokenizer)
 
     def _requests(
-        self,
-        micro_batches: Sequence[Experience],
-        rollouts: Sequence[Rollout],
-        objective: Objective,
+        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
         window = objective.config.need_window

@@ -13,18 +13,20 @@ from openrlhf.utils.logging_utils import TensorboardLogger, WandbLogger
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
 from openrlhf_swap.errors import RunError
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import Row, read_rows
+from openrlhf_swap.packages import import_named
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.guards import Guards
 from openrlhf_swap.runs.metrics import (
     EVALUATIONS,
+    Metrics,
     append_metrics,
     drop_metrics_after,
     step_line,
     write_rollouts,
 )
 
-Table = Callable[[], list[dict[str, Any]]]
+Table = Callable[[], list[Row]]
 
 
 def is_due(step: int, every: int) -> bool:
@@ -47,7 +49,7 @@ class SwapWandb(WandbLogger):
         keyless = SimpleNamespace(**{**vars(tracker), "key": None})
         super().__init__(SimpleNamespace(**recorded, logger=SimpleNamespace(wandb=keyless)))
 
-    def log_train(self, global_step: int, logs_dict: dict[str, Any]) -> None:
+    def log_train(self, global_step: int, logs_dict: Row) -> None:
         """Overrides WandbLogger: each step has a table of its own.
 
         W&B stores a growing table whole each time.
@@ -68,6 +70,8 @@ class Records:
         self._tensorboard = TensorboardLogger(args) if args.logger.tensorboard_dir else None
         wandb = SwapWandb(args) if args.logger.wandb.key else None
         self._trackers = [tracker for tracker in (wandb, self._tensorboard) if tracker]
+        own = args.swap_run.tracker
+        self._tell: Any = import_named(own, "--swap.tracker") if own else lambda *_: None
         self.guards = guards
 
     def resume(self, step: int) -> None:
@@ -78,7 +82,7 @@ class Records:
             event = Event(step=step + 1, session_log=start)
             self._tensorboard.writer.file_writer.add_event(event)
 
-    def guard(self, step: int, metrics: dict[str, Any], table: Table) -> None:
+    def guard(self, step: int, metrics: Metrics, table: Table) -> None:
         """Tell what the guards say of a step; where they stop the run, its table is written."""
         try:
             lines = self.guards.observe(step, metrics)
@@ -91,7 +95,7 @@ class Records:
     def write_step(
         self,
         step: int,
-        metrics: dict[str, Any],
+        metrics: Metrics,
         sample: tuple[str, float] | None = None,
         table: Table | None = None,
     ) -> None:
@@ -101,20 +105,22 @@ class Records:
         """
         metrics = {**metrics, "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, step, metrics)
+        self._tell(step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has told about the step
             print(f"[swap] {step_line(step, self._last_step, metrics)}", flush=True)
         if is_due(step, self._args.logger.logging_steps):
-            shown = {**metrics, "generated_samples": sample} if sample else metrics
+            shown: Row = {**metrics, "generated_samples": sample} if sample else metrics
             for tracker in self._trackers:
                 tracker.log_train(step, shown)
         if table and is_due(step, self._args.swap_run.rollouts_every):
             write_rollouts(self._folder, step, table())
 
-    def write_evaluation(self, step: int, metrics: dict[str, float]) -> None:
+    def write_evaluation(self, step: int, metrics: Metrics) -> None:
         """Write an evaluation's metrics, which have OpenRLHF's names."""
         for tracker in self._trackers:
             tracker.log_eval(step, metrics)
         append_metrics(self._folder, step, metrics, EVALUATIONS)
+        self._tell(step, metrics)
         correct = [
             f"{name.removeprefix('eval_').removesuffix('_pass1')} {share:.1%}"
             for name, share in metrics.items()
@@ -128,7 +134,7 @@ class Records:
         )
 
     def has_evaluation(self, step: int) -> bool:
-        return any(row["step"] == step for row in read_rows(self._folder / EVALUATIONS))
+        return any(row.get("step") == step for row in read_rows(self._folder / EVALUATIONS))
 
     def close(self) -> None:
         for tracker in self._trackers:

@@ -30,7 +30,6 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     ids = rollout.row_ids
     is_action = torch.zeros(len(ids), dtype=torch.int64)
     is_action[rollout.positions] = 1
-    places = is_action[1:].nonzero().flatten().tolist()
     logprobs = rollout.record["rollout_log_probs"]
     if logprobs is not None:
         logprobs = torch.tensor([logprobs[1 : len(ids)]])
@@ -54,7 +53,7 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
         mm_train_inputs=[None],
         rewards=rewards,
         scores=scores,
-        response_length=torch.tensor([places[-1] - places[0] + 1 if places else 0]),
+        response_length=torch.tensor([int(is_action[1:].sum())]),
         truncated=torch.tensor([rollout.truncated]),
         total_length=torch.tensor([float(len(ids))]),
         info=info,

@@ -8,7 +8,7 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
@@ -23,10 +23,12 @@ from tqdm import tqdm
 from vllm import SamplingParams
 
 from openrlhf_swap.errors import CompatibilityError, ConfigError, DataError, RunError
+from openrlhf_swap.integration.driver.best import States
 from openrlhf_swap.integration.driver.rows import check_names, experience_row, fit_context
 from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import Continuation, Objective, SamplingRequest
 from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
+from openrlhf_swap.runs.metrics import Metrics
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,11 @@ class Drawn:
     rollout: Rollout
 
 
+DrawnGroup = tuple[int, list[Drawn]]
+"""The number of a prompt, and the responses to it."""
+Groups = list[list[Rollout]]
+
+
 @dataclass(frozen=True)
 class SampledBatch:
     """The groups of one training step, and what has to be known of how they were sampled.
@@ -66,12 +73,12 @@ class SampledBatch:
         metrics: numbers about the sampling.
     """
 
-    groups: list[list[Rollout]]
-    position: dict[str, Any]
+    groups: Groups
+    position: States
     objective_step: int
-    objective_state: dict[str, Any]
+    objective_state: States
     updates: int
-    metrics: dict[str, float]
+    metrics: Metrics
 
 
 class Sampler:
@@ -96,7 +103,7 @@ class Sampler:
         self._filters = args.algo.dynamic_filtering_enable
         self.updates = 0  # how often `replacing_weights` was left without an error
 
-    def batches(self, position: Mapping[str, Any]) -> Iterator[SampledBatch]:
+    def batches(self, position: States) -> Iterator[SampledBatch]:
         """Sample until the last step or the last episode ends, from a position in the data."""
         consumed = position["total_consumed_prompts"]
         if position["data_loader_state_dict"]:
@@ -144,7 +151,7 @@ class Sampler:
             return itertools.count(first)
         return range(first, self._args.train.num_episodes)
 
-    def evaluate(self, step: int) -> dict[str, float]:
+    def evaluate(self, step: int) -> Metrics:
         """Sample the evaluation's prompts after a step; the metrics have OpenRLHF's names."""
         count = self._args.eval.n_samples_per_prompt
         context = self._args.data.max_len
@@ -165,7 +172,7 @@ class Sampler:
                 if rollout.graded_correct is not None:
                     rollout = replace(rollout, reward=float(rollout.graded_correct))
                 rows.append(experience_row(fit_context(rollout, context), context))
-        metrics: dict[str, float] = compute_eval_metrics(self._evaluation_prompts, rows, count)
+        metrics: Metrics = compute_eval_metrics(self._evaluation_prompts, rows, count)
         return metrics
 
     @contextmanager
@@ -177,17 +184,15 @@ class Sampler:
     def stop(self) -> None:
         """End what runs beside the training, because the training ends with an error."""
 
-    def _sample_batch(
-        self, prompts: Iterator[Prompt]
-    ) -> tuple[list[list[Rollout]], int, dict[str, float]]:
+    def _sample_batch(self, prompts: Iterator[Prompt]) -> tuple[Groups, int, Metrics]:
         """Return the groups of a step, how many prompts they took, and numbers about them.
 
         There are no groups when the prompts that are left do not fill a batch. A step that is
         repeated draws the same prompts: as many again as the filter dropped.
         """
         size = self._args.rollout.batch_size
-        groups: list[list[Rollout]] = []
-        metrics: dict[str, float] = {}
+        groups: Groups = []
+        metrics: Metrics = {}
         consumed = 0
         with self._awake():
             while len(groups) < size:
@@ -221,7 +226,7 @@ class Sampler:
         mean = self._objective.filter_scores(self._batch([scored])).mean()
         return bool(low < mean < high)
 
-    def _batch(self, groups: list[list[Rollout]]) -> Batch:
+    def _batch(self, groups: Groups) -> Batch:
         return Batch(groups, self._objective.coefficients, self._reader)
 
     def _monitor(self) -> None:
@@ -238,9 +243,7 @@ class Sampler:
         groups = [[each.rollout for each in drawn[number]] for number in range(len(prompts))]
         self._objective.observe_monitor(self._batch(groups))
 
-    def _sample_groups(
-        self, prompts: Sequence[Prompt], metrics: dict[str, float]
-    ) -> list[list[Rollout]]:
+    def _sample_groups(self, prompts: Sequence[Prompt], metrics: Metrics) -> Groups:
         """Sample a finished group for each prompt."""
         parts = [self._parts(prompt, self._args.rollout.n_samples_per_prompt) for prompt in prompts]
         drawn = self._draw_for_training(prompts, parts)
@@ -259,7 +262,7 @@ class Sampler:
 
     def _draw_for_training(
         self, prompts: Sequence[Prompt], parts: Sequence[Sequence[Part]]
-    ) -> Iterator[tuple[int, list[Drawn]]]:
+    ) -> Iterator[DrawnGroup]:
         temperature = self._args.rollout.temperature
         return self._draw(prompts, parts, temperature, self._objective.step)
 
@@ -269,7 +272,7 @@ class Sampler:
         parts: Sequence[Sequence[Part]],
         temperature: float,
         step: int,
-    ) -> Iterator[tuple[int, list[Drawn]]]:
+    ) -> Iterator[DrawnGroup]:
         """Yield a prompt's number and the responses of all of its parts, as soon as they are there.
 
         An engine gets the next part when it has the fewest responses to generate.
@@ -344,11 +347,8 @@ class Sampler:
                 yield place, ray.get(list(asked[place]))
 
     def _continue_groups(
-        self,
-        prompts: Sequence[Prompt],
-        drawn: Iterator[tuple[int, list[Drawn]]],
-        metrics: dict[str, float],
-    ) -> Iterator[tuple[int, list[Drawn]]]:
+        self, prompts: Sequence[Prompt], drawn: Iterator[DrawnGroup], metrics: Metrics
+    ) -> Iterator[DrawnGroup]:
         """Yield the groups with what the objective generates from their complete responses."""
         waiting = []
         asked = []

@@ -77,21 +77,17 @@ def run_here(function: Callable[[], Any]) -> Any:
 
 
 class PromptTokenizer:
-    """A tokenizer that tokenizes one prompt once: OpenRLHF asks for each response's prompt anew.
+    """A tokenizer that gives one prompt the ids of a response that is continued."""
 
-    `ids` are the prompt's tokens where they are known, as those of a continued response are.
-    """
-
-    def __init__(self, tokenizer: Any, prompt: str, ids: list[int] | None = None) -> None:
+    def __init__(self, tokenizer: Any, prompt: str, ids: list[int]) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[str, torch.Tensor] = {}
-        if ids is not None:
-            self._known[prompt] = torch.tensor([ids])
+        self._prompt = prompt
+        self._ids = torch.tensor([ids])
 
-    def __call__(self, text: str, **options: Any) -> dict[str, torch.Tensor]:
-        if text not in self._known:
-            self._known[text] = self._tokenizer(text=text, **options)["input_ids"]
-        return {"input_ids": self._known[text]}
+    def __call__(self, text: str, **options: Any) -> Any:
+        if text == self._prompt:
+            return {"input_ids": self._ids}
+        return self._tokenizer(text=text, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
@@ -209,10 +205,13 @@ class SwapRolloutActor(_StockRolloutActor):
         return list(await asyncio.gather(*map(self._respond, requests)))
 
     async def _respond(self, request: EngineRequest) -> list[Rollout]:
+        tokenizer = self._tokenizer
+        key = request.prompt
         prefix = request.prefix
-        ids = None if prefix is None else [*prefix.prompt_ids, *prefix.response_ids]
-        tokenizer = PromptTokenizer(self._tokenizer, request.prompt, ids)
-        key = request.prompt if ids is None else f"{request.prompt}:{ids}"
+        if prefix is not None:
+            ids = [*prefix.prompt_ids, *prefix.response_ids]
+            tokenizer = PromptTokenizer(tokenizer, request.prompt, ids)
+            key += f":{ids}"
         draws = [self._draw(request, tokenizer, f"{n}:{key}") for n in range(request.count)]
         return list(await asyncio.gather(*draws))
 

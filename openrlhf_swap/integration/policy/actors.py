@@ -16,6 +16,7 @@ from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.runtime.weights import PolicyWeights, make_sender
+from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest
 
 _StockPolicyActor: Any = undecorated(PolicyModelActor)
@@ -33,7 +34,8 @@ class IntrinsicRewardActor(_StockPolicyActor):
         with installed(POLICY_LOADS), self._checkpoints.explained_loading():
             super().init_model_from_pretrained(strategy, *args, **kwargs)
         if self.checkpoint_states:
-            self._checkpoints.load_random_state()
+            with self._checkpoints.explained_loading():
+                self._checkpoints.load_random_state()
         reason = self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk)
         if reason:
             problem = "an update holds the logits of all of its tokens"
@@ -55,7 +57,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
         return self._scorer.forward(**batch, requests=requests, signals=signals)
 
-    def fit(self, kl_ctl: float = 0) -> dict[str, Any]:
+    def fit(self, kl_ctl: float = 0) -> Metrics:
         """Update the policy, count updates that DeepSpeed skipped, and report peak memory."""
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl)

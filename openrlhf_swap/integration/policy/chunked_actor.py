@@ -7,7 +7,7 @@ ZeRO-3 gathers the head's weight once for each pass, whatever the number of chun
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -97,13 +97,7 @@ class ChunkedActor(_StockActor):
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
-            return super().forward(
-                sequences,
-                action_mask,
-                attention_mask,
-                return_output,
-                **options,
-            )
+            return super().forward(sequences, action_mask, attention_mask, return_output, **options)
         assert attention_mask is not None
         options.pop("packed_seq_lens", None)
         actions = action_mask.shape[1]
@@ -116,12 +110,8 @@ class ChunkedActor(_StockActor):
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
         wanted = acting.flatten()[rows.places].nonzero().flatten()
-        head = self._head_of_rows(
-            rows,
-            wanted,
-            return_entropy,
-            branches,
-        )
+        how = HeadPass(self.head.transform, self.temperature, self.head.chunk, return_entropy)
+        head = _HeadOfRows(self.head.layer, rows.targets.flatten(), wanted, how, branches)
         with head.replacing(), nullcontext() if branches is None else branches.branching():
             output = self.model(**options)
         values = head.of_rows.flatten(0, -2)
@@ -134,42 +124,12 @@ class ChunkedActor(_StockActor):
         log_probs = padded[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
-    def _head_of_rows(
-        self,
-        rows: RowInputs,
-        wanted: Tensor,
-        return_entropy: bool,
-        branches: BranchedRows | None,
-    ) -> "_HeadOfRows":
-        """The head for one forward, which gives values of the wanted tokens of the rows."""
-        head = self.head
-        assert head is not None
-        how = HeadPass(
-            head.transform,
-            self.temperature,
-            head.chunk,
-            return_entropy,
-        )
-        return _HeadOfRows(
-            head.layer,
-            rows.targets.flatten(),
-            wanted,
-            how,
-            branches,
-        )
-
     def log_probs_of(self, branches: HiddenPass) -> Tensor:
         """(m,) log-probabilities of a pass over branches alone, of its targets at temperature 1."""
         assert self.head is not None
         nothing = branches.targets[:0]
-        head_pass = HeadPass(self.head.transform, 1.0, self.head.chunk)
-        head = _HeadOfRows(
-            self.head.layer,
-            nothing,
-            nothing,
-            head_pass,
-            branches,
-        )
+        how = HeadPass(self.head.transform, 1.0, self.head.chunk)
+        head = _HeadOfRows(self.head.layer, nothing, nothing, how, branches)
         with head.replacing(), branches.branching():
             self.model(**branches.inputs())
         return head.of_branches[:, 0]
@@ -181,100 +141,53 @@ class ChunkedActor(_StockActor):
             return RowInputs(ids, positions, targets, places)
         positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
         places = torch.arange(sequences.numel(), device=sequences.device)
-        return RowInputs(
-            sequences,
-            positions,
-            sequences.roll(-1, dims=1),
-            places,
-        )
+        return RowInputs(sequences, positions, sequences.roll(-1, dims=1), places)
 
 
+@dataclass
 class _HeadOfRows:
     """A head that gives log-probabilities in the place of logits, for one forward.
 
-    Afterwards `of_rows` has those of the rows, with entropies where these are asked for, and
-    `of_branches` those of the branches' targets at temperature 1.
+    Attributes:
+        layer: the head itself.
+        targets: the tokens that follow those of the rows.
+        wanted: the places of the tokens whose values are wanted; the others get 0.
+        how: temperature, transform, chunk, and whether entropies are wanted as well.
+        branches: what runs behind the rows, if anything does.
+        of_rows: afterwards the log-probabilities of the rows, with entropies where wanted.
+        of_branches: afterwards those of the branches' targets at temperature 1.
     """
 
-    of_rows: Tensor
-    of_branches: Tensor
-
-    def __init__(
-        self,
-        layer: nn.Linear,
-        targets: Tensor,
-        wanted: Tensor,
-        head_pass: HeadPass,
-        branches: BranchedRows | HiddenPass | None,
-    ) -> None:
-        """Take the head and, of the rows' tokens, the targets and the places that are wanted."""
-        self._layer = layer
-        self._targets = targets
-        self._wanted = wanted
-        self._pass = head_pass
-        self._branches = branches
+    layer: nn.Linear
+    targets: Tensor
+    wanted: Tensor
+    how: HeadPass
+    branches: BranchedRows | HiddenPass | None
+    of_rows: Tensor = field(init=False)
+    of_branches: Tensor = field(init=False)
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
         """Let the layer give log-probabilities inside the block."""
         # A hook gets the output after DeepSpeed's own hooks.
-        hook = self._layer.register_forward_hook(self._keep)
-        with (
-            hook,
-            replaced(
-                self._layer,
-                "forward",
-                self._forward,
-                "transformers",
-            ),
-        ):
+        hook = self.layer.register_forward_hook(self._keep)
+        with hook, replaced(self.layer, "forward", self._forward, "transformers"):
             yield
 
     def _forward(self, hidden: Tensor) -> Tensor:
-        if self._branches is not None:
-            predicting = hidden[self._branches.predicting]
+        weights = (self.layer.weight, self.layer.bias)
+        if self.branches is not None:
+            predicting = hidden[self.branches.predicting]
             every = torch.arange(len(predicting), device=hidden.device)
-            entropy = self._branches.reads_entropies
-            unscaled = replace(self._pass, temperature=1.0, entropy=entropy)
-            targets = self._branches.targets
-            self.of_branches = self._values(
-                predicting,
-                targets,
-                every,
-                unscaled,
-            )
-            hidden = hidden[:, : self._branches.tokens]
-        values = self._values(
-            hidden.flatten(0, -2),
-            self._targets,
-            self._wanted,
-            self._pass,
-        )
+            unscaled = replace(self.how, temperature=1.0, entropy=self.branches.reads_entropies)
+            targets = self.branches.targets
+            self.of_branches = token_log_probs(predicting, *weights, targets, every, unscaled)
+            hidden = hidden[:, : self.branches.tokens]
+        flat = hidden.flatten(0, -2)
+        values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)
         return values.unflatten(0, hidden.shape[:-1])
 
-    def _values(
-        self,
-        hidden: Tensor,
-        targets: Tensor,
-        wanted: Tensor,
-        head_pass: HeadPass,
-    ) -> Tensor:
-        layer = self._layer
-        return token_log_probs(
-            hidden,
-            layer.weight,
-            layer.bias,
-            targets,
-            wanted,
-            head_pass,
-        )
-
-    def _keep(
-        self,
-        _layer: nn.Module,
-        _inputs: Any,
-        output: Tensor,
-    ) -> None:
+    def _keep(self, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
         self.of_rows = output
 
 

@@ -37,13 +37,13 @@ class PolicyCheckpoints:
     def explained_loading(self) -> Iterator[None]:
         """Raise CheckpointError, with a remedy, for a checkpoint that the block cannot load.
 
-        Its file is broken, or holds more than data.
+        Its file is broken or gone, or holds more than data.
         """
         try:
             yield
-        except (UnpicklingError, RuntimeError) as error:
-            is_of_a_file = isinstance(error, UnpicklingError) or "PytorchStreamReader" in str(error)
-            if not is_of_a_file:
+        except (UnpicklingError, RuntimeError, OSError, AssertionError) as error:
+            is_other = isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)
+            if is_other or not self._latest.exists():
                 raise
             raise CheckpointError(
                 f"the checkpoint in --ckpt.path {self._path} cannot be loaded ({_reason(error)}); "

@@ -15,7 +15,6 @@ from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
 from openrlhf_swap.scoring.entropies import step_entropies
-from openrlhf_swap.scoring.need import check_can_hide_steps
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
 from openrlhf_swap.scoring.states import recording_states
@@ -83,13 +82,7 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(self._base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(
-            self._config,
-            type(self._base),
-            scoring,
-            device,
-            self._packed,
-        )
+        backend = find_backend(self._config, type(self._base), scoring, device, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -110,10 +103,7 @@ class PolicyScorer:
 
         `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one
         request a row. `signals` are the names that requests of any rank's micro-batches have.
-        Raises ConfigError for `need` of a model from which steps cannot be hidden.
         """
-        if NEED.name in signals:
-            check_can_hide_steps(self._base, self._backend.obstacle_to_branches)
         device = torch.cuda.current_device()
         batch = MicroBatch(sequences.to(device), action_mask.to(device), attention_mask.to(device))
         scored = naming(requests, ANSWER_LOGPROBS)
@@ -134,10 +124,7 @@ class PolicyScorer:
         return ScoredForward(log_probs, by_request(requests, found), result.seconds)
 
     def _pass(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], signals: Sequence[str]
     ) -> _Pass:
         """The pass over the rows, with the answers that are scored of these requests."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
@@ -160,10 +147,7 @@ class PolicyScorer:
         return replace(result, found=found, seconds=_clock() - start)
 
     def _pass_over_rows(
-        self,
-        batch: MicroBatch,
-        signals: Sequence[str],
-        branches: BranchedRows | None = None,
+        self, batch: MicroBatch, signals: Sequence[str], branches: BranchedRows | None = None
     ) -> _Pass:
         """The pass over the rows, and their branches; entropies if a signal is made of them."""
         inputs = batch.sequences, batch.action_mask, batch.attention_mask
@@ -175,10 +159,7 @@ class PolicyScorer:
         return _Pass(log_probs, entropies, answers)
 
     def _pass_with_branches(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], signals: Sequence[str]
     ) -> _Pass:
         """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
         hides_steps = NEED.name in signals

@@ -79,14 +79,7 @@ class SwapStrategy(_StockStrategy):
             config["zero_force_ds_cpu_optimizer"] = False
         return config
 
-    def save_ckpt(
-        self,
-        model: Any,
-        folder: str,
-        tag: str,
-        *more: Any,
-        **options: Any,
-    ) -> None:
+    def save_ckpt(self, model: Any, folder: str, tag: str, *more: Any, **options: Any) -> None:
         """Save DeepSpeed's files alone: `PolicyCheckpoints` rotates them, and writes `latest`."""
         if self._trains_policy:
             keep = math.inf
@@ -95,12 +88,7 @@ class SwapStrategy(_StockStrategy):
             options["save_latest"] = False
         super().save_ckpt(model, folder, tag, *more, **options)
 
-    def load_ckpt(
-        self,
-        model: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[Any, dict[str, Any]]:
+    def load_ckpt(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Load moments and the place in the schedule; settings stay those of the flags."""
         optimizer = model.optimizer
         scheduler = model.lr_scheduler
@@ -118,11 +106,7 @@ class SwapStrategy(_StockStrategy):
             group.update(settings[number], lr=base_lrs[number] * factor)
         return loaded
 
-    def _ds_init_train_model(
-        self,
-        model: Any,
-        cfg: dict[str, Any],
-    ) -> tuple[Any, Any, Any]:
+    def _ds_init_train_model(self, model: Any, cfg: dict[str, Any]) -> tuple[Any, Any, Any]:
         """Let the optimizer sleep, and skip gradients that are not finite, under ZeRO-3, too."""
         model, optimizer, scheduler = super()._ds_init_train_model(model, cfg)
         if self.stage == 3:

@@ -15,11 +15,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -46,7 +44,7 @@ FLASH = "flash_attention_2"
 NAME = "swap_rows"
 WIDEST = 256  # heads that FlashAttention takes have at most this many dimensions
 ALIGNED = 8  # and a multiple of so many
-TOLERANCE = 0.02  # of the norms of outputs and gradients in bfloat16
+AMPERE = (8, 0)  # the oldest GPUs that FlashAttention takes, by their compute capability
 ROWS = 1024  # of logits whose sums are taken at a time
 
 
@@ -134,10 +132,6 @@ def bounds_or_mask(
     if not one_row or options.get("use_vmap"):
         return sdpa_mask(batch_size, q_length, kv_length, mask_function=mask_function, **options)
     token = torch.arange(1, q_length, device=options["device"])
-    if is_on_gpu(token):
-        # Tried here, outside of the layers: inside a checkpointed layer the trial's tensors would
-        # count as the layer's.
-        kernels_work(token.device)
     first = token.new_zeros(1)
     sees_the_one_before = mask_function(first, first, token, token - 1)
     starts = (~sees_the_one_before).cpu().nonzero().flatten() + 1
@@ -177,7 +171,7 @@ def attend(
 
 
 def _one_by_one(
-    module: Any,
+    module: nn.Module,
     heads: tuple[Tensor, Tensor, Tensor],
     places: list[int],
     window: int | None,
@@ -193,11 +187,7 @@ def _one_by_one(
     return torch.cat(outputs, dim=1)
 
 
-def _window_mask(
-    length: int,
-    window: int | None,
-    device: torch.device,
-) -> Tensor | None:
+def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
     """The (1, 1, length, length) mask of a sliding window; None where it sees all before."""
     if window is None or window >= length:
         return None
@@ -208,14 +198,10 @@ def _window_mask(
 
 def takes_kernels(query: Tensor, value: Tensor) -> bool:
     """Whether torch's kernels for rows of several responses serve these heads on this device."""
-    if not is_on_gpu(query) or _width(query, value) > WIDEST:
+    if not query.is_cuda or _width(query, value) > WIDEST:
         return False
     is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_half and kernels_work(query.device)
-
-
-def is_on_gpu(tensor: Tensor) -> bool:
-    return tensor.is_cuda
+    return is_half and torch.cuda.get_device_capability(query.device) >= AMPERE
 
 
 def attend_by_kernels(
@@ -255,57 +241,6 @@ def _width(query: Tensor, value: Tensor) -> int:
 def _widened(part: Tensor, width: int) -> Tensor:
     missing = width - part.shape[-1]
     return pad(part, (0, missing)) if missing else part  # it would copy for nothing
-
-
-@cache
-def kernels_work(device: torch.device) -> bool:
-    """Try the kernels, forward and backward, beside SDPA.
-
-    A GPU may be too old for them, or a build without them; then a warning says so.
-    """
-    try:
-        error = _error_of_kernels(device)
-        reason = f"they are off by {error:.1%}"
-    except RuntimeError as failure:
-        error = math.inf
-        reason = str(failure).partition("\n")[0]
-    if error < TOLERANCE:
-        return True
-    problem = "packed responses are attended one by one: torch's kernels for them fail"
-    warnings.warn(f"{problem} ({reason})", stacklevel=2)
-    return False
-
-
-def _error_of_kernels(device: torch.device) -> float:
-    """The largest relative error of the kernels' output and gradients, for two short responses."""
-    generator = torch.Generator(device).manual_seed(0)
-    bounds = Bounds.at([0, 5, 40], device)
-
-    def random(heads: int) -> Tensor:
-        shape = (1, heads, 40, 64)
-        values = torch.randn(shape, generator=generator, device=device).bfloat16()
-        return values.requires_grad_()
-
-    query = random(heads=4)
-    key = random(heads=2)
-    value = random(heads=2)
-    heads = (query, key, value)
-    layer = SimpleNamespace(num_key_value_groups=2)
-    with torch.enable_grad():
-        by_kernels = attend_by_kernels(query, key, value, bounds, None, None)
-        by_sdpa = _one_by_one(layer, heads, bounds.places, None, {})
-        ours = _with_gradients(by_kernels, heads)
-        theirs = _with_gradients(by_sdpa, heads)
-    errors = []
-    for found, expected in zip(ours, theirs, strict=True):
-        errors.append(float((found - expected).norm() / expected.norm()))
-    return max(errors)
-
-
-def _with_gradients(output: Tensor, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    loss = output.float().square().sum()
-    gradients = torch.autograd.grad(loss, inputs)
-    return [output.detach(), *gradients]
 
 
 # The rest of what OpenRLHF imports from flash-attn.

@@ -19,7 +19,4 @@ def way_of(args: SimpleNamespace) -> str:
 
 def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
     """The arguments of vLLM for an engine that receives weights."""
-    return {
-        "worker_extension_cls": EXTENSION,
-        "weight_transfer_config": {"backend": way_of(args)},
-    }
+    return {"worker_extension_cls": EXTENSION, "weight_transfer_config": {"backend": way_of(args)}}

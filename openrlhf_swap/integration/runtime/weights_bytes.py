@@ -1,10 +1,10 @@
 """Weights on a CPU: bytes over Ray."""
 
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 from vllm.distributed.weight_transfer import base
 from vllm.distributed.weight_transfer.packed_tensor import pack_tensors, unpack_tensor
 
@@ -38,7 +38,7 @@ class BytesSender(base.TrainerWeightTransferEngine):
         self.client.start_weight_update()
         weights = iter(self.source)
         while True:
-            chunk = pack_tensors(weights, _tensor_of, PIECE_BYTES)
+            chunk = pack_tensors(weights, itemgetter(1), PIECE_BYTES)
             if not chunk:
                 break
             piece = Piece(
@@ -50,10 +50,6 @@ class BytesSender(base.TrainerWeightTransferEngine):
             )
             self.client.update_weights(asdict(piece))
         self.client.finish_weight_update()
-
-
-def _tensor_of(named: tuple[str, Tensor]) -> Tensor:
-    return named[1]
 
 
 class BytesReceiver(InPlaceReceiver, base.WeightTransferEngine[Any, Any]):

@@ -41,7 +41,15 @@ def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, i
         print(f"[swap] {message}")
     # Ray reads the limits of a container, and psutil what other containers leave.
     available = min(estimate_available_memory(), psutil.virtual_memory().available)
-    check_main_memory(pinned_memory(placed), available)
+    pinned = pinned_memory(placed)
+    total = sum(pinned.values())
+    if total > available:
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in pinned.items())
+        raise ConfigError(
+            f"{gib(available)} GiB of main memory are available, but the run keeps {gib(total)} "
+            f"there ({parts}); openrlhf-swap plan --node-memory {available / 2**30:.0f} with these "
+            "flags names some that fit"
+        )
     return placed, engine_cache(configuration, placed, gpu)
 
 
@@ -78,18 +86,6 @@ def engine_cache(given: Configuration, placed: Configuration, gpu: int) -> dict[
         return {}
     model, settings = read_run(placed)
     return {"kv_cache_memory_bytes": cache_bytes(model, settings, gpu)}
-
-
-def check_main_memory(pinned: dict[str, int], available: int) -> None:
-    """Raise ConfigError when the run pins more bytes, by use, than are available."""
-    total = sum(pinned.values())
-    if total > available:
-        parts = ", ".join(f"{name} {gib(size)}" for name, size in pinned.items())
-        raise ConfigError(
-            f"{gib(available)} GiB of main memory are available, but the run keeps {gib(total)} "
-            f"there ({parts}); openrlhf-swap plan --node-memory {available / 2**30:.0f} with these "
-            "flags names some that fit"
-        )
 
 
 def pinned_memory(configuration: Configuration) -> dict[str, int]:

@@ -1,21 +1,20 @@
 """Checks and decisions before Ray starts: afterwards an answer takes minutes."""
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.files import Row, to_line, write_text
+from openrlhf_swap.errors import CheckpointError, reader_errors
+from openrlhf_swap.files import Row, parse_row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.startup.machine import check_gpus
+from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.integration.startup.model_checks import (
     MODEL,
     check_heads,
@@ -33,8 +32,6 @@ from openrlhf_swap.rollouts.families import closes_thought, resolve_thought, set
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 from openrlhf_swap.scoring.backends import find_backend
-
-__all__ = ["check_gpus", "check_model", "resolve_run"]
 
 DATA = "--data.prompt_dataset"
 
@@ -66,7 +63,9 @@ def resolve_run(configuration: Configuration) -> Configuration:
         "sha256": sha256(Path(used["data.prompt_dataset"]).read_bytes()).hexdigest(),
     }
     _refuse_others(settings, recorded, args)
-    _record_origin(settings, Path(args.ckpt.path))
+    folder = Path(args.ckpt.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / checkpoints.ORIGIN, to_line(settings, indent=1))
     return configuration.replace_flags(used)
 
 
@@ -78,13 +77,14 @@ def _say(messages: Iterable[str]) -> None:
 def settings_of(configuration: Configuration) -> Row:
     """The settings that a checkpoint is bound to, by flag.
 
-    DeepSpeed splits its state by the last two.
+    DeepSpeed splits its state by the last two; the place in the data counts batches of prompts.
     """
     args = configuration.args
     return {
         "--swap.objective": configuration.method.objective,
         MODEL: identity(args.actor.model_name_or_path),
         "--ds.lora.rank": args.ds.lora.rank,
+        "--rollout.batch_size": args.rollout.batch_size,
         "--actor.num_nodes x --actor.num_gpus_per_node": policy_ranks(args),
         "--ds.zero_stage": args.ds.zero_stage,
     }
@@ -94,18 +94,18 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> tuple[Row, list[s
     """The settings of the run that wrote the checkpoint to resume from, and lines for the console.
 
     They are {} to start from the beginning. Incomplete checkpoints are deleted. Raises ConfigError
-    for a checkpoint of a run with other settings, and CheckpointError for one although the run is
-    to start from the beginning.
+    for a checkpoint of a run with other settings.
     """
-    path = Path(args.ckpt.path)
     if not args.ckpt.load_enable:
-        checkpoints.refuse_to_overwrite(path)
         return {}, []
+    path = Path(args.ckpt.path)
     tag, messages = checkpoints.recover(path)
     origin = path / checkpoints.ORIGIN
     recorded: Row = {}
     if tag and origin.exists():
-        recorded = json.loads(origin.read_bytes())
+        remedy = "delete it to resume without a check of the settings"
+        with reader_errors(f"{origin} cannot be read ({{reason}}); {remedy}", CheckpointError):
+            recorded = parse_row(origin.read_bytes())
     _refuse_others(settings, recorded, args)
     return recorded, messages
 
@@ -158,10 +158,10 @@ def _about_scoring(
 
 def _write_data(
     configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
+) -> FlagValues:
     """Write the usable rows to train and to evaluate on; returns the flags that name them."""
     args = configuration.args
-    flags: dict[str, Any] = {}
+    flags: FlagValues = {}
     if args.eval.dataset:
         flags["eval.dataset"] = write_usable_prompts(
             configuration, objective, tokenizer, evaluates=True
@@ -176,8 +176,3 @@ def _write_data(
         flags["data.apply_chat_template"] = False
         flags["data.chat_template_kwargs"] = None
     return flags
-
-
-def _record_origin(settings: Row, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / checkpoints.ORIGIN, to_line(settings, indent=1))

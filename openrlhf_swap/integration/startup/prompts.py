@@ -12,7 +12,6 @@ from typing import Any
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.config import RunConfig
 from openrlhf_swap.data import rows as data_sets
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
@@ -90,7 +89,7 @@ def write_usable_prompts(
     source = source_of(args, for_training=not evaluates)
     _check_template(args, tokenizer)
     prompts = _load_cleaned(source, configuration, objective)
-    reasons = _reasons_of(prompts, configuration, tokenizer)
+    reasons = reasons_to_drop(prompts, configuration, tokenizer)
     usable = [prompt for prompt, reason in zip(prompts, reasons, strict=True) if reason is None]
     _report_usable(reasons, source)
     if not evaluates:
@@ -146,7 +145,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
         rows = [row for part in parts for row in part]
     if not rows:
         raise DataError(f"{source.called}, which has no rows; give a data set with at least one")
-    data_sets.check_columns(_columns(rows), columns_of(args), source.names)
+    data_sets.check_columns(data_sets.columns_in(rows), columns_of(args), source.names)
     return rows[: source.most]
 
 
@@ -165,19 +164,11 @@ def _read_source(name: str, source: Source, args: SimpleNamespace) -> list[Row]:
     if bad:
         faults = data_sets.describe_faults(entries)
         _say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
-    columns = dict.fromkeys(_columns(rows))
+    columns = data_sets.columns_in(rows)
     return [{**columns, **row} for row in rows]
 
 
-def _columns(rows: list[Row]) -> list[str]:
-    return list(dict.fromkeys(column for row in rows for column in row))
-
-
-def _interleave(
-    parts: Sequence[list[Row]],
-    shares: list[float],
-    seed: int,
-) -> list[Row]:
+def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
     from datasets import Dataset, interleave_datasets
 
     places = []
@@ -218,10 +209,9 @@ def render_prompts(
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     key = args.data.input_key
-    is_chat = args.data.apply_chat_template
-    template = tokenizer.apply_chat_template if is_chat else None
+    template = tokenizer.apply_chat_template if args.data.apply_chat_template else None
     for number, row in enumerate(rows, 1):
-        if fault_of_problem(row[key], is_chat):
+        if fault_of_problem(row[key], args):
             yield ""
             continue
         refusal = f"the model's chat template refuses row {number} ({{reason}})"
@@ -231,60 +221,48 @@ def render_prompts(
         yield prompt
 
 
-def fault_of_problem(problem: object, takes_chats: bool) -> str | None:
+def fault_of_problem(problem: object, args: SimpleNamespace) -> str | None:
     """What is wrong with a problem, worded to follow "dropped with"; None if nothing is."""
-    if isinstance(problem, list) and not takes_chats:
+    if isinstance(problem, list) and not args.data.apply_chat_template:
         return "a chat as its prompt, which needs --data.apply_chat_template"
     return data_sets.read_chat(problem)[1]
 
 
-def _reasons_of(
+def reasons_to_drop(
     prompts: list[Prompt], configuration: Configuration, tokenizer: PreTrainedTokenizerBase
 ) -> list[str | None]:
+    """Why each row cannot be used, worded to follow "dropped with"; None for a row that can."""
     args = configuration.args
     rows = _rows(prompts)
-    takes_chats = args.data.apply_chat_template
-    return reasons_to_drop(
-        list(render_prompts(rows, args, tokenizer)),
-        [fault_of_problem(row[args.data.input_key], takes_chats) for row in rows],
-        [prompt.reference for prompt in prompts],
-        prompt_capacity(args),
-        tokenizer,
-        configuration.run,
-    )
-
-
-def reasons_to_drop(
-    prompts: Sequence[str],
-    faults: Sequence[str | None],
-    references: Sequence[Reference],
-    capacity: int,
-    tokenizer: PreTrainedTokenizerBase,
-    run: RunConfig,
-) -> list[str | None]:
-    """Why each row cannot be used, worded to follow "dropped with"; None for a row that can.
-
-    `prompts` are rendered, with the faults of their problems; more than `capacity` tokens are a
-    fault.
-    """
-    reasons = list(faults)
-    limit = "--data.max_len minus --rollout.max_new_tokens"
-    starts = range(0, len(prompts), AT_A_TIME)
+    reasons = [fault_of_problem(row[args.data.input_key], args) for row in rows]
+    texts = list(render_prompts(rows, args, tokenizer))
+    starts = range(0, len(texts), AT_A_TIME)
     for start in tqdm(starts, "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False):
-        part = prompts[start : start + AT_A_TIME]
-        ids = tokenizer(part, add_special_tokens=False)["input_ids"]
-        for number, (prompt, own) in enumerate(zip(part, ids, strict=True), start):
-            # The reward function takes what follows the prompt in the decoded text as the response.
-            if len(own) > capacity:
-                reasons[number] = f"a prompt of more than {capacity} tokens ({limit})"
-            elif prompt not in tokenizer.decode(own, skip_special_tokens=False):
-                reasons[number] = reasons[number] or CHANGED_PROMPT
+        for number, fault in enumerate(_faults(texts[start : start + AT_A_TIME], args, tokenizer)):
+            reasons[start + number] = reasons[start + number] or fault
     left = [number for number, fault in enumerate(reasons) if fault is None]
-    answers = [references[number] for number in left]
-    found = data_sets.find_faults(answers, run.grader, "swap", run.keep_placeholders)
+    answers = [prompts[number].reference for number in left]
+    found = data_sets.find_faults(answers, configuration.run.grader, "swap")
     for number, fault in zip(left, found, strict=True):
         reasons[number] = fault
     return reasons
+
+
+def _faults(
+    texts: list[str], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[str | None]:
+    """What is wrong with each rendered prompt, once it is tokenized."""
+    capacity = prompt_capacity(args)
+    limit = "--data.max_len minus --rollout.max_new_tokens"
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    for text, own in zip(texts, ids, strict=True):
+        # The reward function takes what follows the prompt in the decoded text as the response.
+        if len(own) > capacity:
+            yield f"a prompt of more than {capacity} tokens ({limit})"
+        elif text not in tokenizer.decode(own, skip_special_tokens=False):
+            yield CHANGED_PROMPT
+        else:
+            yield None
 
 
 def _report_usable(reasons: list[str | None], source: Source) -> None:
@@ -346,7 +324,7 @@ def _write(
     rows = _rows(prompts)
     columns = (args.data.input_key, args.data.label_key, "datasource")
     if configuration.run.grader != MATH:
-        rows = [data_sets.labelled(each.row, each.reference, *columns[:2]) for each in prompts]
+        rows = [{**each.row, columns[1]: each.reference.label()} for each in prompts]
     written = [{name: row[name] for name in columns if name in row} for row in rows]
     if args.data.chat_template_kwargs:
         for row, text in zip(written, render_prompts(rows, args, tokenizer), strict=True):

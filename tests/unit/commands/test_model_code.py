@@ -27,11 +27,9 @@ def names(kind, what):
 
 PLACES = {
     "configuration": ("config.json", names("AutoConfig", "evil.Evil")),
-    "nested": ("config.json", {"vision_config": names("AutoConfig", "evil.Evil")}),
     "tokenizer": ("tokenizer_config.json", names("AutoTokenizer", [None, "evil.EvilProcessor"])),
     "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
     "processor": ("processor_config.json", names("AutoProcessor", "evil.EvilProcessor")),
-    "generation": ("generation_config.json", names("AutoConfig", "evil.Evil")),
     "adapter": ("adapter_config.json", names("AutoConfig", "evil.Evil")),
     "elsewhere": ("deep/other.json", [{"auto_map": "evil.Evil"}]),
 }
@@ -111,18 +109,13 @@ COMMANDS = {
     "train": "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
     "--data.label_key answer --actor.model_name_or_path {model} " + OUT,
     "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path {model}",
-    "score": "openrlhf_swap.score --input {rows} --output {out}.jsonl --model {model}",
-    "evaluation": "openrlhf_swap eval run --benchmarks {rows} --output {out} --model {model}",
 }
 
 
-@pytest.mark.parametrize(
-    ("command", "place"),
-    [*((command, "processor") for command in COMMANDS), ("sft", "custom_generate")],
-)
+@pytest.mark.parametrize(("command", "place"), [("train", "processor"), ("sft", "custom_generate")])
 def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
     model, marker = hostile(place)
-    row = {"problem": "1+1", "answer": "2", "response": "2", "input": "a", "output": "b", "id": "1"}
+    row = {"problem": "1+1", "answer": "2", "input": "a", "output": "b"}
     rows = rows_file(tmp_path / "rows.jsonl", [row])
     line = COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model)
     result = python("-m", *line.split())

@@ -50,14 +50,8 @@ def run(source, output, *flags):
 
 def training_args(prompts):
     """OpenRLHF's, as far as it reads data with them."""
-    keys = [
-        "--data.input_key",
-        "problem",
-        "--data.label_key",
-        "answer",
-        "--data.apply_chat_template",
-    ]
-    return configure(["--data.prompt_dataset", str(prompts), *keys], on_cpu=True).args
+    keys = "--data.input_key problem --data.label_key answer --data.apply_chat_template"
+    return configure(["--data.prompt_dataset", str(prompts), *keys.split()], on_cpu=True).args
 
 
 ROWS = [
@@ -129,8 +123,6 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     assert dropped == [PROSE_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER]
     shown = capsys.readouterr().out
     assert f"1 dropped: {LONG_ANSWER}" in shown and "  '72' (from '" in shown
-    assert run(tmp_path / "rows.jsonl", output, "--no-benchmarks", "--swap.keep_placeholders") == 0
-    assert [row["answer"] for row in read_rows(output)][-1] == "None"
 
 
 def test_chats_and_keys_inside_of_columns(tmp_path):
@@ -143,13 +135,8 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
     alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
     Dataset.from_list(alone).to_parquet(tmp_path / "alone.parquet")
     Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
-    keys = [
-        "--problem-key",
-        "prompt",
-        "--answer-key",
-        "reward_model.ground_truth",
-        "--no-benchmarks",
-    ]
+    keys = ["--problem-key", "prompt", "--answer-key", "reward_model.ground_truth"]
+    keys.append("--no-benchmarks")
     output = tmp_path / "prompts.jsonl"
     assert run(tmp_path / "alone.parquet", output, *keys) == 0
     assert read_rows(output) == [

@@ -36,18 +36,11 @@ def engine(monkeypatch, tokenizer):
 
 
 def run(tmp_path, *extra, rows=ROWS):
-    path = rows_file(
-        tmp_path / "prompts.jsonl", [{**row, "answer": str(row["answer"])} for row in rows]
-    )
-    flags = [
-        "--model",
-        str(POLICY),
-        "--dataset",
-        path,
-        "--output",
-        str(tmp_path / "new" / "reference.jsonl"),
-    ]
-    return run_command(reference.main, [*flags, "--samples", "4", *extra])
+    texts = [{**row, "answer": str(row["answer"])} for row in rows]
+    path = rows_file(tmp_path / "prompts.jsonl", texts)
+    output = tmp_path / "new" / "reference.jsonl"
+    flags = f"--model {POLICY} --dataset {path} --output {output} --samples 4"
+    return run_command(reference.main, [*flags.split(), *extra])
 
 
 def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
@@ -85,7 +78,5 @@ def test_another_grader_gets_the_row(tmp_path, engine):
     ]
     assert run(tmp_path, "--swap.grader", "support.verifiers:nearness", rows=rows) == 0
     found = read_rows(tmp_path / "new" / "reference.jsonl")
-    assert sorted(row["accuracy"] for row in found) == [
-        0.0,
-        0.5,
-    ]  # a thought that does not end is never right
+    # A thought that does not end is never right.
+    assert sorted(row["accuracy"] for row in found) == [0.0, 0.5]

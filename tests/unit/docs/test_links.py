@@ -79,27 +79,6 @@ def missing_command(module: str) -> bool:
     )
 
 
-def test_there_are_pages():
-    names = {str(page.relative_to(ROOT)) for page in PAGES}
-    assert {
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "docs/README.md",
-        "docs/method/method.md",
-    } <= names
-
-
-def test_every_page_is_in_the_index():
-    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    found = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {
-        "README.md"
-    }
-    assert found == {
-        link for link in re.findall(r"\]\(([^)]+)\)", index) if not link.startswith("..")
-    }
-
-
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     found = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
@@ -109,19 +88,11 @@ def test_every_page_is_in_the_navigation_of_the_site():
 
 
 @pages
-def test_links_lead_somewhere(page):
+def test_links_and_names_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
-    assert [link for link in links if missing_link(page, link)] == []
-
-
-@pages
-def test_files_that_are_named_exist(page):
-    assert [span for span in spans(page) if missing_file(span)] == []
-
-
-@pages
-def test_names_of_code_stand_for_something(page):
-    assert [span for span in spans(page) if missing_name(span)] == []
+    missing = [link for link in links if missing_link(page, link)]
+    missing += [span for span in spans(page) if missing_file(span) or missing_name(span)]
+    assert missing == []
 
 
 @pages

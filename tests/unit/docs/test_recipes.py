@@ -64,10 +64,6 @@ def test_no_method_of_the_preset_trains_longer_than_swap():
     assert prompts["l1_exact"] == prompts["laser_d"] == prompts["swap"] > prompts["adaptthink"]
 
 
-@pytest.mark.parametrize(
-    ("steps", "a_pass", "total", "passes"),
-    [(0, 314, 628, 2), (540, 314, 540, 2), (540, 20, 540, 27), (120, 314, 120, 1), (9, 0, 9, 2)],
-)
-def test_steps_and_passes_over_data_of_any_size(steps, a_pass, total, passes):
-    run = RunConfig(training_steps=steps)
-    assert (run.total_steps(a_pass, 2), run.total_passes(a_pass, 2)) == (total, passes)
+@pytest.mark.parametrize(("steps", "a_pass", "total"), [(0, 314, 628), (540, 20, 540), (9, 0, 9)])
+def test_steps_of_a_run_over_data_of_any_size(steps, a_pass, total):
+    assert RunConfig(training_steps=steps).total_steps(a_pass, 2) == total

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import random
 import re
+from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +69,23 @@ def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     assert play(tmp_path / "lookup.py", "42", "17")[1:] == (0.0, {"calls": 0})
 
 
+def check_idea(idea, problem):
+    """What the page opens with; the credits of the short side are worked out from its numbers."""
+    assert idea["question"] == f"{problem.question} ({problem.answer})"
+    assert "100 tokens a response became 40, and accuracy went from 80% to 80%." in idea["about"][0]
+    long, short = idea["sides"]
+    assert len(long["steps"]) > len(short["steps"]) == 3
+    assert [step["text"] for step in short["steps"]] == shortest_trace(problem).splitlines()[:3]
+    # Three equal responses: nobody pays a penalty, and the group's steps are these, three times.
+    for credit, names, later in (("paper", ["gain"], 1), ("own", ["gain", "need"], 0)):
+        rewards = [sum(step[name] for name in names) for step in short["steps"]]
+        mean, deviation = fmean(rewards), stdev(3 * rewards)
+        normalised = [(reward - mean) / deviation for reward in rewards]
+        expected = [own + later * sum(normalised[k + 1 :]) for k, own in enumerate(normalised)]
+        assert [step[credit] for step in short["steps"]] == pytest.approx(expected, abs=2e-3)
+    assert min(step["paper"] for step in long["steps"]) < 0
+
+
 def test_the_quickstart_ends_with_a_page(tmp_path):
     (tmp_path / "train").mkdir()
     swap = {"step_tokens": 8, "max_steps": 25, "newline_patience": 2.0, "close_template": CLOSE}
@@ -92,8 +110,7 @@ def test_the_quickstart_ends_with_a_page(tmp_path):
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     assert [problem["text"] for problem in data["problems"]] == [[p.question] for p in problems]
     assert data["summary"]["tables"][0]["rows"][1] == ["tokens a response", "100.0", "40.0", "-60%"]
-    note = "100 tokens a response became 40; accuracy went from 80% to 80%."
-    assert data["summary"]["notes"][0] == note
+    check_idea(data["idea"], problems[0])
     for problem in data["problems"]:
         before, after = problem["columns"]
         assert before[0]["tokens"] == sorted(shown["tokens"] for shown in before)[1]  # the median

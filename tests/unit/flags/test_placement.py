@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from support.paths import POLICY
-from support.scripts import python
 from support.sizing import R1
 
 from openrlhf_swap.config import RunConfig
@@ -64,12 +63,3 @@ def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
         "block_size": 32,
     }
     assert "block_size" not in limits(POLICY, *few, engines=1)
-
-
-def test_a_run_sizes_its_engines_without_the_planner():
-    """`launch` is imported while Ray starts: what it imports of ours has to be light."""
-    program = (
-        "import sys, openrlhf_swap.flags.placement\n"
-        "print([name for name in sys.modules if 'sizing' in name or name == 'torch'])"
-    )
-    assert python("-c", program).stdout == "[]\n"

@@ -39,14 +39,6 @@ def test_the_stand_in_is_seen_by_openrlhf_only():
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
 
 
-def test_padding_goes_out_and_comes_back():
-    mask = torch.tensor([[0, 1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
-    values = torch.randn(3, 4, 2) * mask.unsqueeze(-1)
-    tokens, places, cumulated, longest, lengths = attention.unpad_input(values, mask)
-    assert (cumulated.tolist(), longest, lengths.tolist()) == ([0, 2, 6, 7], 4, [2, 4, 1])
-    assert torch.equal(attention.pad_input(tokens, places, 3, 4), values)
-
-
 @pytest.mark.parametrize("rows", [1, 5, attention.ROWS + 3])
 def test_the_cross_entropy_is_torchs(rows):
     torch.manual_seed(0)

@@ -43,8 +43,6 @@ def use(method, response=RESPONSE):
         (lambda ids, *_: len(ids) + 1, "21"),
         (lambda *_: -1, "-1"),
         (lambda *_: None, "None"),
-        (lambda *_: float("nan"), "nan"),
-        (lambda ids, *_: list(ids[:2]), "[115, 111]"),
     ],
 )
 def test_what_it_may_not_return(with_extractor, name, function, found):

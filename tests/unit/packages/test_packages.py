@@ -1,12 +1,11 @@
 import re
-from types import SimpleNamespace
 
 import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.packages import versions
-from openrlhf_swap.packages.versions import replace, replaced
+from openrlhf_swap.packages.versions import replaced
 
 
 @pytest.mark.parametrize("file", ["requirements.txt", "requirements-cpu.txt"])
@@ -61,11 +60,3 @@ def test_what_is_replaced_comes_back_as_it_was():
         assert thing.method() == "ours"
         raise KeyError
     assert "method" not in vars(Derived)
-
-
-def test_nothing_is_replaced_for_another_version(monkeypatch):
-    monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
-    owner = SimpleNamespace(name="theirs")
-    with pytest.raises(CompatibilityError, match=r"^vllm 0\.0\.1 is installed"):
-        replace(owner, "name", "ours", "vllm")
-    assert owner.name == "theirs"

@@ -2,10 +2,11 @@
 
 import pytest
 
+from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.comparison import same_answer
 from openrlhf_swap.rewards.grading import find_fault, verify
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.verdict import grade_response
+from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import THOUGHT_CLOSED
 
 
@@ -68,4 +69,4 @@ def test_training_and_every_other_caller_give_one_verdict(prompt, response, corr
     """A template may close the thought: then all of the response is its answer."""
     trained = reward_func([prompt + response], [prompt], ["42"])
     assert trained["extra_logs"]["swap/graded_correct"] == float(correct)
-    assert grade_response(prompt, response, "42").correct is correct
+    assert grade_answer(text_to_grade(prompt, response), "42").correct is correct

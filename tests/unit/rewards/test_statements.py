@@ -57,6 +57,7 @@ ANNOUNCED = {
     "a heading": [("### Answer\n\n12", "12"), ("**Final Answer**\n\n12", "12")],
     "I choose": [("I'd go with B.", "B")],
     "答案是": [("故答案为\uff1a$31$", "$31$"), ("答\uff1a一共有12个。", "12个")],
+    "B is correct": [("Therefore, $12$ is the final answer.", "$12$")],
     "选 B": [("故选B。", "B")],
 }
 

@@ -95,20 +95,15 @@ def test_no_process_outlives_the_program(program):
         time.sleep(0.05)
 
 
-LIMITS = """
-import resource as r
-r.setrlimit(r.RLIMIT_CORE, (0, 0))
-print(r.getrlimit(r.RLIMIT_CORE))
-"""
-SIGNALS = """
-import signal
-signal.signal(10, lambda number, frame: print(number))
-signal.raise_signal(10)
-"""
+LIMITS = (
+    "import resource as r\nr.setrlimit(r.RLIMIT_CORE, (0, 0))\nprint(r.getrlimit(r.RLIMIT_CORE))"
+)
+SIGNALS = (
+    "import signal as s\ns.signal(10, lambda number, frame: print(number))\ns.raise_signal(10)"
+)
 LOCKS = """
-import multiprocessing
-lock = multiprocessing.Lock()
-child = multiprocessing.Process(target=lock.acquire)
+import multiprocessing as m
+child = m.Process(target=m.Lock().acquire)
 child.start()
 child.join()
 print(child.exitcode)
@@ -117,8 +112,7 @@ FOLDERS = """
 import os, shutil
 os.mkdir('a')
 open('a/x', 'w').write('moved')
-shutil.move('a/x', 'x')
-print(open('x').read())
+print(open(shutil.move('a/x', 'x')).read())
 """
 PROGRAMS = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'print(3)'])"
 ALLOWED = {
@@ -268,38 +262,29 @@ def f(n): return np.int64(n), np.arange(n), fractions.Fraction(1, n)
 """
 FAILS = "try:\n    f(-1)\n    raise AssertionError\nexcept ValueError:\n    pass\nassert f(1) == 1"
 COUNTS = "from collections import Counter\nassert f('aab')[1] == Counter('aab')"
+VALUES = "assert f(2) == ({1, 2}, [(2, None)], {'a': 1.5})"
+POINT = "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int"
+POINTS = "assert P(1) == P(1)\nassert P(1) != P(2)\nassert P(1).x == 1"
+NEXT = "assert list(f(3)) == [0, 1, 2]\ng = f(1)\nassert next(g) == 0"
+RAISES = "def f(n):\n    if n < 0: raise ValueError('no')\n    return n"
+OTHERS = "from fractions import Fraction\nassert f(2) == (2, [0, 1], Fraction(1, 2))"
+NEARLY = "import math\nassert abs(f() - 0.3) < 1e-9\nassert math.isclose(f(), 0.3)"
+COUNT = "count = 0\ndef f():\n    global count\n    count += 1"
+EXITS = "def f(n):\n    if n: raise SystemExit\n    return 1"
 SOLVES = {
-    "values": (
-        "def f(n): return {1, n}, [(n, None)], {'a': 1.5}",
-        "assert f(2) == ({1, 2}, [(2, None)], {'a': 1.5})",
-    ),
+    "values": ("def f(n): return {1, n}, [(n, None)], {'a': 1.5}", VALUES),
     "a class": (STACK, PUSHES + "assert len(s) == 1 and s.kept == [3]"),
-    "equal objects of one class": (
-        "from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int",
-        "assert P(1) == P(1)\nassert P(1) != P(2)\nassert P(1).x == 1",
-    ),
-    "a generator": (
-        "def f(n):\n    yield from range(n)",
-        "assert list(f(3)) == [0, 1, 2]\ng = f(1)\nassert next(g) == 0",
-    ),
-    "an exception": ("def f(n):\n    if n < 0: raise ValueError('no')\n    return n", FAILS),
+    "equal objects of one class": (POINT, POINTS),
+    "a generator": ("def f(n):\n    yield from range(n)", NEXT),
+    "an exception": (RAISES, FAILS),
     "a function as argument": ("def f(g, n): return g(g(n))", "assert f(lambda x: x * 2, 3) == 12"),
     "subclasses of values": ("def f(s): return OrderedDict(a=1), Counter(s)", COUNTS),
     "a name of Python's": ("def sum(a, b): return a + b", "assert sum(1, 2) == 3"),
     "a name of an import": ("def add(a, b): return a + b + 1", "assert add(1, 2) == 4"),
-    "numbers of other libraries": (
-        NUMBERS,
-        "from fractions import Fraction\nassert f(2) == (2, [0, 1], Fraction(1, 2))",
-    ),
-    "nearly": (
-        "def f(): return 0.1 + 0.2",
-        "import math\nassert abs(f() - 0.3) < 1e-9\nassert math.isclose(f(), 0.3)",
-    ),
-    "a variable": (
-        "count = 0\ndef f():\n    global count\n    count += 1",
-        "f()\nf()\nassert count == 2",
-    ),
-    "one that exits": ("def f(n):\n    if n: raise SystemExit\n    return 1", "assert f(0) == 1"),
+    "numbers of other libraries": (NUMBERS, OTHERS),
+    "nearly": ("def f(): return 0.1 + 0.2", NEARLY),
+    "a variable": (COUNT, "f()\nf()\nassert count == 2"),
+    "one that exits": (EXITS, "assert f(0) == 1"),
 }
 
 

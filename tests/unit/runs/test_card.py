@@ -69,7 +69,7 @@ def test_a_card(run):
         card_of(policy),
         hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest(),
     )
-    assert f"`sha256:{digest}`" in text and "(Eq. unified_adv)" in text
+    assert f", sha256 {digest}\n" in text and "(Eq. unified_adv)" in text
     assert "3 steps, 2,100 responses" in text and "1:05:00 of training steps" in text
     assert re.search(r"accuracy of rollouts, % \| +50.0 \| +100.0 \| +100.0 \|\n", text)
     assert re.search(r"tokens per rollout +\| +100.0 \| +60.0 \| +60.0 \|\n", text)

@@ -148,6 +148,7 @@ def test_metrics_are_one_json_line_a_step(tmp_path):
 def test_a_resumed_run_has_each_step_once(tmp_path):
     for step in (1, 2, 3):
         append_metrics(tmp_path, step, {"a": step})
+    (tmp_path / "metrics.jsonl").open("a").write('{"a": 1}\n{"step": "text"}\n')
     drop_metrics_after(tmp_path, 1)  # the last checkpoint was the first step's
     append_metrics(tmp_path, 2, {"a": 20})
     assert list(read_rows(tmp_path / "metrics.jsonl")) == [

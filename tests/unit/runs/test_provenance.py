@@ -1,7 +1,6 @@
 """What work was made of; and the same, or no resume."""
 
 import hashlib
-import subprocess
 
 import pytest
 from support.paths import POLICY
@@ -26,19 +25,6 @@ def test_fingerprints(tmp_path, monkeypatch):
     (tmp_path / "model.safetensors").write_bytes(b"ab-----yz")
     large = provenance.fingerprint(str(tmp_path))["files"]["model.safetensors"]
     assert large == {"bytes": 9, "sha256_of_ends": hashlib.sha256(b"abyz").hexdigest()}
-
-
-def test_the_commit_says_whether_something_was_changed(tmp_path):
-    assert provenance.commit(tmp_path) is None
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
-    (tmp_path / "file").write_text("1")
-    for words in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *words], check=True)
-    head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
-    (tmp_path / "untracked").write_text("an output")
-    assert provenance.commit(tmp_path) == head
-    (tmp_path / "file").write_text("2")
-    assert provenance.commit(tmp_path) == f"{head}-dirty"
 
 
 def refusal(now, recorded):

@@ -4,7 +4,6 @@ for each.
 And what the attention of the branches shows each of them, and launches, whatever their number.
 """
 
-import statistics
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 
@@ -59,19 +58,6 @@ def float64_throughout():
 
 
 FLOAT64_CAN_BE_HAD = ("qwen3_next", "qwen3_5_text", "olmo_hybrid", "nemotron_h", "gpt_oss")
-
-
-@pytest.mark.parametrize("family", FLOAT64_CAN_BE_HAD)
-def test_what_float32_recurrences_leave_open_is_rounding(family):
-    model = build(family, torch.float64)
-    with float64_throughout():
-        for left in (False, True):
-            assert (
-                largest_difference(
-                    model, ragged_case(5, rows=3, left=left, longest=80, words=WORDS)
-                )
-                < 1e-9
-            )
 
 
 @given(st.integers(0, 2**31), st.integers(1, 4), st.booleans(), st.sampled_from(sorted(FAMILIES)))
@@ -166,56 +152,6 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     del mixer.forward
     assert len(calls) == 2 * alone + 5
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
-
-
-def test_what_a_recurrence_rounds_in_float32():
-    """Against float64, no more than one forward for each prefix; single batches go either way, seed
-    11 most of all.
-    """
-    model, exact = build("qwen3_5_text"), build("qwen3_5_text", torch.float64)
-    ours, theirs = [], []
-    for seed in range(12):
-        ids, mask, requests, references = ragged_case(
-            seed, rows=3, left=False, longest=80, words=WORDS
-        )
-        with float64_throughout():
-            truth = torch.cat([score_per_prefix(exact, *reference) for reference in references])
-        together = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
-        for_each = torch.cat([score_per_prefix(model, *reference) for reference in references])
-        ours.append(float((together - truth).abs().max()))
-        theirs.append(float((for_each - truth).abs().max()))
-    assert max(ours) < 1e-4
-    assert statistics.median(ours) < 2 * statistics.median(theirs)
-
-
-@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next"])
-def test_a_branch_goes_to_the_experts_of_a_full_forward(family):
-    model = build(family, torch.float64)
-    routed = []
-    experts = [module for name, module in model.named_modules() if name.endswith("mlp.experts")]
-
-    def remember(_module, arguments):
-        routed.append(next(value for value in arguments if value.dtype == torch.int64))
-
-    handles = [module.register_forward_pre_hook(remember) for module in experts]
-    ids = torch.randint(0, WORDS, (1, 50), generator=torch.Generator().manual_seed(1))
-    branch, ends = AnswerBranch((3, 4, 5, 6, 7), (False, False, True, True, True)), (9, 20, 33, 49)
-    score_shared_prefix(
-        model, model.config, ids, torch.ones_like(ids), [ScoreRequest(0, ends, branch)]
-    )
-    together = [
-        chosen.view(50 + len(ends) * 5, -1)[50:].view(len(ends), 5, -1) for chosen in routed
-    ]
-    for number, end in enumerate(ends):
-        routed.clear()
-        score_per_prefix(model, ids[0], [end + 1], branch)
-        for chosen, full in zip(together, routed, strict=True):
-            assert torch.equal(
-                chosen[number].sort(-1).values, full.view(end + 6, -1)[end:-1].sort(-1).values
-            )
-    for handle in handles:
-        handle.remove()
-    assert len(experts) >= 1
 
 
 LAYERS, BRANCH = 3, 5

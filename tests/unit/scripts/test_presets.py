@@ -60,6 +60,8 @@ def test_presets_of_a_laptop_and_of_a_run_that_generates_while_it_trains():
         ("l40s", "1gpu", "--ds.lora.rank 32 --actor.adam.lr 1e-5"),
         ("h100", "1gpu", ""),
         ("h100", "1.5b", ""),
+        ("h100", "7b", ""),
+        ("h100", "laptop", ""),
         ("h200", "7b", "--no-ds.packing_samples --no-train.dynamic_batch_enable"),
     ],
 )

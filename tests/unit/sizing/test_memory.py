@@ -65,15 +65,6 @@ def test_the_update_of_the_1_5b_by_hand():
     assert layer["gradient buckets"] == 2 * 2 * 500_000_000 + 2 * 233_373_696
 
 
-def test_all_logits_at_once_by_hand():
-    logits = 14_000 * 151_936 * 4
-    loss, layer = memory.update_moments(SMALL, replace(NODE, logits_chunk=0)).values()
-    assert loss["logits"] == layer["logits"] == logits
-    assert loss["gradients of logits"] == 2 * logits
-    assert memory.adam_step(SMALL, replace(NODE, logits_chunk=0))["logits"] == logits
-    assert "logits" not in memory.adam_step(SMALL, NODE)
-
-
 @pytest.mark.parametrize(
     ("stage", "weights", "optimizer", "gradients", "checkpoint"),
     [
@@ -156,13 +147,6 @@ def test_zero_3_pins_group_by_group():
     assert memory.host_bytes(model, settings, 8) == {
         "sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB
     }
-
-
-def test_an_engine_on_two_gpus_pins_half_of_each_weight_on_both():
-    # Gate and up 26.25 MiB as 32, down 13.1 as 16; the smaller ones half as many; 222.6 as 256.
-    engine = 2 * (28 * (32 + 16) + 8 * 32 + 2 * 256) * MIB
-    held = memory.host_bytes(SMALL, replace(NODE, tensor_parallel=2, engines=4), 8)
-    assert held["weights of sleeping vLLM"] == 4 * engine
 
 
 # What stays on the GPU, by hand
@@ -379,12 +363,7 @@ def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
     config, model = wide_model(tmp_path, vocabulary)
     # So many rows that the gradients of the weights, which the peak has too, do not count.
     rows, tokens = 2000, 3000
-    shape = {
-        "checkpointing": checkpointing,
-        "temperature": temperature,
-        "context": tokens,
-        "update_rows": rows,
-    }
+    shape = {"checkpointing": checkpointing, "context": tokens, "update_rows": rows}
     settings = replace(NODE, **shape, logits_chunk=0)
     parts = memory.update_moments(model, settings)[moment]
     names = ("kept activations", "logits", "gradients of logits", "layer at work")
@@ -445,13 +424,6 @@ def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
         "allowance": 4 * GIB,
     }
     assert sum(parts.values()) / GIB == pytest.approx(35.7, abs=0.05)
-    # Awake, vLLM has all of its memory; pieces are 256 MiB at least, and gathered under ZeRO-3.
-    awake = replace(NODE, vllm_sleeps=False, stage=3)
-    parts = memory.phases(replace(SMALL, largest_sent=1000), awake, 100 * GIB)["transfer"]
-    assert parts["vLLM"] == 70 * GIB and "merged weight" not in parts
-    assert (parts["pieces of weights"], parts["gathered weights"]) == (512 * MIB, 256 * MIB)
-    apart = memory.phases(SMALL, replace(NODE, shared=False), 100 * GIB)["transfer"]
-    assert not {"vLLM", "weights of vLLM"} & set(apart)
 
 
 @pytest.mark.parametrize("chunk", [0, 1024, 4096])
@@ -474,13 +446,6 @@ def test_need_keeps_keys_and_values_by_hand():
     # The logits of 1,024 tokens, beside hidden states of 1,536 numbers.
     assert parts["logits"] == 6 * 1024 * 151_936 + 2 * 1_536 * (1024 + 14_000)
     assert "kept keys" not in plain and "branches" not in parts
-    # Short contexts: a pass has 8,192 tokens, and two rows of 3,000 are kept.
-    short = memory.scoring_pass(SMALL, replace(need, context=3000, score_rows=2))
-    assert short["kept keys"] == 28 * 2 * 2 * 256 * 6000
-    assert short["gathered keys"] == 2 * 2 * 256 * (25 * 3000 + 8192)
-    # With few logits at once the answers' masks weigh more than what is gathered of short rows.
-    few = memory.scoring_pass(SMALL, replace(need, context=9000, score_rows=8))
-    assert few["kept keys"] == 28 * 2 * 2 * 256 * 72_000 and "branches" in few
 
 
 @pytest.mark.parametrize("key_value_heads", [1, 2, 4])
@@ -609,18 +574,3 @@ def test_generation_by_hand():
             MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12)
         )
         assert seconds == pytest.approx(2000 * 256e9 / 0.3e12 / size)
-
-
-def test_a_step_in_turn_and_at_the_same_time():
-    # 7.5e16 operations on 8 GPUs that reach .3e15 each take 31.25 s.
-    assert memory.step_seconds(NODE, 10, 7.5e16, PEAKS) == {
-        "generate": 10,
-        "train": 31.25,
-        "step": 41.25,
-    }
-    apart = replace(NODE, shared=False, ranks=4)
-    assert memory.step_seconds(apart, 10, 7.5e16, PEAKS) == {
-        "generate": 10,
-        "train": 62.5,
-        "step": 62.5,
-    }

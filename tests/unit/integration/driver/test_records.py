@@ -1,14 +1,16 @@
-"""What W&B gets of a run; the files and the console are seen in the loop's tests."""
+"""What trackers get of a run; the files and the console are seen in the loop's tests."""
 
 import json
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
 import wandb
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.driver.records import SwapWandb
+from openrlhf_swap.integration.driver.records import Records, SwapWandb
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
+from openrlhf_swap.runs.guards import Guards
 
 
 @pytest.fixture
@@ -52,3 +54,15 @@ def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline)
     # Each step has a table of its own.
     tables = [json.loads(f.read_text())["data"] for f in files if f.name.endswith(".table.json")]
     assert sorted(tables) == [[[step, f"response {step}", 1.0]] for step in (1, 2, 3, 4)]
+
+
+def test_a_tracker_of_ones_own_gets_each_step_and_evaluation(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("seen = []\ndef log(*words): seen.append(words)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    logger = SimpleNamespace(wandb=SimpleNamespace(key=None), tensorboard_dir=None, logging_steps=1)
+    run = RunConfig(output_dir=str(tmp_path), tracker="mine:log")
+    records = Records(SimpleNamespace(logger=logger, swap_run=run), Guards(None, 0), None)
+    records.write_step(3, {"reward": 0.5})
+    records.write_evaluation(3, {"eval_own_pass1": 0.75})
+    (step, metrics), evaluation = import_module("mine").seen
+    assert (step, metrics["reward"], evaluation) == (3, 0.5, (3, {"eval_own_pass1": 0.75}))

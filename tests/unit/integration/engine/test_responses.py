@@ -45,6 +45,7 @@ def test_what_an_environment_wrote_is_no_action():
     assert (rollout.prompt_ids, rollout.response_ids) == ([7, 8, 9], [1, 2, 3, 4])
     assert rollout.observations == [(2, [50, 51])]
     row = experience_row(rollout, 20)
+    assert row.response_length.tolist() == [4]  # OpenRLHF counts what lies between, too
     # What follows the last action is left out.
     assert row.sequences.tolist() == [[7, 8, 9, 1, 2, 50, 51, 3, 4]]
     assert row.action_mask.tolist() == [[0, 0, 1, 1, 0, 0, 1, 1]]
@@ -80,6 +81,7 @@ def test_a_row_is_what_openrlhf_makes_of_the_response(response, context):
     stock = SamplesGenerator._process_response_into_experience(None, response, max_len=context)
     rollout = fit_context(read_response(response), context)
     ours = vars(experience_row(rollout, context))
+    stock.response_length = stock.action_mask.sum(-1)
     tokens = ours["sequences"].shape[1]
     if tokens == stock.sequences.shape[1]:
         for name, value in vars(stock).items():

@@ -41,3 +41,11 @@ def test_a_checkpoint_is_not_finished_without_the_files_of_other_nodes(tmp_path,
     with pytest.raises(CheckpointError, match=missing):
         save(first_rank, tmp_path, others=(1,))
     assert checkpoints.newest(tmp_path) is None
+
+
+def test_a_checkpoint_whose_files_are_gone_is_one_line(tmp_path, first_rank):
+    save(first_rank, tmp_path, others=(1, 2, 3))
+    (tmp_path / "_actor" / TAG / "random_state_0.pt").unlink()
+    one_line = pytest.raises(CheckpointError, match="delete its folder to use the one before it")
+    with one_line, first_rank.explained_loading():
+        first_rank.load_random_state()

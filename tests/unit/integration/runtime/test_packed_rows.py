@@ -43,19 +43,6 @@ def kernels(
     return torch.stack(outputs)
 
 
-def in_float64(query, key, value, *spans, **options):
-    wide = (part.double() for part in (query, key, value))
-    return kernels(*wide, *spans, **options).to(query.dtype)
-
-
-@pytest.fixture
-def untried():
-    """Kernels that no test has tried before, nor will have."""
-    attention.kernels_work.cache_clear()
-    yield
-    attention.kernels_work.cache_clear()
-
-
 @pytest.fixture(params=["one by one", "kernels"])
 def attended(request, monkeypatch):
     """By each of the two ways, the second with a stand-in for the kernels, which need a GPU."""
@@ -87,44 +74,8 @@ def test_layers_that_are_run_again_in_the_backward_pass_know_the_responses(reent
     assert_packed_as_padded(model, *padded)
 
 
-def test_the_first_pass_of_a_process_may_be_a_checkpointed_training(monkeypatch, untried):
-    """Tried inside a layer, the kernels would save tensors that the layer's second run has not."""
-    monkeypatch.setattr(attention, "is_on_gpu", lambda _: True)
-    monkeypatch.setattr(attention, "varlen_attn", in_float64)
-    model = model_of("qwen2").bfloat16()
-    model.enable_input_require_grads()
-    model.gradient_checkpointing_enable({"use_reentrant": False})
-    _, gradients = gradients_of(model, packing=True)
-    assert attention.kernels_work.cache_info().misses == 1
-    assert all(gradient.isfinite().all() for gradient in gradients.values())
-
-
 def test_sinks_are_refused():
     """Without them gpt-oss would run, and be another model."""
     query = torch.ones(1, 1, 2, 8)
     with pytest.raises(ValueError, match="sinks"):
         attention.attend(torch.nn.Module(), query, query, query, None, s_aux=torch.zeros(1))
-
-
-def mixing(query, key, value, starts, *_, **options):
-    """Kernels that let responses see one another."""
-    whole = starts[[0, -1]]
-    return in_float64(query, key, value, whole, whole, len(query), len(query), **options)
-
-
-def absent(*_, **__):
-    raise RuntimeError("FlashAttention only supports Ampere GPUs or newer.\nmore")
-
-
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [(in_float64, None), (mixing, "they are off by"), (absent, "FlashAttention only supports")],
-)
-def test_kernels_are_tried_before_they_are_used(function, reason, monkeypatch, recwarn, untried):
-    monkeypatch.setattr(attention, "varlen_attn", function)
-    assert attention.kernels_work(torch.device("cpu")) == (reason is None)
-    messages = [str(warning.message) for warning in recwarn]
-    assert len(messages) == (reason is not None)
-    for message in messages:
-        assert f"one by one: torch's kernels for them fail ({reason}" in message
-        assert "\n" not in message

@@ -75,7 +75,6 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("family", "sizes", "taken"),
     [
-        ("qwen2", {"hidden_size": 128, "num_attention_heads": 4}, True),
         ("qwen2", {"hidden_size": 64, "num_attention_heads": 4}, False),
         ("qwen3", {"hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}, True),
         ("deepseek_v3", {}, True),

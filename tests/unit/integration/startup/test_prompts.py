@@ -78,11 +78,7 @@ def user(content):
             [],
             "a chat that ends with the assistant's turn",
         ),
-        (
-            chats([user(None)]),
-            [],
-            "a chat whose messages are no texts with role and content (they have role, content)",
-        ),
+        (chats([user(None)]), [], "a chat whose messages are no texts with role and content"),
         # other layouts of chats: ShareGPT's, and content in parts
         (
             chats([{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is."}]),
@@ -159,9 +155,13 @@ def test_a_prompt_that_the_tokenizer_changes_is_dropped():
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
     tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
-    prompts = ["Andr\u00e9 1+1=?", "Andre\u0301 1+1=?"]
-    given = (prompts, [None] * 2, [Reference("2")] * 2, 100, tokenizer, RunConfig())
-    assert startup_prompts.reasons_to_drop(*given) == [None, startup_prompts.CHANGED_PROMPT]
+    args = data_arguments("no.jsonl", apply_chat_template=False)
+    texts = ("Andr\u00e9 1+1=?", "Andre\u0301 1+1=?")
+    rows = [{"problem": text, "answer": "2"} for text in texts]
+    prompts = [startup_prompts.Prompt(row, Reference("2"), "2") for row in rows]
+    configuration = SimpleNamespace(args=args, run=RunConfig())
+    found = startup_prompts.reasons_to_drop(prompts, configuration, tokenizer)
+    assert found == [None, startup_prompts.CHANGED_PROMPT]
 
 
 TOLERANT = {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}

@@ -7,7 +7,7 @@ import pytest
 from support.command_lines import GOOD, rows_file
 from support.paths import POLICY
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import CheckpointError, ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.preflight import choose_checkpoint, resolve_run, settings_of
 from openrlhf_swap.recipes import as_words
@@ -56,12 +56,20 @@ def test_another_path_to_the_same_model_and_rows_is_no_difference(capsys, tmp_pa
     assert f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}" in said
 
 
+@pytest.mark.parametrize("written", ["[]", "{", '"x"'])
+def test_a_broken_record_of_the_settings_is_one_line(start, tmp_path, written):
+    (tmp_path / "checkpoints" / checkpoints.ORIGIN).write_text(written)
+    with pytest.raises(CheckpointError, match=r"origin.json cannot be read \(.*; delete it to"):
+        start()
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
         ("swap.objective", "laser_d", r"is 'laser_d', but .* written with 'grpo'; resume with"),
         ("actor.num_nodes", 2, r"x --actor\.num_gpus_per_node is 2, but .* written with 1"),
         ("ds.lora.rank", 8, r"is 8, but .* written with 0; resume with that, or start a new run"),
+        ("rollout.batch_size", 32, r"is 32, but .* written with \d+; resume with that"),
         ("ds.zero_stage", 3, r"is 3, but .* written with 2; resume with that"),
     ],
 )

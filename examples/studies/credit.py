@@ -1,0 +1,157 @@
+r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs of `loop_runs.py`.
+
+    python examples/studies/credit.py --runs outputs/need/runs.jsonl \
+        --keep examples/studies/results/credit.csv
+    python examples/studies/credit.py --seeds 11
+    python examples/studies/credit.py --seeds 301 302 303 304 305 306 307 308 309 310 311 312 --test
+
+Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
+prints the comparisons that `predictions.md` names, of each world and of their mean: differences
+of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind.
+Everything follows from the kept file, which `--keep` adds runs to.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from paired import half_interval, holm, p_value
+
+RESULTS = Path(__file__).parent / "results" / "credit.csv"
+SETTINGS = ["world", "arm", "gamma", "theta", "seed", "steps", "rate"]
+# Measure -> how a difference of it is printed.
+MEASURES = {
+    "accuracy": "{:+.3f}",
+    "redundant": "{:+.2f}",
+    "log redundant": "{:+.2f}",
+    "tokens": "{:+.1f}",
+}
+KEPT = [*SETTINGS, *MEASURES, "essential"]
+ALL_WORLDS = "mean of the worlds"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Arms of the same name, gamma and theta."""
+
+    name: str
+    gamma: float
+    theta: float
+
+    def runs(self, runs: pd.DataFrame) -> pd.DataFrame:
+        """Its runs, by world and seed."""
+        own = runs[
+            (runs.arm == self.name) & (runs.gamma == self.gamma) & (runs.theta == self.theta)
+        ]
+        return own.set_index(["world", "seed"])[list(MEASURES)]
+
+
+SUMMED = Arm("steps.uniform", gamma=1.0, theta=0.3)
+SUMMED_STRONGLY = Arm("steps.uniform", gamma=1.0, theta=1.0)
+OWN = Arm("steps.uniform", gamma=0.0, theta=2.0)
+NEED = Arm("reward.need", gamma=0.0, theta=1.0)
+LABELS = Arm("steps.oracle", gamma=0.0, theta=1.0)
+COMPARISONS = {
+    "own less sum .3": (OWN, SUMMED),
+    "own less sum 1": (OWN, SUMMED_STRONGLY),
+    "need less own": (NEED, OWN),
+    "labels less own": (LABELS, OWN),
+}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The differences of a comparison in a measure, one a seed."""
+
+    comparison: str
+    world: str
+    measure: str
+    by_seed: list[float]
+
+    @property
+    def kind(self) -> tuple[str, bool]:
+        """What Holm corrects over: a measure's rows of single worlds, or of their mean."""
+        return self.measure, self.world == ALL_WORLDS
+
+    def shown(self, corrected: float) -> str:
+        """Mean, interval and corrected p."""
+        mean = sum(self.by_seed) / len(self.by_seed)
+        half = half_interval(self.by_seed)
+        form = MEASURES[self.measure].format
+        p = f"p {corrected:.3f}" if corrected >= 0.001 else "p < 0.001"
+        return f"{form(mean)} ({form(mean - half)} to {form(mean + half)}), {p}"
+
+
+def differences_of(runs: pd.DataFrame) -> Iterator[Difference]:
+    """All comparisons: the worlds', and the mean over the worlds of the seeds that all have."""
+    for name, (first, second) in COMPARISONS.items():
+        change = (first.runs(runs) - second.runs(runs)).dropna()
+        for measure in MEASURES:
+            by_world = change[measure].unstack("world")
+            for world in by_world:
+                yield Difference(name, str(world), measure, by_world[world].dropna().tolist())
+            yield Difference(name, ALL_WORLDS, measure, by_world.dropna().mean(axis=1).tolist())
+
+
+def corrected(differences: list[Difference]) -> dict[int, float]:
+    """Holm's p of each difference, by its place."""
+    found: dict[int, float] = {}
+    kinds = {difference.kind for difference in differences}
+    for kind in kinds:
+        own = {i: p_value(d.by_seed) for i, d in enumerate(differences) if d.kind == kind}
+        found.update(holm(own))
+    return found
+
+
+def test_table(runs: pd.DataFrame) -> str:
+    """A row a comparison and world, a column a measure."""
+    differences = list(differences_of(runs))
+    p_values = corrected(differences)
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for i, difference in enumerate(differences):
+        row = rows.setdefault((difference.comparison, difference.world), {})
+        row["seeds"] = str(len(difference.by_seed))
+        row[difference.measure] = difference.shown(p_values[i])
+    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis(["comparison", "world"])
+    return str(table.reset_index().to_markdown(index=False))
+
+
+def means_table(runs: pd.DataFrame) -> str:
+    """A row a world, arm, gamma and theta: means over the seeds."""
+    grouped = runs.groupby(SETTINGS[:4])
+    means = grouped[[*MEASURES, "essential"]].mean()
+    means.insert(0, "seeds", grouped.size())
+    return str(means.reset_index().to_markdown(index=False, floatfmt=".3g"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--runs", type=Path, help="runs.jsonl of loop_runs.py")
+    parser.add_argument("--keep", type=Path, help="add the runs to this CSV")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a CSV that was kept")
+    parser.add_argument("--seeds", type=int, nargs="+", help="leave all others out")
+    parser.add_argument("--test", action="store_true", help="print the comparisons")
+    args = parser.parse_args()
+    if args.runs:
+        runs = pd.read_json(args.runs, lines=True, precise_float=True)[KEPT].round(5)
+    else:
+        runs = pd.read_csv(args.results)
+    if args.keep:
+        if args.keep.exists():
+            runs = pd.concat([pd.read_csv(args.keep), runs])
+        runs = runs.drop_duplicates(SETTINGS, keep="last").sort_values(SETTINGS)
+        runs.to_csv(args.keep, index=False)
+    if args.seeds:
+        runs = runs[runs.seed.isin(args.seeds)]
+    print(test_table(runs) if args.test else means_table(runs))
+
+
+if __name__ == "__main__":
+    main()
