@@ -55,8 +55,6 @@ from openrlhf_swap.rewards import grade_answer
 print("start")
 print(grade_answer(r"so \boxed{0.5}", r"\frac12"))
 """
-
-
 NOTEBOOK = "import code, sys; code.InteractiveInterpreter().runcode(sys.argv[1])"
 WAYS = {"standard input": (["-"], SCRIPT), "a notebook": (["-c", NOTEBOOK, SCRIPT], "")}
 

@@ -170,12 +170,7 @@ def rows_of(outputs):
     [
         (ADD, "assert add(1, 2) == 3\nassert add(0, 0) == 0", None, 1.0),
         (ADD, "x = 1\nassert add(x, 2) == 3\nassert add(0, 0) == 1", None, 0.5),
-        (
-            "```\ndef add(a, b): return a - b\n```" + ADD,
-            ONE_TEST,
-            None,
-            1.0,
-        ),  # the last block counts
+        ("```\ndef add(a, b): return a - b\n```" + ADD, ONE_TEST, None, 1.0),  # the last counts
         ("def add(a, b):\n    return a + b", ONE_TEST, None, 1.0),
         ("```python\ndef add(a b)\n```", ONE_TEST, None, 0.0),
         # What ends the process before the tests passes none of them.
@@ -183,11 +178,12 @@ def rows_of(outputs):
         ("```python\nimport os\nos._exit(0)\n```", "assert True", None, 0.0),
         (DOUBLE, rows_of({"3\n": "6", "4": "8.0\n"}), None, 1.0),
         (DOUBLE, rows_of({"3": "6", "x": "6"}), None, 0.5),
+        (DOUBLE, rows_of({"5": "10"}), "", 1.0),  # as in a table of which other rows have functions
         (METHOD, rows_of({"[1, 2]": "[2, 4]", "[]": "[1]"}), "twice", 0.5),
     ],
 )
 def test_code_against_tests(grade, response, tests, function, score):
-    found = grade("unit_tests", response, tests, **({"fn_name": function} if function else {}))
+    found = grade("unit_tests", response, tests, fn_name=function)
     assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
 
 
@@ -203,22 +199,10 @@ def test_layouts_of_apps_taco_and_humaneval(grade):
     assert grade("unit_tests", "```python\nprint(10**5000)\n```", big).score == 1
 
 
-@confined
-@pytest.mark.parametrize("empty", [None, ""])
-def test_a_row_whose_function_is_empty_is_a_program(grade, empty):
-    """As in a table of which other rows have functions."""
-    rows = '[{"input": "5", "output": "10"}, {"input": "6", "output": "12"}]'
-    assert grade("unit_tests", DOUBLE, rows, fn_name=empty).score == 1
-    assert find_fault('[{"input": "two words", "output": ""}]', {"fn_name": empty}) is None
-
-
 @pytest.mark.parametrize(
     ("response", "code"),
     [
-        (
-            "1. First:\n\n   ```python\n   for x in y:\n       x\n   ```\n2. x",
-            "for x in y:\n    x\n",
-        ),
+        ("1. One:\n\n   ```python\n   for x in y:\n       x\n   ```\n2. x", "for x in y:\n    x\n"),
         ("\t```\n\tx\n\t```", "x\n"),
         ("   ```python\nx\n   ```", "x\n"),
         ("``` python\nx\n```", "x\n"),
