@@ -39,6 +39,7 @@ SMALL = {
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],
+    "need": ["--lengths", "1000", "--layers", "4", "--repeats", "2"],
     "objectives": ["--responses", "128", "--tokens", "1000", "--rounds", "3"],
     "policy_step": [],
     "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],

@@ -95,7 +95,7 @@ def _listed(text: str) -> list[object] | None:
     return None
 
 
-def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
+def visible_fault(answer: str) -> str | None:
     """What is wrong with a reference answer at first sight, worded to follow "dropped with"."""
     bare = strip_answer(answer)
     if not bare:
@@ -103,8 +103,6 @@ def visible_fault(answer: str, keeps_placeholders: bool = False) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     if _is_placeholder(bare):
-        if keeps_placeholders:
-            return None
         return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())

@@ -160,5 +160,3 @@ USABLE = [
 )
 def test_what_is_no_answer(answer, fault):
     assert visible_fault(answer) == fault
-    kept = None if fault == PLACEHOLDER_ANSWER else fault
-    assert visible_fault(answer, keeps_placeholders=True) == kept
