@@ -99,9 +99,8 @@ def main() -> None:
                     flush=True,
                 )
         ratio = seconds.cpu / plain.cpu
-        print(
-            f"ratio {ratio:.2f}: scores with need of the next {window}, to scores alone, {length} tokens"
-        )
+        meaning = f"scores with need of the next {window}, to scores alone, {length} tokens"
+        print(f"ratio {ratio:.2f}: {meaning}")
 
 
 if __name__ == "__main__":
