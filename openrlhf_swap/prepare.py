@@ -170,7 +170,11 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
     return candidates
 
 
-def _write(args: argparse.Namespace, candidates: list[Candidate], revision: str | None) -> None:
+def _write(
+    args: argparse.Namespace,
+    candidates: list[Candidate],
+    revision: str | None,
+) -> None:
     """Write the prompt set, the dropped rows, and what was read."""
     kept = [each for each in candidates if each.reason is None]
     # For all rows or none: a column has one type.
@@ -188,7 +192,11 @@ def _write(args: argparse.Namespace, candidates: list[Candidate], revision: str 
             write_rows(path, content)
 
 
-def _prompt_row(candidate: Candidate, suffix: str, as_chat: bool) -> Row:
+def _prompt_row(
+    candidate: Candidate,
+    suffix: str,
+    as_chat: bool,
+) -> Row:
     *before, last = candidate.chat
     problem = last["content"] + suffix
     row = {**candidate.row, **candidate.reference.metadata}

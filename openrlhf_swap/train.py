@@ -91,7 +91,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _refuse_to_replace(output: Path, finished: Any, settings: Any) -> None:
+def _refuse_to_replace(
+    output: Path,
+    finished: Any,
+    settings: Any,
+) -> None:
     """Raise ConfigError if another run has finished in a folder, without a checkpoint.
 
     Nothing of it could be continued: its policy would be replaced by that of this run.
@@ -234,7 +238,11 @@ def _tracked_run(configuration: Configuration, output: Path) -> dict[str, str]:
     return {"run_name": name, "run_id": before.get("run_id") or uuid4().hex[:16]}
 
 
-def _write_records(given: Configuration, words: list[str], names: dict[str, str]) -> None:
+def _write_records(
+    given: Configuration,
+    words: list[str],
+    names: dict[str, str],
+) -> None:
     """Write the records of a run into its folder.
 
     swap_config.json says what the run is made of, and run.yaml starts it again.

@@ -43,7 +43,11 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     return of_correct.nanquantile(0.5, dim=-1)
 
 
-def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
+def penalty_masses(
+    lengths: Tensor,
+    correct: Tensor,
+    length_coef: float,
+) -> Tensor:
     """P = lambda (L - L_target)/L_target for correct responses over the target, else 0.
 
     This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
@@ -53,7 +57,11 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
     return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
 
 
-def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
+def penalty_weights(
+    gains: Tensor,
+    step_mask: Tensor,
+    tau: float | Tensor,
+) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
@@ -91,7 +99,9 @@ class StepSignals:
 
 
 def step_signals(
-    batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
+    batch: StepBatch,
+    coefficients: Coefficients,
+    weights: Tensor | None = None,
 ) -> StepSignals:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k.
 
@@ -172,7 +182,11 @@ def potentials(batch: StepBatch) -> Tensor:
     return (1.5 * right * sure + 0.5 * right - sure).clamp(max=SOLVED)
 
 
-def _rewarded(batch: StepBatch, signal: Signal, reward: str) -> Tensor:
+def _rewarded(
+    batch: StepBatch,
+    signal: Signal,
+    reward: str,
+) -> Tensor:
     """The values of a signal that a step reward is made of; 0 for a batch without scored steps."""
     if signal.name in batch.signals:
         return batch.signals[signal.name]
@@ -185,7 +199,11 @@ def _rewarded(batch: StepBatch, signal: Signal, reward: str) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64)
 
 
-def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
+def step_tau(
+    gains: Tensor,
+    step_mask: Tensor,
+    coefficients: Coefficients,
+) -> float | Tensor:
     """Tau in nats: the number itself, or that many standard deviations of each group's gains.
 
     Gains are (G, N, K), g or Delta. The deviation is pooled over the same steps as sigma, and
@@ -217,7 +235,12 @@ def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
     return standardise(rewards, everyone, eps)
 
 
-def standardise(values: Tensor, mask: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
+def standardise(
+    values: Tensor,
+    mask: Tensor,
+    eps: float = 1e-6,
+    unbiased: bool = True,
+) -> Tensor:
     """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
 
     Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
@@ -232,7 +255,11 @@ def standardise(values: Tensor, mask: Tensor, eps: float = 1e-6, unbiased: bool 
 
 
 def process_advantages(
-    normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int, discount: float = 1.0
+    normalised: Tensor,
+    step_ends: Tensor,
+    step_mask: Tensor,
+    tokens: int,
+    discount: float = 1.0,
 ) -> Tensor:
     """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on (Eq. proc_adv).
 
@@ -254,7 +281,12 @@ def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
     return sums
 
 
-def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
+def per_token(
+    values: Tensor,
+    step_ends: Tensor,
+    step_mask: Tensor,
+    tokens: int,
+) -> Tensor:
     """(..., A) the value of each token's step, from (..., K+1) values.
 
     Tokens after the last step get the value behind the last step's.
@@ -269,7 +301,10 @@ def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int)
 
 
 def unified_advantages(
-    outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
+    outcome: Tensor,
+    process: Tensor | None,
+    outcome_weight: float,
+    process_weight: float,
 ) -> Tensor:
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
@@ -284,7 +319,10 @@ def unified_advantages(
 
 
 def group_advantages(
-    batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
+    batch: StepBatch,
+    rewards: Tensor,
+    process: Tensor | None,
+    coefficients: Coefficients,
 ) -> list[list[Tensor]]:
     """The unified advantage of every token: for each group a list with a tensor for each response.
 
@@ -310,7 +348,12 @@ class Moments(NamedTuple):
     spreads: Tensor  # bool, whether the row has two values, and a deviation above float noise
 
 
-def moments(values: Tensor, mask: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Moments:
+def moments(
+    values: Tensor,
+    mask: Tensor,
+    eps: float = 1e-6,
+    unbiased: bool = True,
+) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
     total = torch.where(mask, values, 0.0).sum(-1, keepdim=True)

@@ -32,14 +32,24 @@ class StateCritic:
     Earlier batches are kept as their sums of products, (d+2, d+2), and not as rows.
     """
 
-    def __init__(self, decay: float = 0.75, ridge: float = 30.0, folds: int = 4) -> None:
+    def __init__(
+        self,
+        decay: float = 0.75,
+        ridge: float = 30.0,
+        folds: int = 4,
+    ) -> None:
         """Take the weight of the last batch, the ridge in rows, and the number of parts."""
         self._decay = decay
         self._ridge = ridge
         self._folds = folds
         self._earlier: Tensor | None = None
 
-    def predict(self, states: Tensor, returns: Tensor, groups: Tensor) -> Prediction:
+    def predict(
+        self,
+        states: Tensor,
+        returns: Tensor,
+        groups: Tensor,
+    ) -> Prediction:
         """Predict the returns of a batch, then learn from it.
 
         Takes (n, d) states of any floating dtype, the (n,) returns, what was still to come at each,
@@ -131,7 +141,11 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
     return torch.cat([intercept[None], weights])
 
 
-def step_costs(left: Tensor, predicted: Tensor, gae_lambda: float) -> Tensor:
+def step_costs(
+    left: Tensor,
+    predicted: Tensor,
+    gae_lambda: float,
+) -> Tensor:
     """The generalised advantage of length.
 
     delta_k = tokens of step k + V_k - V_{k-1}, and a_k = delta_k + lambda a_{k+1}.

@@ -53,7 +53,11 @@ def known_from(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
     return torch.where(unknown, number, 0).amax(-1)
 
 
-def shares_after_known(answer_logprobs: Tensor, step_ends: Tensor, step_mask: Tensor) -> Tensor:
+def shares_after_known(
+    answer_logprobs: Tensor,
+    step_ends: Tensor,
+    step_mask: Tensor,
+) -> Tensor:
     """(...) float64, the share of a thought's tokens that follow once the answer is known.
 
     It is 0 where the answer is not known at the end, and without steps.

@@ -62,5 +62,9 @@ def _plain_list(name: str, values: Any) -> list[Any]:
     return numbers
 
 
-def _wrong(name: str, value: Any, remedy: str) -> ValueError:
+def _wrong(
+    name: str,
+    value: Any,
+    remedy: str,
+) -> ValueError:
     return ValueError(f"{name} is {value!r} ({type(value).__name__}); {remedy}")

@@ -66,7 +66,10 @@ class Problem:
 
 
 def load_benchmark(
-    name: str, folder: Path | None = None, grader: str = MATH, needs_answers: bool = True
+    name: str,
+    folder: Path | None = None,
+    grader: str = MATH,
+    needs_answers: bool = True,
 ) -> list[Problem]:
     """The problems of a benchmark, by its name from the hub or a folder, or those of a JSONL file.
 
@@ -194,7 +197,12 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     ]
 
 
-def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
+def _problem(
+    where: str,
+    own_id: object,
+    row: Row,
+    grader: str,
+) -> Problem:
     """A row as a problem; raises DataError if the grader cannot use its answer.
 
     Every evaluation would count that as wrong.
@@ -218,7 +226,11 @@ def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
     return problem
 
 
-def _of_known_format(where: str, own_id: str, row: Row) -> Problem | None:
+def _of_known_format(
+    where: str,
+    own_id: str,
+    row: Row,
+) -> Problem | None:
     """The problem of a row with the columns of one of `FORMATS`, or None."""
     if "problem" in row:
         return None
@@ -262,7 +274,12 @@ def _text(row: Row, name: str) -> str:
     return value
 
 
-def _choice(own_id: str, question: str, options: Sequence[str], letter: str) -> Problem:
+def _choice(
+    own_id: str,
+    question: str,
+    options: Sequence[str],
+    letter: str,
+) -> Problem:
     lines = [f"({mark}) {option}" for mark, option in zip(LETTERS, options, strict=False)]
     listing = "\n".join(lines)
     asked = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}"

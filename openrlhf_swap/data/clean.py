@@ -314,7 +314,12 @@ class BenchmarkIndex:
             for problem in problems:
                 self._add(name, problem.id, read_text(problem.problem))
 
-    def _add(self, name: str, own_id: str, text: Text) -> None:
+    def _add(
+        self,
+        name: str,
+        own_id: str,
+        text: Text,
+    ) -> None:
         number = len(self._problems)
         self._problems.append((name, own_id, text))
         self._by_part[text.key[:PART]].append(number)
@@ -370,7 +375,11 @@ class BenchmarkIndex:
                     yield number
 
 
-def _without_wrapper(text: Text, problem: Text, rows: RowSet) -> Text:
+def _without_wrapper(
+    text: Text,
+    problem: Text,
+    rows: RowSet,
+) -> Text:
     """A text without the triples of wrappers, but with those that the problem has, too."""
     of_wrappers = rows.common - problem.triples
     return replace(text, triples=text.triples - of_wrappers)

@@ -86,7 +86,10 @@ def has_rows(path: Path) -> bool:
 
 
 def read_entries(
-    path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False
+    path: Path,
+    flag: str = "",
+    at_most: int | None = None,
+    needs_all: bool = False,
 ) -> list[Entry]:
     """The rows of a JSONL, JSON or CSV file without blank lines, all or the first `at_most`.
 
@@ -116,7 +119,11 @@ def describe_faults(entries: Sequence[Entry]) -> str:
     return ", ".join(shown)
 
 
-def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
+def check_quickly(
+    flag: str,
+    name: str,
+    keys: Mapping[str, str],
+) -> None:
     """Refuse a local data file by its first rows.
 
     Raises DataError if none can be read or has the columns of `keys` (flag -> column).
@@ -132,7 +139,11 @@ def columns_in(rows: Iterable[Row]) -> dict[str, None]:
     return dict.fromkeys(column for row in rows for column in row)
 
 
-def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) -> None:
+def check_columns(
+    columns: Iterable[str],
+    keys: Mapping[str, str],
+    source: str,
+) -> None:
     """Raise DataError for a key, by its flag, that is not one of the columns."""
     for flag, key in keys.items():
         if key not in columns:
@@ -143,7 +154,10 @@ def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) 
 
 
 def read_table(
-    source: str, split: str, revision: str | None, configuration: str | None = None
+    source: str,
+    split: str,
+    revision: str | None,
+    configuration: str | None = None,
 ) -> "Dataset":
     """The data set that `--input` names: a file, a folder, or a hub id.
 
@@ -183,7 +197,11 @@ def _fitting(row: Row) -> Row:
 
 
 def source_rows(
-    table: "Dataset", source: str, problem_key: str, answer_key: str, grader: str = MATH
+    table: "Dataset",
+    source: str,
+    problem_key: str,
+    answer_key: str,
+    grader: str = MATH,
 ) -> list[Row]:
     """The rows of a table as `problem`, `answer` and, if there is one, `id`.
 
@@ -257,7 +275,11 @@ def _csv_entries(path: Path) -> Iterator[Entry]:
             yield _entry(number, _next_fields, reader)
 
 
-def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
+def _entry(
+    number: int,
+    read: Callable[[Any], Row],
+    raw: Any,
+) -> Entry:
     try:
         return Entry(number, read(raw))
     except DataError as error:
@@ -284,7 +306,11 @@ def _next_fields(reader: "csv.DictReader[str]") -> Row:
 
 
 def read_references(
-    rows: list[Row], problem_key: str, answer_key: str, grader: str, source: str
+    rows: list[Row],
+    problem_key: str,
+    answer_key: str,
+    grader: str,
+    source: str,
 ) -> list[Reference]:
     """The `read_reference` of each row; its errors become a DataError with source and row."""
     references = []
@@ -295,7 +321,12 @@ def read_references(
     return references
 
 
-def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> Reference:
+def read_reference(
+    row: Row,
+    problem_key: str,
+    answer_key: str,
+    grader: str,
+) -> Reference:
     """The reference answer in a row, cleaned.
 
     For other graders than math-verify it has the problem and the other columns, too. An answer that
@@ -399,7 +430,11 @@ def states_answer(problem: str, answer: str) -> bool:
     return stated.startswith(bare) and not _LONGER.match(stated, len(bare))
 
 
-def find_faults(references: Sequence[Reference], grader: str, command: str) -> list[str | None]:
+def find_faults(
+    references: Sequence[Reference],
+    grader: str,
+    command: str,
+) -> list[str | None]:
     """What is wrong with each reference answer, to follow "dropped with".
 
     The progress bar names the command.

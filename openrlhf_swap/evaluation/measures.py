@@ -201,7 +201,11 @@ def count_votes(group: pd.DataFrame) -> list[str | None]:
     return [first_equal.get(vote, vote) for vote in votes]
 
 
-def pass_at_k(correct: int, samples: int, k: int) -> float:
+def pass_at_k(
+    correct: int,
+    samples: int,
+    k: int,
+) -> float:
     """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k).
 
     Raises ValueError for k > n.

@@ -35,7 +35,11 @@ OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
 GRADES = ".grades.jsonl"
 
 
-def rows_path(kind: str, folder: Path, benchmark: str) -> Path:
+def rows_path(
+    kind: str,
+    folder: Path,
+    benchmark: str,
+) -> Path:
     """The file of a benchmark's rows of a kind, see `SampleFiles`."""
     return folder / f"{benchmark}.{kind}.jsonl"
 
@@ -81,7 +85,11 @@ class SampleFiles:
                 yield row, grade
 
 
-def text_of(row: Row, end_of_thought: str, field: str = "text") -> str:
+def text_of(
+    row: Row,
+    end_of_thought: str,
+    field: str = "text",
+) -> str:
     """A sample's text as it is graded; a prompt may have closed the thought before it."""
     prompt = end_of_thought if row.get("closed_by_prompt") else ""
     return text_to_grade(prompt, row[field], end_of_thought)

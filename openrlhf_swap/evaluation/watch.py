@@ -63,7 +63,11 @@ def main(argv: list[str]) -> None:
     print(f"[watch] {page} shows the run as it is now")
 
 
-def _looks(folder: Path, seconds: float, once: bool) -> Iterator[bool]:
+def _looks(
+    folder: Path,
+    seconds: float,
+    once: bool,
+) -> Iterator[bool]:
     """Whether this is the last look: each time that there is something new to see."""
     seen = None
     while True:

@@ -180,7 +180,9 @@ class Configuration:
 
 
 def configure(
-    words: Sequence[str], on_cpu: bool | None = None, defaults: FlagValues | None = None
+    words: Sequence[str],
+    on_cpu: bool | None = None,
+    defaults: FlagValues | None = None,
 ) -> Configuration:
     """Read a command line of the training.
 
@@ -224,7 +226,11 @@ def configure(
     return configuration
 
 
-def _given(parser: Parser, names: FlagValues, words: Sequence[str]) -> FlagValues:
+def _given(
+    parser: Parser,
+    names: FlagValues,
+    words: Sequence[str],
+) -> FlagValues:
     """The values that some words give to flags, converted by the parser."""
     unset = object()
     namespace = argparse.Namespace(**dict.fromkeys(names, unset))
@@ -339,7 +345,9 @@ def _json_object(text: str) -> str:
 
 
 def parse_with_settings(
-    parser: argparse.ArgumentParser, names: Sequence[str], words: Sequence[str]
+    parser: argparse.ArgumentParser,
+    names: Sequence[str],
+    words: Sequence[str],
 ) -> argparse.Namespace:
     """Parse a command line in which some of the training's settings are flags, too.
 
@@ -374,7 +382,11 @@ def _settings(chosen: FlagValues) -> tuple[SwapConfig, RunConfig]:
     return SwapConfig(**method, options=options), RunConfig(**run)
 
 
-def _check_owner(owner: str, option: str, objective: str) -> None:
+def _check_owner(
+    owner: str,
+    option: str,
+    objective: str,
+) -> None:
     """Raise ConfigError for a flag `--swap.<owner>.<option>` of another objective."""
     if owner == short_name(objective):
         return

@@ -207,7 +207,12 @@ class Objective:
     def observe_monitor(self, batch: Batch) -> None:
         """Look at what `monitor` asked for."""
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+    def sampling(
+        self,
+        prompt: str,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[SamplingRequest]:
         """How to sample the `count` responses to a prompt."""
         return [SamplingRequest(prompt, count, max_new_tokens)]
 
@@ -263,7 +268,11 @@ class Objective:
             setattr(self, name, value)
 
 
-def check_group_size(args: SimpleNamespace, factor: int, reason: str) -> None:
+def check_group_size(
+    args: SimpleNamespace,
+    factor: int,
+    reason: str,
+) -> None:
     """Raise ConfigError where the size of OpenRLHF's groups is no multiple of `factor`."""
     size = args.rollout.n_samples_per_prompt
     if size % factor:
@@ -287,7 +296,12 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
     return rewards, values
 
 
-def _check(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
+def _check(
+    objective: Objective,
+    method: str,
+    values: Any,
+    counts: Tensor,
+) -> None:
     """The values must have the shape of `counts`, and be finite where it is True."""
     fault = _shape_fault(values, counts) or _value_fault(values, counts)
     if fault:

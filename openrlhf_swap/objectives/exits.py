@@ -63,7 +63,12 @@ class JET(Objective):
         each = 1 + len(self.shares)
         check_group_size(args, each, f"--swap.jet.shares makes {each} of a response")
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+    def sampling(
+        self,
+        prompt: str,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[SamplingRequest]:
         return [SamplingRequest(prompt, count // (1 + len(self.shares)), max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
@@ -89,7 +94,12 @@ class JET(Objective):
             ids.append(reader.end_token)
         return replace(rollout, response_ids=ids)
 
-    def _cut_after_box(self, ids: list[int], kept: int, reader: ResponseReader) -> list[int]:
+    def _cut_after_box(
+        self,
+        ids: list[int],
+        kept: int,
+        reader: ResponseReader,
+    ) -> list[int]:
         """An answer that boxes again ends with the sentence of its last box.
 
         The phrase opened the first box.
@@ -133,7 +143,12 @@ class SGRPO(Objective):
                 f"--rollout.max_new_tokens {limit}; use less"
             )
 
-    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
+    def sampling(
+        self,
+        prompt: str,
+        count: int,
+        max_new_tokens: int,
+    ) -> list[SamplingRequest]:
         self._exits = count - 1
         return [SamplingRequest(prompt, 1, max_new_tokens)]
 

@@ -62,7 +62,11 @@ def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.steps.signals.get("entropy", nothing), exists
 
 
-def of_each_token(batch: Batch, of_steps: Tensor, rest: float) -> Tensor:
+def of_each_token(
+    batch: Batch,
+    of_steps: Tensor,
+    rest: float,
+) -> Tensor:
     """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
     exists = steps.state_mask[..., 1:]
@@ -75,7 +79,9 @@ Span = tuple[int, int, float]
 
 
 def fill_spans(
-    batch: Batch, default: Tensor | float, spans_of: Callable[[Rollout], Iterable[Span]]
+    batch: Batch,
+    default: Tensor | float,
+    spans_of: Callable[[Rollout], Iterable[Span]],
 ) -> Tensor:
     """(G, N, A) float64, the values of the spans of each response, and elsewhere the default."""
     shape = (*batch.lengths.shape, int(batch.lengths.max()))

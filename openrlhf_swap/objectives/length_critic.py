@@ -85,7 +85,12 @@ class LengthCritic(StateObjective):
         targets = target_lengths(batch.lengths, batch.correct)
         return pays & (batch.lengths > targets.unsqueeze(-1))
 
-    def _tokens_of_one(self, batch: StepBatch, costs: Tensor, pays: Tensor) -> float:
+    def _tokens_of_one(
+        self,
+        batch: StepBatch,
+        costs: Tensor,
+        pays: Tensor,
+    ) -> float:
         if not pays.any():
             return 0.0
         if self.unit == "length":
@@ -100,7 +105,9 @@ class LengthCritic(StateObjective):
 
 
 def length_critic_advantages(
-    groups: Sequence[Sequence[StepTrace]], config: SwapConfig, critic: StateCritic
+    groups: Sequence[Sequence[StepTrace]],
+    config: SwapConfig,
+    critic: StateCritic,
 ) -> list[list[Tensor]]:
     """The advantage of every token of a batch, for a trainer of your own.
 

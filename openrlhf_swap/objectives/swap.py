@@ -34,7 +34,12 @@ class StateObjective(Objective):
         self._metrics: dict[str, float] = {}
         self._warned = False
 
-    def predict_returns(self, batch: StepBatch, returns: Tensor, mask: Tensor) -> Tensor:
+    def predict_returns(
+        self,
+        batch: StepBatch,
+        returns: Tensor,
+        mask: Tensor,
+    ) -> Tensor:
         """(G, N, K+1) float64, the returns that the states predict where `mask`, else 0.
 
         The critic then learns from the true ones. Raises NonFiniteError for a state that is not
@@ -109,7 +114,12 @@ class Swap(StateObjective):
         return per_token(predicted, steps.step_ends, steps.step_mask, tokens)
 
 
-def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
+def _process(
+    batch: StepBatch,
+    normalised: Tensor,
+    numbers: Coefficients,
+    tokens: int,
+) -> Tensor:
     ends, mask = batch.step_ends, batch.step_mask
     process = process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
     if not numbers.turn_weight:

@@ -55,7 +55,12 @@ def warn_if_untested(package: str, consequence: str) -> None:
 _ABSENT = object()
 
 
-def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
+def replace(
+    owner: Any,
+    name: str,
+    value: Any,
+    package: str | None = None,
+) -> Callable[[], None]:
     """Set `owner.name` to `value`, and return what restores the original.
 
     Raises CompatibilityError for another version of the package, if it is named, than in
@@ -76,7 +81,12 @@ def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Ca
 
 
 @contextmanager
-def replaced(owner: Any, name: str, value: Any, package: str | None = None) -> Iterator[None]:
+def replaced(
+    owner: Any,
+    name: str,
+    value: Any,
+    package: str | None = None,
+) -> Iterator[None]:
     restore = replace(owner, name, value, package)
     try:
         yield

@@ -12,7 +12,12 @@ from openrlhf_swap.rewards.statements import LETTERS, OPTIONS, stated_answer
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
 
 
-def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+def verify(
+    problem: str,
+    answer: str,
+    response: str,
+    metadata: Metadata,
+) -> Verdict:
     """Whether the letter that a response states is the reference answer."""
     options = metadata.get(OPTIONS) or ()
     stated = stated_letter(response, options, bool(metadata.get(THOUGHT_CLOSED, True)))
@@ -32,7 +37,11 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     return "an answer that is no option's letter"
 
 
-def stated_letter(text: str, options: Sequence[str] = (), closed: bool = True) -> str | None:
+def stated_letter(
+    text: str,
+    options: Sequence[str] = (),
+    closed: bool = True,
+) -> str | None:
     """The letter that a text states as its answer, in upper case; None if there is none.
 
     Behind a box that holds neither a letter nor an option an announcement counts, and a letter that

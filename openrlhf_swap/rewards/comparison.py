@@ -51,7 +51,11 @@ def _join_thousands(text: str) -> str:
     )
 
 
-def _rename(text: str, letter: str, other: str) -> str:
+def _rename(
+    text: str,
+    letter: str,
+    other: str,
+) -> str:
     return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
@@ -122,7 +126,11 @@ def _with_both_signs(items: Sequence[str]) -> list[str]:
     return signed
 
 
-def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
+def _same_list(
+    gold: list[str],
+    response: list[str],
+    is_ordered: bool,
+) -> bool:
     if len(gold) != len(response):
         return False
     items = [*gold, *response]

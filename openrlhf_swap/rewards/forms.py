@@ -141,7 +141,11 @@ def write_latex(text: str) -> str:
     return text
 
 
-def depths(text: str, opening: str = "([{", closing: str = ")]}") -> list[int]:
+def depths(
+    text: str,
+    opening: str = "([{",
+    closing: str = ")]}",
+) -> list[int]:
     """How many brackets are open behind each character."""
     return [*accumulate((one in opening) - (one in closing) for one in text)]
 

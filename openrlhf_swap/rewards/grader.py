@@ -86,7 +86,12 @@ class Grader:
     is replaced, and its successor asked once.
     """
 
-    def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
+    def __init__(
+        self,
+        processes: int = 2,
+        time_limit: float = 10.0,
+        verifier: str = MATH,
+    ) -> None:
         self._processes = processes
         # The last one used is the likeliest to be started.
         self._idle: LifoQueue[_Child] = LifoQueue()
@@ -94,7 +99,10 @@ class Grader:
             self._idle.put(_Child(verifier, time_limit))
 
     def grade(
-        self, response: str, answer: str | Reference, end_of_thought: str = END_OF_THOUGHT
+        self,
+        response: str,
+        answer: str | Reference,
+        end_of_thought: str = END_OF_THOUGHT,
     ) -> Grade:
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
@@ -132,7 +140,11 @@ class Grader:
             return list(threads.map(ask, requests))
 
 
-def _request(response: str, answer: str | Reference, end_of_thought: str) -> dict[str, Any]:
+def _request(
+    response: str,
+    answer: str | Reference,
+    end_of_thought: str,
+) -> dict[str, Any]:
     check_text("response", response)
     known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
     return {
@@ -205,7 +217,11 @@ class _Child:
         return ours
 
 
-def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
+def _exchange(
+    connection: socket.socket,
+    message: bytes,
+    seconds: float,
+) -> Any:
     """Send a message and read a line of JSON that may take as long; else OSError or ValueError."""
     connection.settimeout(seconds)
     connection.sendall(message)
@@ -213,7 +229,11 @@ def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
         return json.loads(replies.readline())
 
 
-def serve(memory_limit: int, cpu_limit: float, name: str = MATH) -> None:
+def serve(
+    memory_limit: int,
+    cpu_limit: float,
+    name: str = MATH,
+) -> None:
     """A grading process: says "ready", then answers lines of JSON until its standard input ends.
 
     A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says

@@ -119,7 +119,13 @@ class Link:
         self.send("call", request)
         return self.receive()
 
-    def _answer(self, target: Any, name: str, arguments: Any, named: Any) -> None:
+    def _answer(
+        self,
+        target: Any,
+        name: str,
+        arguments: Any,
+        named: Any,
+    ) -> None:
         try:
             if self._seconds:
                 signal.setitimer(signal.ITIMER_PROF, self._seconds)
@@ -181,7 +187,12 @@ class _Names(dict[str, Any]):
     The program's count also where they hide Python's own ones, if the checks use no other of them.
     """
 
-    def __init__(self, link: Link, modules: dict[str, Any], tests: str) -> None:
+    def __init__(
+        self,
+        link: Link,
+        modules: dict[str, Any],
+        tests: str,
+    ) -> None:
         super().__init__(__builtins__=builtins)
         defined: set[str] = set(link.receive())
         own = {name for name in defined if not hasattr(builtins, name)}

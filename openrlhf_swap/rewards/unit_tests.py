@@ -93,7 +93,12 @@ _BWRAP = f"""
 """
 
 
-def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+def verify(
+    problem: str,
+    answer: str,
+    response: str,
+    metadata: Metadata,
+) -> Verdict:
     """The share of tests that the last block of code in a response passes."""
     find_bwrap()  # refused at the start: a grader is tried with a response without code
     code = last_code(response)
@@ -184,7 +189,11 @@ def _read_lines(given: Any) -> str:
     return str(given)
 
 
-def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
+def _run_checks(
+    code: str,
+    tests: Sequence[Any],
+    seconds: float,
+) -> list[bool]:
     """Whether each test passed; the program, or the checks, may have ended before the last ones."""
     program = f"{_REMOTE}\nrun_program({_PRELUDE!r})"
     checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})"
@@ -200,7 +209,11 @@ def _run_checks(code: str, tests: Sequence[Any], seconds: float) -> list[bool]:
         return [line == "true" for line in finish(seconds).output.splitlines()]
 
 
-def _run_programs(code: str, tests: Sequence[tuple[str, str]], seconds: float) -> Iterator[bool]:
+def _run_programs(
+    code: str,
+    tests: Sequence[tuple[str, str]],
+    seconds: float,
+) -> Iterator[bool]:
     """Whether each test passes. A program that ran out of time once is not given more."""
     # The code is compiled apart from all that stands before it, as `from __future__` has to come
     # first.
@@ -234,7 +247,12 @@ class Run(NamedTuple):
     output: str
 
 
-def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) -> Run:
+def run_python(
+    program: str,
+    given: str = "",
+    cpu: int = 6,
+    wall: float = 12.0,
+) -> Run:
     """Run a program without future imports on an input.
 
     `cpu` is the seconds of CPU time of each process, and `wall` those of wall time for all.
@@ -245,7 +263,10 @@ def run_python(program: str, given: str = "", cpu: int = 6, wall: float = 12.0) 
 
 @contextmanager
 def _started(
-    program: str, given: str, cpu: int, pipes: tuple[int, ...] = ()
+    program: str,
+    given: str,
+    cpu: int,
+    pipes: tuple[int, ...] = (),
 ) -> Iterator[Callable[[float], Run]]:
     """Start a program, which finds these file descriptors in `PIPES`.
 

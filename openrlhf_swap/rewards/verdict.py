@@ -3,7 +3,11 @@
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
 
 
-def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUGHT) -> str:
+def text_to_grade(
+    prompt: str,
+    response: str,
+    end_of_thought: str = END_OF_THOUGHT,
+) -> str:
     """The response as it is graded: after the end of the thought, if the prompt closed it already.
 
     Args:

@@ -36,7 +36,11 @@ def main(argv: list[str]) -> None:
     print(f"{args.output} holds the merged model")
 
 
-def merge(adapters: str, output: Path, trust_remote_code: bool = False) -> None:
+def merge(
+    adapters: str,
+    output: Path,
+    trust_remote_code: bool = False,
+) -> None:
     """Write the model with the adapters of a folder in it, in the dtype of its weights."""
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoTokenizer

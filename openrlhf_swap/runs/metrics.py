@@ -94,7 +94,11 @@ def _of_lengths(batch: StepBatch) -> dict[str, Tensor]:
     }
 
 
-def _of_groups(batch: StepBatch, signals: StepSignals, process_weight: float) -> dict[str, Tensor]:
+def _of_groups(
+    batch: StepBatch,
+    signals: StepSignals,
+    process_weight: float,
+) -> dict[str, Tensor]:
     correct = batch.correct
     solved = correct.any(-1)
     signalled = ~signals.price.isnan()  # groups whose steps get a signal
@@ -180,7 +184,11 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metr
     return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
 
-def step_line(step: int, last: int | None, metrics: Metrics) -> str:
+def step_line(
+    step: int,
+    last: int | None,
+    metrics: Metrics,
+) -> str:
     """A training step as one line; `last` is the number of the run's last step, if known."""
 
     def show(name: str, form: str) -> str:
@@ -194,7 +202,12 @@ def step_line(step: int, last: int | None, metrics: Metrics) -> str:
     )
 
 
-def append_metrics(folder: Path, step: int, metrics: Metrics, file: str = METRICS) -> None:
+def append_metrics(
+    folder: Path,
+    step: int,
+    metrics: Metrics,
+    file: str = METRICS,
+) -> None:
     """Append the numbers among the metrics as one line; one that is not finite becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
@@ -220,7 +233,11 @@ def drop_metrics_after(folder: Path, step: int) -> None:
             write_rows(path, [row for row in rows if row["step"] <= step])
 
 
-def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:
+def write_rollouts(
+    folder: Path,
+    step: int,
+    rows: list[Row],
+) -> None:
     """Write `rollouts/step_<n>.jsonl`, one response a line."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     write_rows(folder / "rollouts" / f"step_{step:06d}.jsonl", rows)

@@ -14,7 +14,10 @@ GENERATE = "custom_generate/generate.py"
 
 
 def check_model_files(
-    flag: str, model: str, trusted: bool = False, takes_adapters: bool = False
+    flag: str,
+    model: str,
+    trusted: bool = False,
+    takes_adapters: bool = False,
 ) -> None:
     """Refuse a model that is not there, or brings code of its own, before anything loads it.
 

@@ -129,7 +129,12 @@ def record_or_compare(output: Path, settings: Row) -> None:
         print(f"note: {record} is missing: {doubt}")
 
 
-def refuse_other_settings(now: Row, recorded: Row, work: str, remedy: str) -> None:
+def refuse_other_settings(
+    now: Row,
+    recorded: Row,
+    work: str,
+    remedy: str,
+) -> None:
     """Raise ConfigError for the first setting, by flag, that is recorded with another value.
 
     A model or a file of data is its `identity`. `work` is such as "the rows in scores.jsonl were

@@ -69,7 +69,9 @@ def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreReques
 
 
 def answer_branch(
-    tokenizer: "PreTrainedTokenizerBase", close_template: str, answer: str
+    tokenizer: "PreTrainedTokenizerBase",
+    close_template: str,
+    answer: str,
 ) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 

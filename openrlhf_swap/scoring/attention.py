@@ -48,7 +48,12 @@ class BranchAttention:
     own. What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
     """
 
-    def __init__(self, tokens: int, layout: Layout, keys: RowKeys | None = None) -> None:
+    def __init__(
+        self,
+        tokens: int,
+        layout: Layout,
+        keys: RowKeys | None = None,
+    ) -> None:
         """Take T, the tokens of a row, and where the branches stand.
 
         `keys` gets the keys and values of the rows. A forward without rows (T is 0) reads there
@@ -73,7 +78,11 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(interface: Any, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
+        def get(
+            interface: Any,
+            name: str,
+            eager: Callable[..., Any],
+        ) -> Callable[..., Any]:
             attend_rows = get_interface(interface, name, eager)
             return partial(self._attend, attend_rows, eager, name.startswith(CAPPING))
 
@@ -137,7 +146,11 @@ class BranchAttention:
         return torch.cat([output, behind], dim=1), None
 
     def _keys_and_values(
-        self, module: nn.Module, key: Tensor, value: Tensor, dtype: torch.dtype
+        self,
+        module: nn.Module,
+        key: Tensor,
+        value: Tensor,
+        dtype: torch.dtype,
     ) -> tuple[Parts, Parts]:
         # Under autocast, values can be narrower than queries and keys.
         keys = self._parts(key.to(dtype))
@@ -157,7 +170,12 @@ class BranchAttention:
         return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
 
     def _attend_branches(
-        self, attend: Attend, all_queries: Tensor, keys: Parts, values: Parts, window: int | None
+        self,
+        attend: Attend,
+        all_queries: Tensor,
+        keys: Parts,
+        values: Parts,
+        window: int | None,
     ) -> Tensor:
         """(n, H, D_v), from (H, n, D) queries."""
         outputs = []
@@ -172,7 +190,12 @@ class BranchAttention:
             outputs.append(attend(queries, seen_keys, seen_values, mask))
         return torch.cat(outputs)
 
-    def mask(self, call: Call, window: int | None, dtype: torch.dtype) -> Tensor:
+    def mask(
+        self,
+        call: Call,
+        window: int | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
         """Additive (tokens, keys) for one call, built once a forward.
 
         The keys are the columns that the call sees, and then the call's own tokens.
@@ -235,7 +258,13 @@ class VaryingLengths:
         self._key_starts = _starts(totals, device)
         self._longest = (max(lengths), max(totals))
 
-    def attend(self, queries: Tensor, keys: Parts, values: Parts, scaling: float | None) -> Tensor:
+    def attend(
+        self,
+        queries: Tensor,
+        keys: Parts,
+        values: Parts,
+        scaling: float | None,
+    ) -> Tensor:
         """(n, H, D_v), from (H, n, D) queries."""
         width = queries.shape[-1]
         value_width = values.rows.shape[-1]
@@ -273,7 +302,11 @@ def _widened(part: Tensor, width: int) -> Tensor:
 
 
 def _attend_by_sdpa(
-    scaling: float | None, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+    scaling: float | None,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
 ) -> Tensor:
     """(tokens, H, D_v) by torch's SDPA.
 
@@ -288,7 +321,11 @@ def _attend_by_sdpa(
 
 
 def _attend_in_slices(
-    eager: Callable[..., Any], query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
+    eager: Callable[..., Any],
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
 ) -> Tensor:
     """As `_attend_by_sdpa`, with the family's own attention, for sinks and caps.
 

@@ -124,7 +124,9 @@ def find_backend(
 
 
 def _small_model_and_scores(
-    config: PretrainedConfig, build: Build, device: torch.device | str
+    config: PretrainedConfig,
+    build: Build,
+    device: torch.device | str,
 ) -> tuple[PreTrainedModel, Tensor]:
     """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
     slow = ScoringBackend(PER_PREFIX)
@@ -136,7 +138,11 @@ def _small_model_and_scores(
         return model, _scores(slow, model)
 
 
-def _scores(backend: ScoringBackend, model: PreTrainedModel, packed: bool = False) -> Tensor:
+def _scores(
+    backend: ScoringBackend,
+    model: PreTrainedModel,
+    packed: bool = False,
+) -> Tensor:
     """The scores of two responses of unequal lengths, padded on the right, and on the left."""
     generator = torch.Generator().manual_seed(0)
     width = 92

@@ -122,7 +122,12 @@ class Layout:
     of tokens are `sizes`.
     """
 
-    def __init__(self, branches: Sequence[Branch], rows: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        rows: int,
+        device: torch.device,
+    ) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
         self.branches = branches
         self.starts: list[int] = []
@@ -219,7 +224,12 @@ def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
     return tokens * (stop - start + tokens)
 
 
-def _calls_of(branches: Sequence[Branch], start: int, stop: int, most: int) -> list[Call]:
+def _calls_of(
+    branches: Sequence[Branch],
+    start: int,
+    stop: int,
+    most: int,
+) -> list[Call]:
     """One call for several branches, or as many as one long branch needs."""
     if len(branches) > 1:
         return [Call(branches, slice(start, stop), slice(start, stop))]

@@ -92,7 +92,10 @@ class BranchedMixers:
         return torch.cat(parts, dim=1)
 
     def _run_rows(
-        self, rows: Tensor, forward: MixerForward, fresh: LinearAttentionLayer
+        self,
+        rows: Tensor,
+        forward: MixerForward,
+        fresh: LinearAttentionLayer,
     ) -> tuple[Tensor, dict[int, LinearAttentionLayer]]:
         """The (columns, hidden) output, and the state after each piece by the column it ends at."""
         output = torch.zeros_like(rows)
@@ -170,7 +173,11 @@ def cache_name(mixer: nn.Module, given: Collection[str]) -> str:
     raise TypeError(f"{type(mixer).__name__} is given no cache as {known}, but {sorted(given)}")
 
 
-def _of_a_state(mixer: Any, original: Callable[..., Tensor], name: str) -> MixerForward:
+def _of_a_state(
+    mixer: Any,
+    original: Callable[..., Tensor],
+    name: str,
+) -> MixerForward:
     """The mixer's original forward, as a function of its input and a state."""
     layers = mixer.layer_idx + 1
     solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")

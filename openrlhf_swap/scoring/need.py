@@ -110,7 +110,12 @@ class HiddenPass:
     tokens = 0
     reads_entropies = False
 
-    def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
+    def __init__(
+        self,
+        branches: Sequence[Branch],
+        keys: RowKeys,
+        row_ids: Tensor,
+    ) -> None:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         self._layout = layout = Layout(branches, 1, row_ids.device)
         self._attention = BranchAttention(0, layout, keys)

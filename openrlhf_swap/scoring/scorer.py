@@ -101,7 +101,11 @@ class Scorer:
         return self._read(rollout, self._scores).trace()
 
     def score(
-        self, problem: str, answer: str, response: Response, rendered: bool = False
+        self,
+        problem: str,
+        answer: str,
+        response: Response,
+        rendered: bool = False,
     ) -> dict[str, Any]:
         """Score the steps of a response.
 
@@ -139,13 +143,21 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
-    def states(self, problem: str, response: Response, rendered: bool = False) -> StepTrace:
+    def states(
+        self,
+        problem: str,
+        response: Response,
+        rendered: bool = False,
+    ) -> StepTrace:
         """`state_trace` of a text or of turns, which count as correct."""
         rollout = self._rollout(problem, "", response, rendered)
         return self._read(rollout, (STATES.name,)).trace()
 
     def state_trace(
-        self, prompt: Sequence[int], response: Sequence[int], correct: bool
+        self,
+        prompt: Sequence[int],
+        response: Sequence[int],
+        correct: bool,
     ) -> StepTrace:
         """Read the model's states at the ends of steps, for `length_critic_advantages`.
 
@@ -221,7 +233,13 @@ class Scorer:
         (signals,) = by_request([request], found)
         return signals
 
-    def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
+    def _rollout(
+        self,
+        problem: str,
+        answer: str,
+        response: Response,
+        rendered: bool,
+    ) -> Rollout:
         check_text("problem", problem)
         ids = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response

@@ -191,7 +191,9 @@ def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
 
 
 def _values(
-    model: Callable[..., Any], branched: BranchedRows | HiddenPass, inputs: dict[str, Any]
+    model: Callable[..., Any],
+    branched: BranchedRows | HiddenPass,
+    inputs: dict[str, Any],
 ) -> Tensor:
     """(m, 1) log-probabilities of the targets at temperature 1, at least float32.
 

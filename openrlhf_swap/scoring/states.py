@@ -26,7 +26,10 @@ WIDTH = 128  # numbers of each of the two states
 
 @contextmanager
 def recording_states(
-    model: Any, attention_mask: Tensor, requests: Sequence[ScoreRequest], packed: bool = False
+    model: Any,
+    attention_mask: Tensor,
+    requests: Sequence[ScoreRequest],
+    packed: bool = False,
 ) -> Iterator[list[Tensor]]:
     """Record the states of each request in one forward over the rows, run inside the block.
 

@@ -186,7 +186,11 @@ def partition(model: Model, settings: Settings) -> int:
     return math.ceil(model.trained / settings.ranks)
 
 
-def weights(model: Model, settings: Settings, gathered: bool = False) -> Parts:
+def weights(
+    model: Model,
+    settings: Settings,
+    gathered: bool = False,
+) -> Parts:
     """bf16 weights on a GPU of the actor.
 
     With `gathered`, these include the most that ZeRO-3 gathers for a forward or backward pass.
@@ -212,7 +216,11 @@ def optimizer(model: Model, settings: Settings) -> Parts:
     return {"offload buffer": BIT16 * model.largest}
 
 
-def gradients(model: Model, settings: Settings, backward: bool) -> Parts:
+def gradients(
+    model: Model,
+    settings: Settings,
+    backward: bool,
+) -> Parts:
     """Gradients on a GPU after the first micro-batch.
 
     A backward pass adds its own to those of earlier micro-batches.
@@ -364,12 +372,20 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     return max(of_rows, of_hidden, key=_total)
 
 
-def key_bytes(model: Model, tokens: int, layers: int) -> int:
+def key_bytes(
+    model: Model,
+    tokens: int,
+    layers: int,
+) -> int:
     """Bytes of the keys and values of so many tokens and layers in bf16, as attention gets them."""
     return 2 * BIT16 * model.key_value * tokens * layers
 
 
-def _forward(model: Model, settings: Settings, n: int) -> int:
+def _forward(
+    model: Model,
+    settings: Settings,
+    n: int,
+) -> int:
     """Bytes of a forward over n tokens for their log-probabilities: logits, or a layer at work."""
     chunk = min(settings.logits_chunk or n, n)
     logits = (BIT16 + FP32) * model.vocabulary * chunk  # in bf16 and float32
@@ -416,7 +432,11 @@ def _total(parts: Parts) -> int:
     return sum(parts.values())
 
 
-def phases(model: Model, settings: Settings, gpu: int) -> dict[str, Parts]:
+def phases(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+) -> dict[str, Parts]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
     vllm = {"vLLM": int(settings.utilization * gpu)}
     generation = dict(vllm)
@@ -444,7 +464,11 @@ def _engine_weights(model: Model, settings: Settings) -> int:
     return math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
 
 
-def _engine_cache(model: Model, settings: Settings, gpu: int) -> int:
+def _engine_cache(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+) -> int:
     """Bytes of vLLM on a GPU for keys and values; less than 0 where its weights do not fit."""
     taken = _engine_weights(model, settings) + VLLM_OVERHEAD
     return int(settings.utilization * gpu) - taken
@@ -461,7 +485,12 @@ def _cached_token(model: Model, settings: Settings) -> int:
     return math.ceil((keys + states) / settings.tensor_parallel)
 
 
-def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> Parts:
+def engine_capacity(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+    mean: int,
+) -> Parts:
     """Memory of vLLM on one GPU, in bytes, and the responses that it has room for.
 
     `mean` has the tokens of a response of mean length, its prompt included.
@@ -495,7 +524,11 @@ def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
     return {"deepspeed": checkpoint, "model": BIT16 * model.trained}
 
 
-def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> Parts:
+def host_bytes(
+    model: Model,
+    settings: Settings,
+    gpus_of_node: int,
+) -> Parts:
     """What a node's main memory holds in addition to the processes, most of it pinned."""
     held = {}
     if settings.shared and settings.vllm_sleeps:
@@ -554,7 +587,12 @@ def forward_flops(model: Model, tokens: float) -> float:
     return weights + attention
 
 
-def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
+def scoring_flops(
+    model: Model,
+    prompt: float,
+    response: float,
+    steps: int,
+) -> float:
     """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
 
     Every branch meets the keys of the response and of all branches there; in a layer with a window,
@@ -571,7 +609,12 @@ def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> f
 
 
 def step_flops(
-    model: Model, settings: Settings, prompt: float, response: float, steps: int, epochs: int
+    model: Model,
+    settings: Settings,
+    prompt: float,
+    response: float,
+    steps: int,
+    epochs: int,
 ) -> dict[str, float]:
     """FLOPs for one response in a whole training step, by phase."""
     forward = forward_flops(model, prompt + response)
@@ -594,7 +637,12 @@ def step_flops(
 
 
 def generation_seconds(
-    model: Model, settings: Settings, prompt: int, response: int, at_a_time: int, peaks: Peaks
+    model: Model,
+    settings: Settings,
+    prompt: int,
+    response: int,
+    at_a_time: int,
+    peaks: Peaks,
 ) -> float:
     """Seconds to generate all responses of a step.
 
@@ -614,7 +662,10 @@ def generation_seconds(
 
 
 def step_seconds(
-    settings: Settings, generation: float, training: float, peaks: Peaks
+    settings: Settings,
+    generation: float,
+    training: float,
+    peaks: Peaks,
 ) -> dict[str, float]:
     """Seconds of a step: of `generation`, and of the `training` FLOPs of all responses."""
     train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
@@ -653,7 +704,11 @@ class Machine:
         return max(self.missing(model, settings).values()) <= 0
 
 
-def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
+def place_optimizer(
+    model: Model,
+    given: Settings,
+    machine: Machine,
+) -> Settings:
     """The settings as a run follows them: what may leave the GPUs stays there if it fits.
 
     With --ds.enable_sleep and --vllm.enable_sleep on one machine a run takes the first of three
@@ -677,7 +732,11 @@ def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings
     return staying if of_gpus.holds(model, staying) else given
 
 
-def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
+def _side_by_side(
+    model: Model,
+    given: Settings,
+    gpu: int,
+) -> Settings:
     """Settings with which nothing leaves a GPU.
 
     vLLM's share then holds its weights, its graphs, and all responses that it generates at a time
@@ -691,7 +750,11 @@ def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
     return replace(given, actor_sleeps=False, vllm_sleeps=False, utilization=share)
 
 
-def cache_bytes(model: Model, settings: Settings, gpu: int) -> int:
+def cache_bytes(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+) -> int:
     """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
     return _engine_cache(model, settings, gpu) - VLLM_GRAPHS
 
@@ -706,7 +769,11 @@ def copied_bytes(model: Model, settings: Settings) -> int:
     return 2 * leaving
 
 
-def describe_place(model: Model, given: Settings, settings: Settings) -> str:
+def describe_place(
+    model: Model,
+    given: Settings,
+    settings: Settings,
+) -> str:
     """What an optimizer does while vLLM generates, and the copies that this saves."""
     copied = copied_bytes(model, settings)
     saved = copied_bytes(model, given) - copied
@@ -723,12 +790,20 @@ def describe_place(model: Model, given: Settings, settings: Settings) -> str:
     return f"{stays} and never sleeps: {copies}"
 
 
-def _at_a_time(model: Model, settings: Settings, gpu: int) -> int:
+def _at_a_time(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+) -> int:
     """Responses of mean length that an engine runs at a time."""
     return engine_capacity(model, settings, gpu, settings.mean)["most_sequences"]
 
 
-def _free_share(model: Model, settings: Settings, gpu: int) -> float:
+def _free_share(
+    model: Model,
+    settings: Settings,
+    gpu: int,
+) -> float:
     """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
     without = phases(model, replace(settings, utilization=0.0), gpu)
     taken = [_total(parts) for parts in without.values() if "vLLM" in parts]
@@ -736,7 +811,11 @@ def _free_share(model: Model, settings: Settings, gpu: int) -> float:
     return min(MOST_UTILIZATION, max(0, hundredths) / 100)
 
 
-def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]:
+def savings(
+    model: Model,
+    given: Settings,
+    machine: Machine,
+) -> dict[str, Parts]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
     saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
@@ -751,7 +830,11 @@ def savings(model: Model, given: Settings, machine: Machine) -> dict[str, Parts]
     return saved
 
 
-def _alternatives(model: Model, now: Settings, gpu: int) -> dict[str, dict[str, Any]]:
+def _alternatives(
+    model: Model,
+    now: Settings,
+    gpu: int,
+) -> dict[str, dict[str, Any]]:
     """Flags that may save memory, and the settings that each changes; some change nothing."""
     update_rows = _fewer(now.update_rows)
     score_rows = _fewer(now.score_rows)

@@ -89,7 +89,10 @@ def gib(size: float) -> str:
 
 
 def read_model(
-    path: str, context: int, rank: int = 0, targets: str | Sequence[str] = "all-linear"
+    path: str,
+    context: int,
+    rank: int = 0,
+    targets: str | Sequence[str] = "all-linear",
 ) -> Model:
     """Build a model, of a folder or the Hub, without its weights, and measure it.
 

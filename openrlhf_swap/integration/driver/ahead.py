@@ -27,7 +27,11 @@ class Ahead:
     """
 
     def __init__(
-        self, sampler: Sampler, engines: Sequence[Any], size: int, pauses_engines: bool
+        self,
+        sampler: Sampler,
+        engines: Sequence[Any],
+        size: int,
+        pauses_engines: bool,
     ) -> None:
         self._sampler = sampler
         self._engines = engines

@@ -15,7 +15,9 @@ from openrlhf_swap.scoring.signals import names_of
 
 
 def cut_into_steps(
-    groups: Iterable[Iterable[Rollout]], objective: Objective, reader: StepReader
+    groups: Iterable[Iterable[Rollout]],
+    objective: Objective,
+    reader: StepReader,
 ) -> list[Rollout]:
     """Give step ends, and rewards by turn, to the rollouts of which the objective wants them."""
     rollouts = []
@@ -30,7 +32,10 @@ def cut_into_steps(
 
 
 def batch_of(
-    rollouts: Sequence[Rollout], size: int, objective: Objective, reader: StepReader
+    rollouts: Sequence[Rollout],
+    size: int,
+    objective: Objective,
+    reader: StepReader,
 ) -> Batch:
     """Put rollouts, which are in order, into groups of `size`."""
     groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]
@@ -38,7 +43,10 @@ def batch_of(
 
 
 def describe(
-    batch: Batch, experiences: Sequence[Experience], terms: AdvantageTerms, objective: Objective
+    batch: Batch,
+    experiences: Sequence[Experience],
+    terms: AdvantageTerms,
+    objective: Objective,
 ) -> Metrics:
     """The metrics of a batch: OpenRLHF's of its rewards and lengths, ours, the objective's."""
     rewards = torch.cat([experience.info["reward"] for experience in experiences]).float()

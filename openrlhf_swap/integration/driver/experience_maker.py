@@ -112,7 +112,12 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self.terms = AdvantageTerms(*map(torch.cat, zip(*terms, strict=True)))
         return experiences
 
-    def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:
+    def get_cumulative_returns(
+        self,
+        rewards: Tensor,
+        action_mask: Tensor,
+        gamma: float,
+    ) -> Tensor:
         """Overrides RemoteExperienceMaker: the same bits for a gamma of 1.
 
         OpenRLHF's loop over tokens takes 0.05 s a response.
@@ -122,7 +127,10 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)
 
     def _outcome_term(
-        self, experience: Experience, rewards: Tensor, objective: Objective
+        self,
+        experience: Experience,
+        rewards: Tensor,
+        objective: Objective,
     ) -> Tensor:
         """(B, A) the normalised outcome rewards; with group normalisation, the stock advantages.
 

@@ -133,7 +133,12 @@ class Loop:
             print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
         self._skipped.observe(skipped)
 
-    def _record(self, batch: Batch | None, metrics: Metrics, clock: StepClock) -> None:
+    def _record(
+        self,
+        batch: Batch | None,
+        metrics: Metrics,
+        clock: StepClock,
+    ) -> None:
         """Let the guards see the step's metrics, and write them.
 
         `batch` is None for a step that was skipped before its update.

@@ -39,7 +39,12 @@ class Policy:
     """The processes of the policy and of the reference model."""
 
     def __init__(
-        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: Sequence[Any]
+        self,
+        strategy: Any,
+        tokenizer: Any,
+        actors: Any,
+        reference: Any,
+        engines: Sequence[Any],
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
         self._strategy = strategy
@@ -136,7 +141,13 @@ class Policy:
             ray.get([engine.check_health.remote() for engine in self._engines])
             raise
 
-    def save(self, tag: str, states: States, metric: str | None, value: float | None) -> None:
+    def save(
+        self,
+        tag: str,
+        states: States,
+        metric: str | None,
+        value: float | None,
+    ) -> None:
         """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
         writing = self._actors.async_run_method(
             "save_checkpoint", tag=tag, client_states=states, metric_value=value, metric_key=metric
@@ -156,7 +167,10 @@ class Policy:
         return SwapExperienceMaker(*parts, self._strategy, self._tokenizer)
 
     def _requests(
-        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
+        self,
+        micro_batches: Sequence[Experience],
+        rollouts: Sequence[Rollout],
+        objective: Objective,
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
         window = objective.config.need_window

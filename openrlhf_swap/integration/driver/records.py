@@ -61,7 +61,12 @@ class SwapWandb(WandbLogger):
 class Records:
     """The files in `--swap.output_dir`, the console and the trackers of one run."""
 
-    def __init__(self, args: SimpleNamespace, guards: Guards, last_step: int | None) -> None:
+    def __init__(
+        self,
+        args: SimpleNamespace,
+        guards: Guards,
+        last_step: int | None,
+    ) -> None:
         """`last_step` is the number of the run's last step, where it is known."""
         self._args = args
         self._folder = Path(args.swap_run.output_dir)
@@ -82,7 +87,12 @@ class Records:
             event = Event(step=step + 1, session_log=start)
             self._tensorboard.writer.file_writer.add_event(event)
 
-    def guard(self, step: int, metrics: Metrics, table: Table) -> None:
+    def guard(
+        self,
+        step: int,
+        metrics: Metrics,
+        table: Table,
+    ) -> None:
         """Tell what the guards say of a step; where they stop the run, its table is written."""
         try:
             lines = self.guards.observe(step, metrics)

@@ -125,7 +125,11 @@ def make_strategy(args: SimpleNamespace) -> SwapStrategy:
     )
 
 
-def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> list[Any]:
+def start_engines(
+    args: SimpleNamespace,
+    more: dict[str, Any],
+    shared: Any,
+) -> list[Any]:
     """Start vLLM's engines, with `more` arguments, on GPUs of their own or the policy's.
 
     OpenRLHF would let engines that are to sleep do so at once, and wait for them.
@@ -167,7 +171,11 @@ def _shared_places(args: SimpleNamespace) -> Any:
     return places
 
 
-def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayActorGroup:
+def _start_group(
+    size: SimpleNamespace,
+    actor_class: Any,
+    shared: Any,
+) -> RayActorGroup:
     return RayActorGroup(
         size.num_nodes,
         size.num_gpus_per_node,
@@ -177,7 +185,11 @@ def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayAct
     )
 
 
-def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
+def _prepare_engines(
+    args: SimpleNamespace,
+    engines: Sequence[Any],
+    tokenizer: Any,
+) -> list[Any]:
     """Give the engines what all requests share; the reward function gets its settings."""
     stored = ray.put(tokenizer)
     settings = {"end_of_thought": args.swap.end_of_thought, "grader": args.swap_run.grader}

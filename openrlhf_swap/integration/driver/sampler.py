@@ -347,7 +347,10 @@ class Sampler:
                 yield place, ray.get(list(asked[place]))
 
     def _continue_groups(
-        self, prompts: Sequence[Prompt], drawn: Iterator[DrawnGroup], metrics: Metrics
+        self,
+        prompts: Sequence[Prompt],
+        drawn: Iterator[DrawnGroup],
+        metrics: Metrics,
     ) -> Iterator[DrawnGroup]:
         """Yield the groups with what the objective generates from their complete responses."""
         waiting = []

@@ -188,7 +188,12 @@ class _HeadOfRows:
         values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)
         return values.unflatten(0, hidden.shape[:-1])
 
-    def _keep(self, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
+    def _keep(
+        self,
+        _layer: nn.Module,
+        _inputs: Any,
+        output: Tensor,
+    ) -> None:
         self.of_rows = output
 
 

@@ -32,7 +32,10 @@ class WorkerExtension:
 
 
 def make_sender(
-    args: SimpleNamespace, engines: list[Any], weights: PolicyWeights, rank: int
+    args: SimpleNamespace,
+    engines: list[Any],
+    weights: PolicyWeights,
+    rank: int,
 ) -> TrainerWeightTransferEngine:
     """What sends the weights by `send_weights()`.
 

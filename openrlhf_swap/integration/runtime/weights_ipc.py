@@ -7,7 +7,9 @@ from openrlhf_swap.integration.runtime.weight_transfer import EngineClient, InPl
 
 
 def ipc_sender(
-    client: EngineClient, source: PolicyWeights, rank: int
+    client: EngineClient,
+    source: PolicyWeights,
+    rank: int,
 ) -> ipc_engine.IPCTrainerWeightTransferEngine:
     """The sender of vLLM itself, with a buffer that takes the largest weight."""
     size = max(PIECE_BYTES, source.largest)

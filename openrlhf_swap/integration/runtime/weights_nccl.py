@@ -30,7 +30,12 @@ class NcclInitInfo(base.WeightTransferInitInfo):
 class _KnownId(StatelessProcessGroup):
     """A group without a store: vLLM's communicator asks it for NCCL's id, and nothing else."""
 
-    def __init__(self, rank: int, world_size: int, unique_id: list[int]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        unique_id: list[int],
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
         self._unique_id = unique_id
@@ -42,13 +47,20 @@ class _KnownId(StatelessProcessGroup):
         return known
 
 
-def _communicator(rank: int, world_size: int, unique_id: list[int]) -> PyNcclCommunicator:
+def _communicator(
+    rank: int,
+    world_size: int,
+    unique_id: list[int],
+) -> PyNcclCommunicator:
     group = _KnownId(rank, world_size, unique_id)
     return PyNcclCommunicator(group, device=torch.accelerator.current_device_index())
 
 
 def nccl_sender(
-    client: EngineClient, source: PolicyWeights, rank: int, workers: int
+    client: EngineClient,
+    source: PolicyWeights,
+    rank: int,
+    workers: int,
 ) -> nccl_engine.NCCLTrainerWeightTransferEngine:
     """Connect rank 0 of the policy with all workers, of which each engine has as many as given."""
     sender = nccl_engine.NCCLTrainerWeightTransferEngine(

@@ -27,7 +27,9 @@ LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 
 def launch(
-    configuration: Configuration, wait_for_ray: Callable[[], None], placed: dict[str, int]
+    configuration: Configuration,
+    wait_for_ray: Callable[[], None],
+    placed: dict[str, int],
 ) -> None:
     """Train as soon as Ray is there; raises the SwapError that was raised in an actor.
 
@@ -73,7 +75,11 @@ def launch(
             time.sleep(LAST_WORDS_SECONDS)
 
 
-def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
+def describe_death(
+    error: Exception,
+    args: SimpleNamespace,
+    where: str,
+) -> str:
     """Which process died, how, where its output is, and how to resume."""
     text = str(error)
     remedy = checkpoints.how_to_resume(Path(args.ckpt.path))

@@ -76,7 +76,11 @@ def place_optimizer(configuration: Configuration, gpu: int) -> tuple[Configurati
     return configuration.replace_flags(flags), [place]
 
 
-def engine_cache(given: Configuration, placed: Configuration, gpu: int) -> dict[str, int]:
+def engine_cache(
+    given: Configuration,
+    placed: Configuration,
+    gpu: int,
+) -> dict[str, int]:
     """The cache of an engine that stays on its GPU although it might leave, by vLLM's name.
 
     vLLM then need not measure its room, and the policy may load beside it. The cache of other

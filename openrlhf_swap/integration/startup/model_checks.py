@@ -21,7 +21,9 @@ LEAK = 1e-3  # most that logits of a packed response may differ from those of th
 
 
 def check_model(
-    path: str, context: int, trust_remote_code: bool = False
+    path: str,
+    context: int,
+    trust_remote_code: bool = False,
 ) -> PreTrainedTokenizerBase:
     """Check a model by its configuration, and return its tokenizer.
 

@@ -110,7 +110,11 @@ def choose_checkpoint(args: SimpleNamespace, settings: Row) -> tuple[Row, list[s
     return recorded, messages
 
 
-def _refuse_others(settings: Row, recorded: Row, args: SimpleNamespace) -> None:
+def _refuse_others(
+    settings: Row,
+    recorded: Row,
+    args: SimpleNamespace,
+) -> None:
     work = f"the checkpoint in {args.ckpt.path} was written"
     remedy = (
         "resume with that, or start a new run (another --ckpt.path and --swap.output_dir), from "
@@ -132,7 +136,9 @@ def _check_policy(configuration: Configuration) -> PreTrainedTokenizerBase:
 
 
 def _about_scoring(
-    configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
+    configuration: Configuration,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[str]:
     """Lines about how the steps will be scored, and a thought that is closed before it begins.
 
@@ -157,7 +163,9 @@ def _about_scoring(
 
 
 def _write_data(
-    configuration: Configuration, objective: Objective, tokenizer: PreTrainedTokenizerBase
+    configuration: Configuration,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> FlagValues:
     """Write the usable rows to train and to evaluate on; returns the flags that name them."""
     args = configuration.args

@@ -102,7 +102,9 @@ def write_usable_prompts(
 
 
 def _load_cleaned(
-    source: Source, configuration: Configuration, objective: Objective
+    source: Source,
+    configuration: Configuration,
+    objective: Objective,
 ) -> list[Prompt]:
     """The rows of a source as prompts; an objective may leave the texts of an evaluation alone."""
     args = configuration.args
@@ -149,7 +151,11 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
     return rows[: source.most]
 
 
-def _read_source(name: str, source: Source, args: SimpleNamespace) -> list[Row]:
+def _read_source(
+    name: str,
+    source: Source,
+    args: SimpleNamespace,
+) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
     if not data_sets.has_rows(Path(name)):
@@ -168,7 +174,11 @@ def _read_source(name: str, source: Source, args: SimpleNamespace) -> list[Row]:
     return [{**columns, **row} for row in rows]
 
 
-def _interleave(parts: Sequence[list[Row]], shares: list[float], seed: int) -> list[Row]:
+def _interleave(
+    parts: Sequence[list[Row]],
+    shares: list[float],
+    seed: int,
+) -> list[Row]:
     from datasets import Dataset, interleave_datasets
 
     places = []
@@ -188,7 +198,11 @@ def _check_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -
         )
 
 
-def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
+def _rewritten(
+    problem: Any,
+    objective: Objective,
+    seed: int,
+) -> Any:
     """The objective's text of a problem, drawn by its text and the seed: the same in every run."""
     rng = random.Random(f"{seed}:{problem}")
     match problem:
@@ -200,7 +214,9 @@ def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
 
 
 def render_prompts(
-    rows: Iterable[Row], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase
+    rows: Iterable[Row],
+    args: SimpleNamespace,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Iterator[str]:
     """Each prompt as OpenRLHF renders it, empty for a faulty problem.
 
@@ -229,7 +245,9 @@ def fault_of_problem(problem: object, args: SimpleNamespace) -> str | None:
 
 
 def reasons_to_drop(
-    prompts: list[Prompt], configuration: Configuration, tokenizer: PreTrainedTokenizerBase
+    prompts: list[Prompt],
+    configuration: Configuration,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[str | None]:
     """Why each row cannot be used, worded to follow "dropped with"; None for a row that can."""
     args = configuration.args
@@ -249,7 +267,9 @@ def reasons_to_drop(
 
 
 def _faults(
-    texts: list[str], args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase
+    texts: list[str],
+    args: SimpleNamespace,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Iterator[str | None]:
     """What is wrong with each rendered prompt, once it is tokenized."""
     capacity = prompt_capacity(args)
@@ -276,7 +296,11 @@ def _report_usable(reasons: list[str | None], source: Source) -> None:
         raise DataError(f"{source.called}, of which no row can be used: {summary}")
 
 
-def _check_batch(usable: int, args: SimpleNamespace, source: Source) -> None:
+def _check_batch(
+    usable: int,
+    args: SimpleNamespace,
+    source: Source,
+) -> None:
     if usable < args.rollout.batch_size:
         raise DataError(
             f"{source.called}, whose {usable} usable rows do not fill one batch of "
@@ -284,7 +308,11 @@ def _check_batch(usable: int, args: SimpleNamespace, source: Source) -> None:
         )
 
 
-def _report_answers(prompts: list[Prompt], grader: str, objective: Objective) -> None:
+def _report_answers(
+    prompts: list[Prompt],
+    grader: str,
+    objective: Objective,
+) -> None:
     """Print some answers as they are graded, and what is odd about those of another grader."""
     if not find_verifier(grader).answer_is_text:
         return
