@@ -3,6 +3,7 @@
 import math
 import re
 
+import credit
 import pandas as pd
 import pytest
 from front_points import COST, Point, area, front, regret
@@ -128,3 +129,40 @@ def test_the_means_of_smollm2():
         assert found[policy][2].startswith(f"{of.tokens:.1f} (")
         counts = [f"{of[name]:.2f}" for name in ("essential", "useful", "redundant")]
         assert found[policy][4:7] == counts
+
+
+def test_who_pays_for_a_step(stats):
+    runs = pd.read_csv(RESULTS / "credit.csv")
+    (table,) = tables_in("method/credit.md", "comparison | world | seeds")
+    rows = table[1:]
+    seeds = runs[runs.seed > 300].seed.unique()
+    for column, (name, form) in enumerate(credit.MEASURES.items(), 3):
+        tests = {}
+        for comparison, world, count, *_ in rows:
+            first, second = (
+                runs[(runs.seed > 300) & (runs.arm == arm.name)]
+                .query("gamma == @arm.gamma and theta == @arm.theta")
+                .pivot_table(name, index="seed", columns="world")
+                for arm in credit.COMPARISONS[comparison]
+            )
+            assert len(first) == len(second) == len(seeds) == int(count)
+            if world == credit.ALL_WORLDS:
+                pair = first.mean(axis=1), second.mean(axis=1)
+            else:
+                pair = first[world], second[world]
+            tests[comparison, world] = stats.ttest_rel(*pair)
+        corrected = {}
+        for of_all in (False, True):
+            kind = {key: t for key, t in tests.items() if (key[1] == credit.ALL_WORLDS) == of_all}
+            corrected |= corrected_by_hand({key: test.pvalue for key, test in kind.items()})
+        for comparison, world, _, *cells in rows:
+            interval = tests[comparison, world].confidence_interval()
+            expected = ((interval.low + interval.high) / 2, interval.low, interval.high)
+            *shown, p = numbers_in(cells[column - 3])
+            digits = int(re.search(r"\.(\d+)f", form)[1])
+            assert shown == pytest.approx(expected, abs=0.51 * 10**-digits)
+            exact = corrected[comparison, world]
+            if "<" in cells[column - 3]:
+                assert exact < 0.001
+            else:
+                assert p == pytest.approx(exact, abs=0.00051)
