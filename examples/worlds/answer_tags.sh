@@ -20,5 +20,6 @@ python "$WORLDS/make_policy.py" --start "$WORLDS/policies/addition" --output "$O
 sed -i -E 's#\*\*Final Answer\*\*\\n(\\\\boxed\{[^}]*\})#<answer>\1</answer>#' "$OUTPUT/start/sft.jsonl"
 python "$WORLDS/pretrain.py" --start "$OUTPUT/start" --output "$OUTPUT/warm" --learning-rate 1e-3
 python "$WORLDS/make_data.py" --output "$OUTPUT/data"
-MODEL="$OUTPUT/warm" PROMPTS="$OUTPUT/data/train.jsonl" OUTPUT="$OUTPUT/trained" exec \
-    bash "$WORLDS/train_swap.sh" --swap.close_template '</think>\n\n<answer>\boxed{' "$@"
+export MODEL="$OUTPUT/warm" PROMPTS="$OUTPUT/data/train.jsonl"
+export OUTPUT="$OUTPUT/trained"
+exec bash "$WORLDS/train_swap.sh" --swap.close_template '</think>\n\n<answer>\boxed{' "$@"

@@ -133,36 +133,31 @@ def test_the_means_of_smollm2():
 
 def test_who_pays_for_a_step(stats):
     runs = pd.read_csv(RESULTS / "credit.csv")
+    runs = runs[runs.seed > 300]
     (table,) = tables_in("method/credit.md", "comparison | world | seeds")
-    rows = table[1:]
-    seeds = runs[runs.seed > 300].seed.unique()
-    for column, (name, form) in enumerate(credit.MEASURES.items(), 3):
-        tests = {}
-        for comparison, world, count, *_ in rows:
-            first, second = (
-                runs[(runs.seed > 300) & (runs.arm == arm.name)]
-                .query("gamma == @arm.gamma and theta == @arm.theta")
-                .pivot_table(name, index="seed", columns="world")
-                for arm in credit.COMPARISONS[comparison]
-            )
-            assert len(first) == len(second) == len(seeds) == int(count)
-            if world == credit.ALL_WORLDS:
-                pair = first.mean(axis=1), second.mean(axis=1)
-            else:
-                pair = first[world], second[world]
-            tests[comparison, world] = stats.ttest_rel(*pair)
-        corrected = {}
-        for of_all in (False, True):
-            kind = {key: t for key, t in tests.items() if (key[1] == credit.ALL_WORLDS) == of_all}
-            corrected |= corrected_by_hand({key: test.pvalue for key, test in kind.items()})
-        for comparison, world, _, *cells in rows:
-            interval = tests[comparison, world].confidence_interval()
+    worlds = sorted(runs.world.unique())
+    for column, (name, form) in enumerate(credit.MEASURES.items()):
+        by_arm = runs.pivot_table(name, ["arm", "gamma", "theta", "seed"], "world")
+        of_worlds, of_means = {}, {}
+        for comparison, arms in credit.COMPARISONS.items():
+            first, second = (by_arm.loc[arm.name, arm.gamma, arm.theta] for arm in arms)
+            for world in worlds:
+                of_worlds[comparison, world] = stats.ttest_rel(first[world], second[world])
+            means = stats.ttest_rel(first.mean(axis=1), second.mean(axis=1))
+            of_means[comparison, credit.ALL_WORLDS] = means
+        corrected = {
+            **corrected_by_hand({key: test.pvalue for key, test in of_worlds.items()}),
+            **corrected_by_hand({key: test.pvalue for key, test in of_means.items()}),
+        }
+        for comparison, world, seeds, *cells in table[1:]:
+            assert int(seeds) == runs.seed.nunique()
+            key = comparison, world
+            interval = {**of_worlds, **of_means}[key].confidence_interval()
             expected = ((interval.low + interval.high) / 2, interval.low, interval.high)
-            *shown, p = numbers_in(cells[column - 3])
+            *shown, p = numbers_in(cells[column])
             digits = int(re.search(r"\.(\d+)f", form)[1])
             assert shown == pytest.approx(expected, abs=0.51 * 10**-digits)
-            exact = corrected[comparison, world]
-            if "<" in cells[column - 3]:
-                assert exact < 0.001
+            if "<" in cells[column]:
+                assert corrected[key] < 0.001
             else:
-                assert p == pytest.approx(exact, abs=0.00051)
+                assert p == pytest.approx(corrected[key], abs=0.00051)
