@@ -38,6 +38,7 @@ SMALL = {
     "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
+    "grading_times": [],
     "logits": ["--tokens", "1500", "--layers", "4", "--repeats", "2"],
     "need": ["--lengths", "1000", "--layers", "4", "--repeats", "2"],
     "objectives": ["--responses", "128", "--tokens", "1000", "--rounds", "3"],
