@@ -86,7 +86,7 @@ def _parse_union(text: str) -> Any:
         return None
     try:
         return Union(*(parse(part.strip()).as_set() for part in text.split(r"\lor")))
-    except (AttributeError, NotImplementedError):  # no condition, or one that SymPy cannot solve
+    except (AttributeError, RuntimeError):  # no condition, or one that SymPy does not solve
         return None
 
 
