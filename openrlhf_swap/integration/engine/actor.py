@@ -131,7 +131,8 @@ def with_turn_rewards(environment: type) -> type:
         async def step(self, *arguments: Any, **more: Any) -> dict[str, Any]:
             result = await super().step(*arguments, **more)
             self._swap_turn_rewards.append(float(result["rewards"]))
-            logs = {**result.get("extra_logs", {}), TURN_REWARDS: [*self._swap_turn_rewards]}
+            noted = {TURN_REWARDS: [*self._swap_turn_rewards]}
+            logs = {**(result.get("extra_logs") or {}), **noted}
             return {**result, "extra_logs": logs}
 
     return Noting

@@ -108,7 +108,8 @@ def test_what_each_turn_was_paid_is_known(tokenizer):
     def step(action, label):
         pays = {"1": -0.5, "2": 0.25, "3": 1.0}[action]
         more = {"environment_feedback": "ok", "done": action == "3"}
-        return {"rewards": torch.tensor(pays), "extra_logs": {"calls": 2}, **more}
+        logs = None if action == "1" else {"calls": 2}
+        return {"rewards": torch.tensor(pays), "extra_logs": logs, **more}
 
     executor = agent(step)
     Actor(executor).prepare(tokenizer, 99)
