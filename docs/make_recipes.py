@@ -74,12 +74,13 @@ def source(name: str, recipe: FlagFile) -> str:
 
 
 def described(name: str) -> str:
-    """A recipe of ours: what it is, and its settings of SWAP."""
+    """A recipe of ours: what it is, and what it sets otherwise than swap_r1."""
     recipe = read_recipe(name)
+    papers = read_recipe("swap_r1").flags
     settings = [
         f"`--{flag}` {value} ({recipe.sources[flag]})"
         for flag, value in recipe.flags.items()
-        if flag.startswith("swap.") and recipe.sources[flag]
+        if papers.get(flag) != value
     ]
     return f"**{name}**, {recipe.origin}. {'; '.join(settings)}."
 
