@@ -3,8 +3,6 @@
 python docs/make_grading.py > docs/use/grading.md
 """
 
-import unicodedata
-
 from tabulate import tabulate
 
 from openrlhf_swap.rewards.forms import TABLES
@@ -15,9 +13,8 @@ Made by `python docs/make_grading.py > docs/use/grading.md`: edit the tables
 (`openrlhf_swap/rewards/forms.yaml`), not this file.
 
 The verifier `math` has one principle: **what is not understood is compared, never dropped.** An
-answer is read into values and the words that stand beside them. Only what both sides share, or what
-a table of this page names as meaningless, may go: a unit that one side lacks, spaces, sizes of
-brackets, markup. "3 dozen" is 36 and not 3, "R-r" is not 0, "2:3:4" is not "2:4:3", and
+answer is read into values and the words beside them. Only what a table names as meaningless may be
+dropped: a unit that one side lacks, spaces, sizes of brackets, markup. "3 dozen" is 36 and not 3, "R-r" is not 0, "2:3:4" is not "2:4:3", and
 "5% increase" is not "5% decrease". Numbers are compared exactly where both are exact, and to six
 decimals where one is a decimal. Capital letters, primes, dots and the order of letters count.
 
@@ -56,8 +53,7 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 
 ## Forms
 
-Applied in this order to both sides. In the column `to`, a name in angle brackets is a table of this
-page or a function of `openrlhf_swap/rewards/forms.py`.
+Applied in this order to both sides; `forms.yaml` has the pattern of each, and what takes its place.
 
 ```
 {forms}
@@ -80,13 +76,6 @@ nothing: {aside}. Multipliers: {magnitudes}.
 """
 
 
-def seen(text: str) -> str:
-    """The text with characters that nobody sees as their numbers."""
-    return "".join(
-        f"\\u{ord(one):04x}" if unicodedata.category(one) in ("Cf", "Mn") else one for one in text
-    )
-
-
 def table(rows: list[list[str]], *names: str) -> str:
     """Rows as plain text."""
     return tabulate(rows, names, tablefmt="simple", disable_numparse=True)
@@ -94,15 +83,12 @@ def table(rows: list[list[str]], *names: str) -> str:
 
 def main() -> None:
     """Print the page."""
-    forms = []
-    for form in TABLES["forms"]:
-        becomes = f"<{form['by']}>" if "by" in form else form["to"]
-        forms.append([form["what"], form["why"], becomes, seen(form["from"])])
+    forms = [[form["what"], form["why"]] for form in TABLES["forms"]]
     commands = [[name, " ".join(others.split())] for name, others in TABLES["commands"].items()]
     lists = ("verbs", "counted", "not_counted", "aside")
     page = PAGE.format(
         announcements=table([[*row] for row in TABLES["announcements"].items()], "what", "pattern"),
-        forms=table(forms, "what", "why", "to", "from"),
+        forms=table(forms, "what", "why"),
         commands=table(commands, "written as", "commands"),
         units=table([[*row] for row in TABLES["units"].items()], "unit", "other names"),
         magnitudes=" ".join(TABLES["magnitudes"].values()),

@@ -7,7 +7,7 @@ The values are those of `openrlhf-swap train --swap.recipe NAME --dry-run`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -24,8 +24,9 @@ PAGE = """\
 Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes (`openrlhf_swap/recipes`), not this file.
 
 Every method of the paper's main table as its authors run it, and the paper's own. `openrlhf-swap train --swap.recipe
-NAME --dry-run` prints a column; all eight train with `python examples/studies/run_sweep.py --preset paper`
-([how](objectives.md#sweeps)). **Bold: the recipe sets it**; otherwise it is this package's default.
+NAME --dry-run` prints a column, the settings of the objective alone, and each value with its name at the origin. All
+eight train with `python examples/studies/run_sweep.py --preset paper` ([how](objectives.md#sweeps)). **Bold: the recipe
+sets it**; otherwise it is this package's default.
 
 {values}
 
@@ -36,13 +37,9 @@ decides. What every recipe trains on DeepScaleR's 40,315 rows, beside its author
 
 `--preset paper` trains none on more prompts than SWAP.
 
-Settings of one objective alone:
-
-{own}
-
 ## From where, and what is missing
 
-`--dry-run` prints each value with its name at the origin.
+Not here in several: {missing}.
 
 {sources}
 
@@ -63,14 +60,24 @@ def cell(name: str, column: Mapping[str, Any], recipe: FlagFile) -> str:
     return f"**{text}**" if name in recipe.flags else text
 
 
-def source(name: str, recipe: FlagFile) -> str:
-    """Where the values of a recipe come from, and what it lacks."""
+def source(name: str, recipe: FlagFile, known: Collection[str]) -> str:
+    """Where the values of a recipe come from, and what it lacks beside the known."""
     lines = [f"**{name}**, {recipe.origin}."]
     if recipe.prompt:
         lines.append(f"Prompts: {recipe.prompt}.")
-    if recipe.cannot:
-        lines.append("Not here: " + "; ".join(recipe.cannot) + ".")
+    own = [lack for lack in recipe.cannot if lack not in known]
+    if own:
+        lines.append("Not here: " + "; ".join(own) + ".")
     return " ".join(lines)
+
+
+def missing_in_several(recipes: Mapping[str, FlagFile]) -> dict[str, list[str]]:
+    """What more than one recipe lacks, with the recipes' names."""
+    lacking: dict[str, list[str]] = {}
+    for name, recipe in recipes.items():
+        for lack in recipe.cannot:
+            lacking.setdefault(lack, []).append(name)
+    return {lack: names for lack, names in lacking.items() if len(names) > 1}
 
 
 def described(name: str) -> str:
@@ -109,21 +116,16 @@ def main() -> None:
         [f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)]
         for flag in shared
     ]
-    own = [
-        (name, f"`--{flag}`", value, recipes[name].sources[flag])
-        for name in METHODS
-        for flag, value in recipes[name].flags.items()
-        if flag not in (*shared, "swap.objective")
-    ]
+    several = missing_in_several(recipes)
     print(
         PAGE.format(
             values=table(("", *METHODS), values),
-            own=table(("method", "setting", "value", "at the origin"), own),
             steps=table(
                 ("recipe", "steps", "prompts in all", "its authors' steps"),
                 [steps(name) for name in (*METHODS, *sorted({*NAMES} - {*METHODS}))],
             ),
-            sources="\n\n".join(source(name, recipes[name]) for name in METHODS),
+            missing="; ".join(f"{lack} ({', '.join(names)})" for lack, names in several.items()),
+            sources="\n\n".join(source(name, recipes[name], several) for name in METHODS),
             ours="\n\n".join(map(described, OURS)),
         ),
         end="",

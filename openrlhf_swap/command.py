@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn
 
-from openrlhf_swap.errors import ConfigError, SwapError
+from openrlhf_swap.errors import SETUP, ConfigError, SwapError
 
 PROGRAM = "openrlhf-swap"  # the console command, see `__main__`
 ADAPTERS = "adapter_config.json"  # what a folder of LoRA adapters holds
@@ -58,12 +58,13 @@ def run_command(
         package = (error.name or "openrlhf_swap").partition(".")[0]
         if package == "openrlhf_swap":
             raise
-        remedy = "bash scripts/setup.sh"
+        remedy = SETUP
         if package in EXTRAS:
-            remedy = f"pip install '.[{EXTRAS[package]}]', or {remedy}"
-        print(
-            f"error: {package} is not installed; remedy, in a checkout: {remedy}", file=sys.stderr
-        )
+            remedy = (
+                f"pip install '.[{EXTRAS[package]}]' in a checkout, or with the path of the wheel "
+                "in place of the dot"
+            )
+        print(f"error: {package} is not installed; remedy: {remedy}", file=sys.stderr)
     return 2
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from openrlhf_swap.errors import CompatibilityError
+from openrlhf_swap.errors import SETUP, CompatibilityError
 
 # As requirements.txt and requirements-cpu.txt pin them. Local parts, such as +cpu, do not count.
 VERSIONS = {
@@ -35,11 +35,11 @@ def check_version(package: str) -> None:
     installed = installed_version(package)
     needed = VERSIONS[package]
     if installed is None:
-        raise CompatibilityError(f"{package} is not installed; remedy: bash scripts/setup.sh")
+        raise CompatibilityError(f"{package} is not installed; remedy: {SETUP}")
     if not fnmatch(installed, needed):
         raise CompatibilityError(
             f"{package} {installed} is installed, but this package extends {package} {needed} "
-            f"and no other; remedy: pip install {package}=={needed}, or bash scripts/setup.sh"
+            f"and no other; remedy: pip install {package}=={needed}, or {SETUP}"
         )
 
 

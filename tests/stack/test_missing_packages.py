@@ -4,6 +4,8 @@ import pytest
 from support.paths import POLICY
 from support.scripts import python
 
+from openrlhf_swap.errors import SETUP
+
 
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
@@ -23,7 +25,6 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
     )
     result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    remedy = f"pip install '.[{extra}]', or " if extra else ""
-    error = f"error: {package} is not installed; remedy, in a checkout: {remedy}"
-    error += "bash scripts/setup.sh\n"
-    assert result.stderr == error
+    remedy = f"pip install '.[{extra}]' in a checkout, or with" if extra else SETUP
+    assert result.stderr.startswith(f"error: {package} is not installed; remedy: {remedy}")
+    assert result.stderr.count("\n") == 1
