@@ -73,18 +73,15 @@ def split(request, arguments, monkeypatch):
     monkeypatch.setattr(arguments.rollout, "max_tokens_per_gpu", 500)
 
 
-def test_without_process_weight_the_advantages_are_stock_grpo(
+def test_the_advantages_are_stock_grpo_and_the_process_term(
     split, actor_group, tokenizer, responses
 ):
+    """With theta = 0 bit for bit, log-probabilities too; else as the equations say."""
     stock = stock_rows(actor_group, tokenizer, responses)
-    learned = learn_from(actor_group, tokenizer, responses, make_config(process_weight=0.0))
-    for (expected, logprobs), (advantages, ours) in zip(stock, learned.rows, strict=True):
+    zero = learn_from(actor_group, tokenizer, responses, make_config(process_weight=0.0))
+    for (expected, logprobs), (advantages, ours) in zip(stock, zero.rows, strict=True):
         assert torch.equal(advantages, expected)
         assert torch.equal(ours, logprobs)
-
-
-def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, responses):
-    stock = stock_rows(actor_group, tokenizer, responses)
     learned = learn_from(actor_group, tokenizer, responses, make_config())
     ours = learned.rows
     for members in MEMBERS:
@@ -228,8 +225,6 @@ def test_every_response_has_the_entropies_of_its_steps(actor_group, tokenizer, r
     policy = make_policy(actor_group, tokenizer, objective.config)
     rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
     _, known = policy.forward(rollouts, objective)
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
     temperature = actor_group[1].args.rollout.temperature
     for rollout in known:
