@@ -10,7 +10,6 @@ from support.scripts import python
     [
         ("prepare --input rows.jsonl --output new.jsonl --no-benchmarks", "datasets", "data"),
         (f"score --model {POLICY} --input rows.jsonl --output new", "torch", "core"),
-        ("sft", "einops", ""),
     ],
 )
 def test_a_package_that_is_missing(tmp_path, command, package, extra):
@@ -23,7 +22,7 @@ def test_a_package_that_is_missing(tmp_path, command, package, extra):
     )
     result = python("-c", code, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
-    remedy = f"pip install '.[{extra}]', or " if extra else ""
-    error = f"error: {package} is not installed; remedy, in a checkout: {remedy}"
-    error += "bash scripts/setup.sh\n"
-    assert result.stderr == error
+    error = (
+        f"error: {package} is not installed; remedy, in a checkout: pip install '.[{extra}]', or"
+    )
+    assert result.stderr == f"{error} bash scripts/setup.sh\n"
