@@ -1,11 +1,10 @@
 """An evaluation with the real engine."""
 
 import json
-import os
 
 import pytest
 import ray
-from support.paths import POLICY, WORLDS
+from support.paths import POLICY
 from support.running import words
 from support.scripts import python
 
@@ -82,26 +81,3 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     with pytest.raises(ValueError, match="no memory"):
         generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)
     ray.shutdown()
-
-
-# Resident memory in MiB after each of two policies that one process evaluates.
-EVALUATE_TWO = """
-import sys
-from evaluate import generate
-for _ in range(2):
-    (responses,) = generate(sys.argv[1], ["Sums of a: 3+6"], [8], 1.0, 60)
-    assert len(responses) == 8 and all(response["tokens"] for response in responses)
-    (line,) = [line for line in open("/proc/self/status") if line.startswith("VmRSS")]
-    print("resident", int(line.split()[1]) // 1024)
-"""
-
-
-@pytest.mark.skipif("TEST_SLOW" not in os.environ, reason="two engines more: TEST_SLOW=1")
-def test_an_evaluated_policy_leaves_no_cache_behind():
-    """The last of 22 once ran out of memory, because each engine kept its cache of a GiB."""
-    done = python("-c", EVALUATE_TWO, "policies/decomposition", cwd=WORLDS)
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, last = (
-        int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("resident")
-    )
-    assert last - first < 200

@@ -246,21 +246,3 @@ def assert_the_checkpoint_before_stays(group, disk):
     assert checkpoints.recover(disk)[0] == "global_step1"  # deletes the half of the other one
     left = [folder.name for folder in (disk / "_actor").glob("global_step*")]
     assert left == ["global_step1"]
-
-
-def test_an_engine_that_cannot_start_is_named_with_its_reason(ray_session, arguments):
-    from openrlhf_swap.integration.startup.launch import describe_death
-
-    @ray.remote(num_cpus=0)
-    class Engine:
-        def __init__(self):
-            raise RuntimeError("no memory for the cache.")
-
-        def sleep(self):
-            """What the training asks of an engine before it sends weights."""
-
-    with pytest.raises(ray.exceptions.RayActorError) as caught:
-        ray.get(Engine.remote().sleep.remote())
-    said = describe_death(caught.value, arguments, "above")
-    reason = "RuntimeError: no memory for the cache. The output before it is above; "
-    assert said.startswith(f"Engine could not start: {reason}")

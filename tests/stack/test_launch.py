@@ -105,18 +105,25 @@ def test_slurm_starts_a_head_and_workers_and_submits():
     assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.train.seed) == (2, 8, 3)
 
 
-@pytest.mark.parametrize("profile", ["cpu", "gpu"])
-def test_supervised_training_is_launched_with_flags_that_exist(profile):
-    from deepspeed.launcher.runner import parse_args
+@pytest.mark.parametrize(
+    ("visible", "gpus", "slots"),
+    [("", "8", None), ("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])],
+)
+def test_supervised_training_is_launched_with_flags_that_exist(visible, gpus, slots):
+    """DeepSpeed's launcher drops CUDA_VISIBLE_DEVICES next to --num_gpus."""
+    from deepspeed.launcher.runner import parse_args, parse_inclusion_exclusion
 
     variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2"}
     variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501"}
-    variables |= {"PROFILE": profile, "CUDA_VISIBLE_DEVICES": ""}
+    variables |= {"PROFILE": "gpu", "NUM_GPUS": gpus, "CUDA_VISIBLE_DEVICES": visible}
     output = bash(SCRIPT, "--dry-run", "--train.seed", "3", **variables).stdout
     launcher, *words = shlex.split(output)
     launch = parse_args(words)
     assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
-    assert (launch.num_gpus, launch.master_port) == ({"cpu": 1, "gpu": 8}[profile], 29501)
+    assert (launch.num_gpus, launch.master_port) == (-1 if slots else 8, 29501)
+    if slots:  # the launcher takes only one of the two
+        found = parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude)
+        assert found == {"localhost": slots}
     args = nested(vars(stock_parser("train_sft").parse_args(launch.user_args)))
     assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
     keys = (args.data.input_key, args.data.output_key, args.data.input_template)
@@ -124,18 +131,3 @@ def test_supervised_training_is_launched_with_flags_that_exist(profile):
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
     assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
     assert args.ckpt.load_enable
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus", "slots"), [("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])]
-)
-def test_supervised_training_takes_the_visible_gpus(visible, gpus, slots):
-    """DeepSpeed's launcher drops CUDA_VISIBLE_DEVICES next to --num_gpus."""
-    from deepspeed.launcher.runner import parse_args, parse_inclusion_exclusion
-
-    given = {"MODEL": "some/model", "DATA": "rows.jsonl", "PROFILE": "gpu", "NUM_GPUS": gpus}
-    output = bash(SCRIPT, "--dry-run", **given, CUDA_VISIBLE_DEVICES=visible).stdout
-    launch = parse_args(shlex.split(output)[1:])
-    assert launch.num_gpus == -1  # the launcher takes only one of the two
-    found = parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude)
-    assert found == {"localhost": slots}

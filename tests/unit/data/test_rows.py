@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from openrlhf_swap.data import rows
 from openrlhf_swap.data.rows import (
     check_quickly,
     describe_faults,
@@ -26,6 +25,7 @@ WRONG_FILES = {
     "zeros.jsonl": (b"\0" * 4096, "row 1: zero bytes, as a crash leaves them"),
     "torn.jsonl": (b'{"problem": "1', "row 1: not JSON (Unterminated string"),
     "list.jsonl": (b"[1]\n[2]\n", "row 1: not a JSON object, row 2: not a JSON object"),
+    "twice.csv": (b"problem,answer,answer\n1,2,3\n", "it has the column answer more than once"),
     "torn.json": (b'[{"problem": "1"},', "not JSON (Expecting value at character 19)"),
     "wide.csv": (b"problem,answer\n1,2,3\n", "row 1: more or fewer fields than the he"),
     "latin.csv": (b"problem,answer\ncaf\xe9,1\n", "row 1: not UTF-8 (byte 0xe9 at pos"),
@@ -110,22 +110,8 @@ def test_answers_are_read_as_people_see_them(written, read):
     assert read_reference(row, "problem", "answer", "math").answer == read
 
 
-def test_a_repeated_column_is_refused(tmp_path):
-    (tmp_path / "x.csv").write_text("problem,answer,answer\nWhat?,8,0\n")
-    with pytest.raises(DataError, match="it has the column answer more than once; rename one"):
-        read_entries(tmp_path / "x.csv")
-
-
 @pytest.mark.parametrize("write", [json.dumps, str])
 def test_a_chat_held_as_text_is_a_chat(write):
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
     assert read_chat(write(chat)) == (chat, None)
     assert read_chat("[1, 2] + [3]?") == ([{"role": "user", "content": "[1, 2] + [3]?"}], None)
-
-
-def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = rows.remembered_file()
-    assert before.parent == tmp_path / "openrlhf_swap"
-    monkeypatch.setattr(rows, "version", lambda _: "another")
-    assert rows.remembered_file() != before

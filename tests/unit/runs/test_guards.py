@@ -65,7 +65,7 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
     if means_something:
         check_process_term(history, 2)
         return
-    with pytest.raises(RunError, match="--swap.close_template means nothing to the model: "):
+    with pytest.raises(RunError, match=r"--swap\.close_template means nothing to the model: "):
         check_process_term(history, 2)
 
 

@@ -15,7 +15,6 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.integration.driver.rows import experience_row, fit_context
 from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.engine.responses import EngineRequest
-from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
 
 class Actor(actor.SwapRolloutActor):
@@ -35,20 +34,6 @@ class Actor(actor.SwapRolloutActor):
         new = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         output = SimpleNamespace(token_ids=new, text=text, finish_reason="stop", logprobs=None)
         return SimpleNamespace(outputs=[output])
-
-
-def told(function, **settings):
-    """A reward function as the actor calls it, after it was told what closes a thought."""
-    executor = SingleTurnAgentExecutor(None)
-    executor.reward_func = function
-    Actor(executor).prepare(None, 99, end_of_thought="[/THINK]", **settings)
-    return executor.reward_func
-
-
-def test_our_reward_function_reads_the_thought_of_the_models_family():
-    query = r"p \boxed{41}[/THINK]\boxed{42}"
-    assert told(reward_func)([query], ["p "], ["41"])["rewards"] == 0.0
-    assert told(reward_func)([query], ["p "], ["42"])["rewards"] == 1.0
 
 
 def drawn(tokenizer, executor, *texts, seed="1", count=1):

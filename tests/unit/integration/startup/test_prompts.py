@@ -68,7 +68,6 @@ def user(content):
     [
         ([{"problem": "What is 1?" * 200, "answer": "1"}], [], "a prompt of more than 80 tokens"),
         (asked(" "), [], "an empty answer"),
-        ([{"problem": "", "answer": "3"}], [], "an empty problem"),
         (asked("$202$"), asked("$202$"), None),
         (asked("He sold 202 of them."), [], "a sentence as its answer"),
         (chats([user("What is 1?")]), chats([user("What is 1?")]), None),
