@@ -131,3 +131,28 @@ def test_supervised_training_is_launched_with_flags_that_exist(visible, gpus, sl
     assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
     assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
     assert args.ckpt.load_enable
+
+
+NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}
+
+
+@pytest.mark.parametrize("name", ["HEAD_IP", "PORT"])
+def test_a_worker_does_not_run_the_address_of_its_head(tmp_path, name):
+    marker = tmp_path / "was_run"
+    settings = {**NOWHERE, "RAY_FOLDER": str(tmp_path / "ray"), name: f"x;touch {marker};"}
+    result = bash(MULTINODE, "worker", **settings, RAY_AUTH_TOKEN="0" * 64)
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"error: {name} is x;touch {marker};; use ")
+    assert not marker.exists()
+
+
+def test_no_node_starts_without_a_token(tmp_path, monkeypatch):
+    """Unless the user has said so."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {"HOME": str(tmp_path), "RAY_FOLDER": str(tmp_path / "ray"), **NOWHERE}
+    missing = f"error: {tmp_path}/.ray/auth_token is missing, Ray's token; copy it from"
+    assert bash(MULTINODE, "worker", **settings).stderr.startswith(missing)
+    for more in ({"RAY_AUTH_TOKEN": "0" * 64}, {"RAY_AUTH_MODE": "disabled"}):
+        refused = bash(MULTINODE, "worker", **settings, **more)
+        assert refused.stderr.startswith("error: nothing answers at 127.0.0.1:1")

@@ -7,7 +7,6 @@ import string
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.problems import DIE
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.clean import (
@@ -26,6 +25,13 @@ from openrlhf_swap.data.clean import (
 from openrlhf_swap.data.rows import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
+
+DIE = (
+    "When rolling an unfair die with faces numbered 1, 2, 3, 4, 5, and 6, the probability of "
+    "obtaining face $F$ is greater than $1/6$, the probability of the face opposite is less than "
+    "$1/6$, and any one of the other faces has probability $1/6$. When two such dice are rolled, "
+    "the probability of a sum of 7 is $47/288$. Find the probability of obtaining face $F$."
+)
 
 
 def find(problem, index):
