@@ -10,7 +10,7 @@ from openrlhf_swap.files import read_rows
 pytestmark = pytest.mark.slow
 CALCULATOR = ROOT / "examples" / "agents" / "calculator.py"
 FLAGS = words(
-    "--swap.steps turns --data.max_samples 32 --ckpt.save_steps 1 --ckpt.load_enable "
+    "--swap.steps turns --data.max_samples 16 --ckpt.save_steps 1 --ckpt.load_enable "
     "--train.full_determinism_enable --swap.rollouts_every 1 --actor.adam.lr 3e-4 "
     "--swap.turn_weight 0.5 --swap.step_discount 0.5"
 )

@@ -35,7 +35,7 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path, prompts_file):
     recipe = tmp_path / "recipe.yaml"
     own = {"swap.grader": r"regex:boxed\{(\d+)\}", "ds.lora.rank": 4}
     recipe.write_text(yaml.safe_dump({"flags": own}))
-    flags = [*COLOCATED, *SMALL_STEPS, "--config", str(recipe), "--data.max_samples", "32"]
+    flags = [*COLOCATED, *SMALL_STEPS, "--config", str(recipe), "--data.max_samples", "16"]
     lines = run_training(tmp_path / "run", prompts_file, *flags)
     assert len(lines) == 2 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     # The file that the run wrote has the run's settings.
