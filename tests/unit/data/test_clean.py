@@ -2,7 +2,6 @@
 
 import html
 import random
-import string
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +19,6 @@ from openrlhf_swap.data.clean import (
     nearly_same,
     read_row,
     read_text,
-    strip_template,
 )
 from openrlhf_swap.data.rows import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
@@ -174,25 +172,6 @@ def test_different_problems(one, other):
     assert not near(one, other)
 
 
-def test_thresholds():
-    def text(length, *replaced):
-        letters = string.ascii_lowercase
-        words = [letters[n // 26] + letters[n % 26] for n in range(length)]
-        return " ".join("other" + word if n in replaced else word for n, word in enumerate(words))
-
-    # 42 words are 40 triples: each word is in 3 of them, the last but one in 2. Shared: 40 - 3 - 3
-    # - 2 = 32, just 80%.
-    assert near(text(42), text(42, 10, 20, 40))
-    # 40 - 3 - 3 - 3 = 31.
-    assert not near(text(42), text(42, 10, 20, 39))
-    # 39 triples are a short text, and this one has no numbers.
-    assert not near(text(41), text(41, 10))
-    # 38 words and two numbers are 38 triples. Of the words 37/38 = 97% are shared, then 36/38 =
-    # 94.7%.
-    assert near(text(38) + " 7 9", text(38, 20) + " 7 9")
-    assert not near(text(38) + " 7 9", text(38, 20, 37) + " 7 9")
-
-
 def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     rng = random.Random(3)
     words = ["sum", "of", "all", "integers", "that", "are", "less", "than", "number", "divide"]
@@ -230,6 +209,7 @@ LLAMA = (
     "<|start_header_id|>assistant<|end_header_id|>\n\n"
 )
 DEEPSEEK = "<\uff5cbegin▁of▁sentence\uff5c><\uff5cUser\uff5c>{}<\uff5cAssistant\uff5c><think>\n"
+CHATML = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>a"
 EXAMPLE = "Problem: Find $2^3$.\nSolution: $8$.\n\nProblem: {}\nSolution:"
 SUBJECTS = ["apples", "pears", "plums", "figs", "nuts", "limes", "dates", "peas", "beans", "leeks"]
 PROBLEMS = [
@@ -247,6 +227,8 @@ FORMS = {
     "verl": lambda text, n: VERL.format(text),
     "DAPO": lambda text, n: DAPO.format(text),
     "Llama": lambda text, n: LLAMA.format(text),
+    "DeepSeek": lambda text, n: DEEPSEEK.format(text),
+    "Qwen": lambda text, n: CHATML.format(text),
     "short labels": lambda text, n: f"Q: {text}\nA:",
     "Chinese behind": lambda text, n: f"{text}请一步一步地推理并把最终答案放在\\boxed{{}}中。",
     "doubled backslashes": lambda text, n: text.replace("\\", "\\\\"),
@@ -353,22 +335,3 @@ def test_every_reason():
 )
 def test_a_problem_that_states_its_answer(problem, answer, stated):
     assert states_answer(problem, answer) == stated
-
-
-@pytest.mark.parametrize(
-    "rendered",
-    [
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>a",
-        LLAMA,
-        DEEPSEEK,
-        "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\n{} [/INST]",
-        "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>{}<|end|><|start|>a",
-        "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>{}<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|>",
-    ],
-)
-def test_the_users_turn_of_a_rendered_prompt(rendered):
-    problem = "If $|a|<|b|$,\nwhat can a user say of $a^2$?"
-    assert strip_template(rendered.replace("{}", problem)) == problem
-    assert strip_template(problem) == problem
-    longer = rendered.replace("{}", "Hello!") + "Good day!" + rendered.replace("{}", problem)
-    assert strip_template(longer) == longer
