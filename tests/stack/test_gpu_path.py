@@ -6,11 +6,13 @@ import os
 
 import pytest
 import yaml
+from addition import problems
 from safetensors.torch import load_file
 from support.running import SMALL_STEPS, run_training, train_by
 from support.scripts import python
 
 from benchmarks.gpu_check import SHARED_GPU
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.runs.merge import merge
 
@@ -30,18 +32,32 @@ def fake_gpus(monkeypatch, tmp_path):
     monkeypatch.setenv("FAKE_GPU", str(tmp_path))
 
 
-def test_adapters_arrive_after_an_update(fake_gpus, tmp_path, prompts_file):
-    """From a file of flags, and with another grader than math-verify."""
-    recipe = tmp_path / "recipe.yaml"
-    own = {"swap.grader": r"regex:boxed\{(\d+)\}", "ds.lora.rank": 4}
-    recipe.write_text(yaml.safe_dump({"flags": own}))
-    flags = [*COLOCATED, *SMALL_STEPS, "--config", str(recipe), "--data.max_samples", "16"]
-    lines = run_training(tmp_path / "run", prompts_file, *flags)
+def choices(number, problem):
+    """An addition as multiple choice. The policy boxes a sum, an option's text, and no letter."""
+    options = [str(int(problem.answer) + off - number % 4) for off in range(4)]
+    return {"problem": problem.question, "answer": "ABCD"[number % 4], "options": options}
+
+
+def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
+    """From a file of flags, and with another grader than math-verify.
+
+    gr3 rewards short answers and reads none: no letter has to be likely in a thought.
+    """
+    drawn = zip(range(16), problems(7), strict=False)
+    write_rows(tmp_path / "choices.jsonl", [choices(*pair) for pair in drawn])
+    own = {"swap.grader": "multiple_choice", "swap.objective": "gr3", "ds.lora.rank": 4}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"flags": own}))
+    flags = [*COLOCATED, *SMALL_STEPS, "--config", str(tmp_path / "recipe.yaml")]
+    flags += ["--data.max_samples", "16"]
+    lines = run_training(tmp_path / "run", tmp_path / "choices.jsonl", *flags)
     assert len(lines) == 2 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
+    # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an
+    # option.
+    assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in lines)
     # The file that the run wrote has the run's settings.
     again = configure(["--config", str(tmp_path / "run" / "run.yaml")], on_cpu=True)
-    assert (again.run.grader, again.args.ds.lora.rank) == (own["swap.grader"], 4)
-    assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in lines)
+    names = ("swap.grader", "swap.objective", "ds.lora.rank")
+    assert {name: again.values[name] for name in names} == own
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     assert load_file(tmp_path / "merged" / "model.safetensors")
 
