@@ -56,8 +56,8 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in lines)
     # The file that the run wrote has the run's settings.
     again = configure(["--config", str(tmp_path / "run" / "run.yaml")], on_cpu=True)
-    names = ("swap.grader", "swap.objective", "ds.lora.rank")
-    assert {name: again.values[name] for name in names} == own
+    settings = (again.run.grader, again.method.objective, again.args.ds.lora.rank)
+    assert settings == tuple(own.values())
     merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
     assert load_file(tmp_path / "merged" / "model.safetensors")
 
