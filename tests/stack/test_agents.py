@@ -10,7 +10,7 @@ from openrlhf_swap.files import read_rows
 pytestmark = pytest.mark.slow
 CALCULATOR = ROOT / "examples" / "agents" / "calculator.py"
 FLAGS = words(
-    "--swap.steps turns --data.max_samples 48 --ckpt.save_steps 1 --ckpt.load_enable "
+    "--swap.steps turns --data.max_samples 16 --ckpt.save_steps 1 --ckpt.load_enable "
     "--train.full_determinism_enable --swap.rollouts_every 1 --actor.adam.lr 3e-4 "
     "--swap.turn_weight 0.5 --swap.step_discount 0.5"
 )
@@ -54,7 +54,7 @@ def test_an_environment_that_fails_costs_one_step_and_the_run_goes_on(tmp_path, 
 
     fault.unlink()
     rows = run_training(run, prompts_file, *flags)
-    assert [row["step"] for row in rows] == [1, 2, 3] and rows[:1] == first
+    assert [row["step"] for row in rows] == [1, 2] and rows[:1] == first
     for row in rows:
         # Every turn but the last is a call, and the last, too, if the context ends there; an answer
         # has three tokens.
@@ -62,7 +62,7 @@ def test_an_environment_that_fails_costs_one_step_and_the_run_goes_on(tmp_path, 
         assert row["swap/observation_tokens"] == pytest.approx(3 * (row["swap/turns"] - 1))
         assert row["length/mean"] < row["total_length"] - row["swap/observation_tokens"]
         assert row["swap/adv_process_absmean"] > 0 and row["swap/skipped_steps"] == 0
-    for step in (1, 2, 3):
+    for step in (1, 2):
         for row in read_rows(run / f"rollouts/step_{step:06d}.jsonl"):
             assert "".join(turn["action"] for turn in row["turns"]) == row["response"]
             assert all(turn["observation"].endswith("\n") for turn in row["turns"][:-1])

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from support.paths import POLICY
-from support.running import start_training, words
+from support.running import SMALL_STEPS, start_training, words
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 
 from openrlhf_swap.files import read_rows
@@ -65,8 +65,8 @@ def test_two_steps_of_training(family, tmp_path, prompts_file):
     make_policy(family, model)
     reward.write_text(REWARD)
     flags = ["--actor.model_name_or_path", str(model), "--reward.remote_url", str(reward)]
-    flags += words("--data.max_samples 32 --rollout.max_new_tokens 48 --data.max_len 128")
-    flags += words("--algo.advantage.is_correction_level token")
+    flags += words("--data.max_samples 16 --rollout.max_new_tokens 48 --data.max_len 128")
+    flags += [*SMALL_STEPS, "--algo.advantage.is_correction_level", "token"]
     result = start_training(output, prompts_file, *flags)
     said = result.stdout + result.stderr
     assert result.returncode == 0, said[-3000:]

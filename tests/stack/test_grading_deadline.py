@@ -1,7 +1,5 @@
 """One deadline for request and answer: CPU seconds, with wall time behind them."""
 
-import os
-import resource
 import signal
 import threading
 import time
@@ -55,9 +53,8 @@ def graded_within(seconds, grader, *pair):
 
 
 def the_child():
-    living = [
-        one for one in psutil.Process().children() if one.status() != psutil.STATUS_ZOMBIE
-    ]  # of other tests
+    children = psutil.Process().children()
+    living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]  # of other tests
     workers = [one for one in living if "quick_grading" in " ".join(one.cmdline())]
     return max(workers, key=lambda one: one.create_time())
 
@@ -92,11 +89,8 @@ def test_the_limit_is_cpu_time(make_grader, monkeypatch):
     before, started = child.cpu_times(), time.monotonic()
     thread = threading.Thread(target=grader.grade, args=(HANGS, "3"))
     thread.start()
-    while (
-        child.is_running()
-        and child.status() != psutil.STATUS_ZOMBIE
-        and time.monotonic() < started + 60
-    ):
+    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < started + 60
         used = child.cpu_times()
         time.sleep(0.02)
     thread.join()
@@ -117,34 +111,14 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
     assert grade == Grade(False, "timeout") and grade.slow
     # A killed process takes its time to go; these would stay for a minute.
     deadline = time.monotonic() + 10
-    while left := [
-        one.pid
-        for one in psutil.process_iter(["cmdline"])
-        if program in (one.info["cmdline"] or [])
-    ]:
-        assert time.monotonic() < deadline, left
+    while any(program in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])):
+        assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
     grader = make_grader(0.3)
     monkeypatch.setattr(module, "_shared", lambda verifier: grader)
-    logs = reward_func(["p </think>" + HANGS], ["p "], ["3"])["extra_logs"]
-    assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (1.0, 1.0)
-    assert (
-        reward_func([r"p </think>\boxed{3}"], ["p "], ["3"])["extra_logs"]["swap/grader_slow"]
-        == 0.0
-    )
-
-
-def test_many_open_files_are_no_obstacle(make_grader):
-    """`select` knows file descriptors below 1024 only; a Ray actor may have more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 1200:
-        pytest.skip("fewer than 1,200 files may be open")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
-    with ExitStack() as stack:
-        for _ in range(1030):
-            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
-        assert make_grader(5.0).grade(r"\boxed{3}", "3") == RIGHT
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for response, slow in ((HANGS, 1.0), (r"\boxed{3}", 0.0)):
+        logs = reward_func(["p </think>" + response], ["p "], ["3"])["extra_logs"]
+        assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (slow, slow)

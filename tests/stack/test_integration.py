@@ -1,9 +1,6 @@
 """The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
 
 import math
-import os
-from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +22,6 @@ from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.files import write_rows
-from openrlhf_swap.integration.driver.batch import cut_into_steps
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
@@ -34,17 +30,6 @@ from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch, score_per_
 from openrlhf_swap.scoring.states import read_states
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_lock_left_by_a_stopped_compilation_blocks_nobody():
-    from openrlhf_swap.integration.runtime import cpu as build
-
-    lock = Path(os.environ["TORCH_EXTENSIONS_DIR"]) / "deepspeed_shm_comm" / "lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    lock.touch()
-    os.utime(lock, (0, 0))
-    build.build_communication_op()
-    assert not lock.exists()
 
 
 def assert_equal_up_to_bfloat16(logprobs, expected):
@@ -73,18 +58,15 @@ def split(request, arguments, monkeypatch):
     monkeypatch.setattr(arguments.rollout, "max_tokens_per_gpu", 500)
 
 
-def test_without_process_weight_the_advantages_are_stock_grpo(
+def test_the_advantages_are_stock_grpo_and_the_process_term(
     split, actor_group, tokenizer, responses
 ):
+    """With theta = 0 bit for bit, log-probabilities too; else as the equations say."""
     stock = stock_rows(actor_group, tokenizer, responses)
-    learned = learn_from(actor_group, tokenizer, responses, make_config(process_weight=0.0))
-    for (expected, logprobs), (advantages, ours) in zip(stock, learned.rows, strict=True):
+    zero = learn_from(actor_group, tokenizer, responses, make_config(process_weight=0.0))
+    for (expected, logprobs), (advantages, ours) in zip(stock, zero.rows, strict=True):
         assert torch.equal(advantages, expected)
         assert torch.equal(ours, logprobs)
-
-
-def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, responses):
-    stock = stock_rows(actor_group, tokenizer, responses)
     learned = learn_from(actor_group, tokenizer, responses, make_config())
     ours = learned.rows
     for members in MEMBERS:
@@ -96,37 +78,29 @@ def test_the_process_term_is_in_the_advantages(split, actor_group, tokenizer, re
     assert learned.metrics["swap/adv_process_absmean"] > 0
 
 
-def objective_batch(objective, actor_group, tokenizer, responses, forced=("",)):
-    """Responses as the sampler finishes them and the loop learns from them; `forced` by part."""
-    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    policy = make_policy(actor_group, tokenizer, objective.config)
-    sampler = Sampler(actor_group[1].args, None, None, [], objective, reader)
-    finished = []
-    for number, response in enumerate(responses):
-        place = number % GROUP_SIZE * len(forced) // GROUP_SIZE
-        chance = 0.5 if len(forced) > 1 else None
-        request = SamplingRequest(response["prompt"], 2, 320, forced[place], chance)
-        (rollout,) = rollouts_of([response])
-        finished.append(sampler.finish(Drawn(Part(place, request), rollout)))
-    return learn(policy, objective, reader, finished)
-
-
 def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, responses, tmp_path):
+    """The first half of each group is sampled after a forced `</think>`, the second after a forced
+    first word.
+    """
     reference = tmp_path / "reference.jsonl"
     prompts = {response["prompt"] for response in responses}
     write_rows(reference, ({"key": prompt_key(prompt), "accuracy": 0.5} for prompt in prompts))
     options = {"reference": str(reference), "thinking_start": "ones"}
     objective = build(make_config(objective="adaptthink", options=options))
-
-    # The first half of each group is sampled after a forced `</think>`, the second after a forced
-    # first word.
-    forced_responses = []
+    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
+    sampler = Sampler(actor_group[1].args, None, None, [], objective, reader)
+    finished = []
     for number, response in enumerate(responses):
-        word, tail = ("</think>", "\\boxed{1}") if number % GROUP_SIZE < 2 else ("ones", ": 1")
-        made = response_to(tokenizer, response["prompt"] + word, response["label"], tail, False)
-        forced_responses.append({**made, "prompt": response["prompt"]})
-    forced = ("</think>", "ones")
-    learned = objective_batch(objective, actor_group, tokenizer, forced_responses, forced)
+        part = number % GROUP_SIZE // 2
+        word, tail = (("</think>", "\\boxed{1}"), ("ones", ": 1"))[part]
+        prompt = response["prompt"]
+        made = response_to(tokenizer, prompt + word, response["label"], tail, False)
+        (rollout,) = rollouts_of([{**made, "prompt": prompt}])
+        request = SamplingRequest(prompt, 2, 320, word, 0.5)
+        finished.append(sampler.finish(Drawn(Part(part, request), rollout)))
+
+    policy = make_policy(actor_group, tokenizer, objective.config)
+    learned = learn(policy, objective, reader, finished)
     pairs = zip(learned.rollouts, learned.rows, strict=True)
     for number, (rollout, (advantages, logprobs)) in enumerate(pairs):
         skipped = number % GROUP_SIZE < 2
@@ -217,25 +191,3 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
             off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
     # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
     assert len(off) > 50 and max(off) < 0.1
-
-
-def test_every_response_has_the_entropies_of_its_steps(actor_group, tokenizer, responses):
-    """As a plain float32 softmax at the rollouts' temperature has them; an incorrect one, too."""
-    wrong = {"reward": 0.0, "scores": 0.0}
-    half_wrong = [{**r, **wrong} if i < 8 else r for i, r in enumerate(responses)]
-    objective = build(make_config(objective="infodensity"))
-    reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
-    policy = make_policy(actor_group, tokenizer, objective.config)
-    rollouts = cut_into_steps([rollouts_of(half_wrong)], objective, reader)
-    _, known = policy.forward(rollouts, objective)
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
-    temperature = actor_group[1].args.rollout.temperature
-    for rollout in known:
-        with torch.no_grad():
-            logits = model(torch.tensor([rollout.row_ids])).logits[0] / temperature
-        entropies = torch.distributions.Categorical(logits=logits).entropy()
-        starts = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
-        steps = [entropies[a - 1 : b - 1].mean() for a, b in pairwise(starts)]
-        assert_equal_up_to_bfloat16(rollout.signals["entropy"], torch.stack(steps))

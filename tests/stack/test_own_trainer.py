@@ -2,6 +2,7 @@
 installed.
 """
 
+import functools
 import re
 import sys
 import types
@@ -32,28 +33,23 @@ def run(monkeypatch):
     return run_block
 
 
-def test_torch_alone(run, capsys):
+def test_torch_alone_and_with_a_critic_of_length(run, capsys):
     example = run("torch.optim")
     line = r"\d of 8 correct, \d+ tokens each, loss -?\d+\.\d+\n"
     assert re.fullmatch(f"({line}){{2}}", capsys.readouterr().out)
     # The last group as the page leaves it: a value a token, and steps that were scored.
-    assert [len(values) for values in example.advantages] == [
-        len(response) for response in example.responses
-    ]
+    lengths = [len(response) for response in example.responses]
+    assert [len(values) for values in example.advantages] == lengths
     correct = [trace for trace in example.traces if trace.correct]
     assert correct
     assert all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct)
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
-
-def test_a_critic_of_length(run):
-    """The block goes on from the names of the example above."""
-    before = run("torch.optim")
-    code = next(block for block in BLOCKS if "StateCritic()" in block)
-    exec(code, before.__dict__)
-    (group,) = before.advantages
-    assert [len(values) for values in group] == [len(response) for response in before.responses]
-    assert before.critic.state_dict() and all(values.isfinite().all() for values in group)
+    # The critic's block goes on from these names.
+    exec(next(block for block in BLOCKS if "StateCritic()" in block), example.__dict__)
+    (group,) = example.advantages
+    assert [len(values) for values in group] == lengths
+    assert example.critic.state_dict() and all(values.isfinite().all() for values in group)
 
 
 def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
@@ -75,11 +71,9 @@ def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     assert trainer.state.global_step == 2
     assert len(seen) == 2 and all(advantages.dim() == 2 for advantages in seen)
     # The process term differs from step to step of a response.
-    assert all(
-        (row[row != 0].unique().numel() > 1) for row in seen[0][seen[0].abs().sum(1) > 0][:1]
-    )
+    first = next(row for row in seen[0] if row.any())
+    assert first[first != 0].unique().numel() > 1
     logged = [row for row in trainer.state.log_history if "loss" in row]
-    print(logged)
     assert len(logged) == 2 and all(row["grad_norm"] > 0 for row in logged)
 
 
@@ -92,28 +86,19 @@ def test_verl_takes_the_estimator(run):
     from openrlhf_swap import StepTrace
 
     example = run("register_adv_est")
-    groups = {
-        "a": [
-            StepTrace(9, True, [-4.0, -1.0, -1.1], [3, 7]),
-            StepTrace(5, True, [-4.0, -0.9], [3]),
-            StepTrace(6, False, [], []),
-        ],
-        "b": [
-            StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]),
-            StepTrace(8, True, [-3.0, -0.5], [6]),
-        ],
-    }
+    first = [
+        StepTrace(9, True, [-4.0, -1.0, -1.1], [3, 7]),
+        StepTrace(5, True, [-4.0, -0.9], [3]),
+        StepTrace(6, False, [], []),
+    ]
+    second = [StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]), StepTrace(8, True, [-3.0, -0.5], [6])]
+    groups = {"a": first, "b": second}
     rows = [("a", 0), ("b", 0), ("a", 1), ("a", 2), ("b", 1)]  # prompts in any order
     traces = [groups[uid][number] for uid, number in rows]
+    rewards = torch.stack([example.marked_rewards(trace, 10) for trace in traces])
+    lengths = torch.tensor([[trace.length] for trace in traces])
     data = DataProto.from_dict(
-        tensors={
-            "token_level_rewards": torch.stack(
-                [example.marked_rewards(trace, 10) for trace in traces]
-            ),
-            "response_mask": torch.tensor(
-                [[int(t < trace.length) for t in range(10)] for trace in traces]
-            ),
-        },
+        tensors={"token_level_rewards": rewards, "response_mask": (torch.arange(10) < lengths) * 1},
         non_tensors={"uid": np.array([uid for uid, _ in rows], dtype=object)},
     )
     found = compute_advantage(data, "swap").batch["advantages"]
@@ -131,25 +116,15 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
     example = run("RemoteExperienceMaker")
     assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
     thought = "23 + 4 = 27\n2 + 4 = 6\n"
+    close = "</think>\n\n**Final Answer**\n\\boxed{"
+    large, small = ("What is 123 + 456?", "579"), ("What is 1 + 2?", "3")
     texts = [  # of two groups, whose members are in different experiences
-        (
-            "a",
-            "What is 123 + 456?",
-            "579",
-            thought + "</think>\n\n**Final Answer**\n\\boxed{579}",
-            1.0,
-        ),
-        ("b", "What is 1 + 2?", "3", "1 + 2 = 3\n</think>\n\n**Final Answer**\n\\boxed{3}", 1.0),
-        ("b", "What is 1 + 2?", "3", thought + thought, 0.0),
-        (
-            "a",
-            "What is 123 + 456?",
-            "579",
-            thought + thought + "</think>\n\n**Final Answer**\n\\boxed{579}",
-            1.0,
-        ),
+        ("a", *large, thought + close + "579}", 1.0),
+        ("b", *small, "1 + 2 = 3\n" + close + "3}", 1.0),
+        ("b", *small, thought + thought, 0.0),
+        ("a", *large, thought + thought + close + "579}", 1.0),
     ]
-    encode = lambda text: tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    encode = functools.partial(tokenizer.encode, add_special_tokens=False)
     samples = [
         (group, encode(prompt), answer, encode(text), reward)
         for group, prompt, answer, text, reward in texts
@@ -180,11 +155,10 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
         )
 
     advantage = types.SimpleNamespace(estimator="dr_grpo", gamma=1.0, lam=1.0, no_whiten=False)
+    limits = ("overlong_buffer_len", "stop_properly_penalty_coef", "clip_range")
     args = types.SimpleNamespace(
         algo=types.SimpleNamespace(advantage=advantage),
-        reward=types.SimpleNamespace(
-            overlong_buffer_len=None, stop_properly_penalty_coef=None, clip_range=None
-        ),
+        reward=types.SimpleNamespace(**dict.fromkeys(limits)),
         rollout=types.SimpleNamespace(n_samples_per_prompt=2),
     )
     strategy = types.SimpleNamespace(args=args)
@@ -197,18 +171,15 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
         for row, number in enumerate(numbers)
     }
     for group in ([0, 3], [1, 2]):
-        traces = [
-            example.SCORER.trace(
-                *samples[number][1::2][:2], samples[number][2], samples[number][4] > 0
-            )
-            for number in group
-        ]
+        traces = []
+        for number in group:
+            _, prompt, answer, response, reward = samples[number]
+            traces.append(example.SCORER.trace(prompt, response, answer, reward > 0))
         for number, expected in zip(group, swap_advantages(traces, example.CONFIG), strict=True):
             made, row = rows[number]
             taken = made.action_mask[row]
-            torch.testing.assert_close(
-                made.advantages[row, taken], expected.float(), rtol=1e-5, atol=1e-5
-            )
+            ours = made.advantages[row, taken]
+            torch.testing.assert_close(ours, expected.float(), rtol=1e-5, atol=1e-5)
             assert not made.advantages[row, ~taken].any()
     # The process term differs from step to step.
     assert rows[0][0].advantages[0].unique().numel() > 2

@@ -16,39 +16,25 @@ from openrlhf_swap.flags.rules import check_flags, check_objective
 PATHS = os.pathsep.join(str(ROOT / name) for name in ("", "examples/smollm2", "examples/worlds"))
 
 
-def stage(calls, name="first", **settings):
-    def work():
-        calls.append(name)
-        return {"rows": 3}
-
-    return Stage(name, "do it", 90, settings, work)
-
-
-def test_a_stage_that_is_done_is_not_done_again(tmp_path):
-    calls = []
-    stages = [stage(calls, rows=8), stage(calls, "second")]
-    assert list(do(stages[:1], tmp_path)) == ["first"]
-    assert list(do(stages, tmp_path)) == ["second"]
-    assert calls == ["first", "second"]
-
-
-def test_a_stage_that_was_killed_is_done_again(tmp_path):
+def test_a_stage_is_done_once_and_again_where_it_was_killed(tmp_path):
     calls = []
 
-    def killed():
-        calls.append("killed")
-        raise KeyboardInterrupt
+    def stage(name, fails=False, **settings):
+        def work():
+            calls.append(name)
+            if fails:
+                raise KeyboardInterrupt
+            return {"rows": 3}
+
+        return Stage(name, "do it", 90, settings, work)
 
     with pytest.raises(KeyboardInterrupt):
-        list(do([Stage("first", "do it", 1, {}, killed)], tmp_path))
-    assert list(do([stage(calls)], tmp_path)) == ["first"]
-    assert calls == ["killed", "first"]
-
-
-def test_files_of_other_settings_are_not_taken(tmp_path):
-    list(do([stage([], rows=8)], tmp_path))
+        list(do([stage("first", fails=True, rows=8)], tmp_path))
+    assert list(do([stage("first", rows=8)], tmp_path)) == ["first"]
+    assert list(do([stage("first", rows=8), stage("second")], tmp_path)) == ["second"]
+    assert calls == ["first", "first", "second"]
     with pytest.raises(ConfigError, match=r"first was done with {'rows': 8}.*{'rows': 9}"):
-        list(do([stage([], rows=9)], tmp_path))
+        list(do([stage("first", rows=9)], tmp_path))
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])

@@ -34,28 +34,19 @@ def actors(address, name):
 
 
 def find_process(tree, name):
-    """The first process of a tree that is an actor with `name` in its class's name, or vLLM's
-    engine.
-    """
+    """The first process of a tree that is an actor with `name` in it, or vLLM's engine."""
     titles = {}
     for child in tree.children(recursive=True):
         with contextlib.suppress(psutil.Error):  # one that has just ended
             titles[child] = " ".join(child.cmdline() or [child.name()])
     if name == ENGINE:
         # It does not always manage to set its own title.
-        found = [
-            child
-            for child, title in titles.items()
-            if ENGINE in title or "multiprocessing.spawn" in title
-        ]
-    else:
-        (address,) = {match[1] for title in titles.values() if (match := GCS_ADDRESS.search(title))}
-        pids = actors(address, name)
-        found = [child for child in titles if child.pid in pids]
-    assert found, "\n".join(
-        [f"no {name} among:", *(f"{each.pid}: {title[:200]}" for each, title in titles.items())]
-    )
-    return found[0]
+        marks = (ENGINE, "multiprocessing.spawn")
+        return next(child for child in titles if any(mark in titles[child] for mark in marks))
+    found = map(GCS_ADDRESS.search, titles.values())
+    (address,) = {match[1] for match in found if match}
+    pids = actors(address, name)
+    return next(child for child in titles if child.pid in pids)
 
 
 def is_alive(process):
@@ -91,23 +82,22 @@ class Run:
     def new_rows(self):
         return [row for row in read_rows(self.output / "metrics.jsonl") if row not in self.done]
 
-    def start_and_disturb(self, step, process_name, signal_number, moment=None):
+    def start_and_disturb(self, step, process_name, signal_number, is_time=None):
         """Start, wait until it has done `step`, send a signal to one of its processes; returns
         output and exit status.
 
-        `process_name` None is the driver. With `moment`, the signal comes when that function is
-        true. No other process may live for long after the signal, or after a stopped run.
+        `process_name` None is the driver. With `is_time`, the signal comes when that function says
+        so. No other process may live for long after the signal, or after a stopped run.
         """
-        is_time = moment or (lambda: step in [row["step"] for row in self.new_rows()])
+        is_time = is_time or (lambda: step in [row["step"] for row in self.new_rows()])
         started = time.monotonic()
         with open(self.log, "w") as log:
             process = subprocess.Popen(**self.command, stdout=log, stderr=log)
-            recovered, steps = 0.0, 0
+            steps = 0
             while process.poll() is None and not is_time():
-                if not (rows := self.new_rows()):
-                    recovered = time.monotonic() - started
-                elif len(rows) > steps:
-                    steps = len(rows)
+                if len(self.new_rows()) > steps:
+                    steps += 1
+                    print(f"step after {time.monotonic() - started:.0f} s")
                     self._kill_graders(process.pid)
                 time.sleep(0.1)
             assert process.poll() is None, self.log.read_text()[-3000:]
@@ -115,21 +105,14 @@ class Run:
             target = tree if process_name is None else find_process(tree, process_name)
             others = tree.children(recursive=True)
             target.send_signal(signal_number)
-            disturbed = time.monotonic()
+            struck = time.monotonic()
             if signal_number == signal.SIGKILL:
-                left = left_over(others, disturbed + ENDED_SECONDS)
-                assert left == [], left
-            gone = time.monotonic() - disturbed
+                assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
             status = process.wait(timeout=300)
-            left = left_over(others, time.monotonic() + ENDED_SECONDS)
-            assert left == [], left
+            assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
         self.done += self.new_rows()
-        name = process_name or "driver"
         print(
-            f"first new step after {recovered:.0f} s; {name} gets "
-            f"{signal.Signals(signal_number).name} after {step}: "
-            f"the others are gone after {gone:.1f} s, "
-            f"ended after {time.monotonic() - disturbed:.1f} s with status {status}"
+            f"{process_name} gets {signal_number!r}: all ends in {time.monotonic() - struck:.1f} s"
         )
         return self.log.read_text(), status
 

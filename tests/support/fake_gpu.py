@@ -6,11 +6,9 @@ over CUDA IPC.
 
 A slot that Ray assigns stands for a GPU, a file in FOLDER for memory of it that is shared. What
 must not happen on a GPU (generation without a cache, weights for a sleeping engine) fails here too.
-With DROPPED_UPDATE=N the N-th weight update does not reach vLLM; with HELD_UPDATE=FILE the first
-stays on its way, and FILE appears.
+With DROPPED_UPDATE=N the N-th weight update does not reach vLLM.
 """
 
-import asyncio
 import os
 import sys
 from pathlib import Path
@@ -107,9 +105,6 @@ class FakeRolloutActor(actor.SwapRolloutActor):
             return await super().transfer_weights(method, *info)
         assert self._resident == {"weights"}, f"an update with {self._resident}"
         self._updates += method == "start_weight_update"
-        if method == "update_weights" and (held := os.environ.get("HELD_UPDATE")):
-            Path(held).touch()
-            await asyncio.sleep(600)
         if self._updates != self._dropped:
             await super().transfer_weights(method, *info)
 

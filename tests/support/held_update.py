@@ -4,8 +4,7 @@ receive.
     HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with
     tests/ on PYTHONPATH
 
-FILE appears when the engine was told of the weights that it does not take: the first, or with
-HELD_FROM=OTHER the first when OTHER exists.
+FILE appears when the engine was told of the weights that it does not take: the first.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ class HeldRolloutActor(actor.SwapRolloutActor):
     """The rollout actor."""
 
     async def transfer_weights(self, method, *info):
-        if method == "update_weights" and Path(os.environ.get("HELD_FROM", "/")).exists():
+        if method == "update_weights":
             Path(os.environ["HELD_UPDATE"]).touch()
             await asyncio.sleep(600)
         await super().transfer_weights(method, *info)

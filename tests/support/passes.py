@@ -13,10 +13,20 @@ from openrlhf_swap.integration.policy.scorer import PolicyScorer
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model
-from support.engine import Engine
 
 CHUNK = 7
 FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
+
+
+class Engine(torch.nn.Module):
+    """As much of DeepSpeed's engine as an Actor needs."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
 
 
 def model_of(family, dtype=torch.bfloat16, device="cpu", layers=None, adapted=False):
@@ -77,16 +87,20 @@ def update_of(model, packing, there="cpu", tokens=40):
     return loss.detach(), torch.stack(squares).sum().sqrt()
 
 
-def gradients_of(model, packing):
+def gradients_of(model, packing=False, chunk=CHUNK, entropy=False):
     """The log-probabilities of a micro-batch's actions, and every gradient of GRPO's loss."""
     from openrlhf.models import PolicyLoss
 
     model.zero_grad()
     ids, actions, mask, _ = micro_batch()
-    log_probs = actor_of(model, packing).train()(ids, actions, mask)
+    actor = actor_of(model, packing, chunk).train()
+    log_probs, output = actor(ids, actions, mask, return_output=True, return_entropy=entropy)
     old = torch.full(actions.shape, -3.0)
     advantages = torch.linspace(-1, 1, actions.numel()).view(actions.shape)
-    PolicyLoss()(log_probs, old, advantages, action_mask=actions)[0].backward()
+    loss = PolicyLoss()(log_probs, old, advantages, action_mask=actions)[0]
+    if entropy:
+        loss = loss - 0.01 * (output.entropy * actions).sum()
+    loss.backward()
     trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     gradients = {name: weight.grad.clone() for name, weight in trained if weight.grad is not None}
     return log_probs.detach(), gradients

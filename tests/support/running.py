@@ -11,8 +11,14 @@ from openrlhf_swap.files import read_rows
 from support.paths import POLICY, ROOT
 from support.scripts import make_tool
 
-# Half of the script's responses, for tests that do not look at what is learnt.
-SMALL_STEPS = ["--rollout.n_samples_per_prompt", "4", "--train.batch_size", "64"]
+
+def words(text: str) -> list[str]:
+    """The words of a command line without quotes."""
+    return text.split()
+
+
+# A quarter of the script's responses, for tests that do not look at what is learnt.
+SMALL_STEPS = words("--rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --train.batch_size 32")
 
 
 def training(output: Path, prompts: Path, *extra: str) -> dict:
@@ -50,11 +56,6 @@ def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
     result = start_training(output, prompts, *extra)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return list(read_rows(output / "metrics.jsonl"))
-
-
-def words(text: str) -> list[str]:
-    """The words of a command line without quotes."""
-    return text.split()
 
 
 def objective_flags(name: str, settings: dict[str, str]) -> list[str]:

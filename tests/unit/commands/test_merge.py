@@ -1,19 +1,12 @@
 """Adapters become a whole model."""
 
-import re
-import shlex
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from support.command_lines import rows_file
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from openrlhf_swap import reference
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.runs import merge
 from openrlhf_swap.runs.model_code import check_model_files
 
@@ -59,16 +52,3 @@ def test_adapters_are_added(adapters, tmp_path, capsys):
     )
     assert one["input_ids"] == other["input_ids"]
     check_model_files("--model", str(tmp_path / "merged"))
-
-
-def test_what_vllm_would_read_as_a_whole_model_is_refused(adapters, tmp_path):
-    rows = rows_file(tmp_path / "rows.jsonl", [{"problem": "1+1", "answer": "2", "id": "1"}])
-    refused = f"--model is {adapters}, which holds LoRA adapters instead of a whole model; "
-    refused += f"merge them first: openrlhf-swap merge --adapters {adapters} --output FOLDER"
-    for main, words in (
-        (evaluation.main, f"--benchmarks {rows} --output {tmp_path / 'out'} --model {adapters}"),
-        (reference.main, f"--dataset {rows} --output {tmp_path / 'out.jsonl'} --model {adapters}"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{re.escape(refused)}$"):
-            main(shlex.split(words))
-    assert not (tmp_path / "out").exists()

@@ -27,7 +27,6 @@ def names(kind, what):
 
 PLACES = {
     "configuration": ("config.json", names("AutoConfig", "evil.Evil")),
-    "tokenizer": ("tokenizer_config.json", names("AutoTokenizer", [None, "evil.EvilProcessor"])),
     "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
     "processor": ("processor_config.json", names("AutoProcessor", "evil.EvilProcessor")),
     "adapter": ("adapter_config.json", names("AutoConfig", "evil.Evil")),
@@ -84,9 +83,7 @@ def test_escapes_and_broken_files_hide_nothing(tmp_path):
     )
     for text in found:
         file.write_text(text)
-        assert find_model_code("--model", str(tmp_path / "model")).startswith(
-            "auto_map in x.json: "
-        )
+        assert find_model_code("--model", str(tmp_path / "model")).startswith("auto_map in x.json")
     for text in ('{"vocab": {"auto_map": 17}}', '{"auto_map": null}', '{"auto_map": {}}', "{"):
         file.write_text(text)
         assert find_model_code("--model", str(tmp_path / "model")) is None
@@ -96,12 +93,10 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
     model, _ = hostile("configuration")
     adapters = tmp_path / "adapters"
     adapters.mkdir()
-    (adapters / "adapter_config.json").write_text(
-        json.dumps({"base_model_name_or_path": str(model)})
-    )
-    assert find_model_code("--model", str(adapters)).endswith(
-        f"of {model}, the base of its adapters"
-    )
+    base = json.dumps({"base_model_name_or_path": str(model)})
+    (adapters / "adapter_config.json").write_text(base)
+    found = find_model_code("--model", str(adapters))
+    assert found.endswith(f"of {model}, the base of its adapters")
 
 
 OUT = "--swap.output_dir {out} --ckpt.path {out}/checkpoints"

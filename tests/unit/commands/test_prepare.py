@@ -132,31 +132,23 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         chat = [{"role": role, "content": content} for role, content in messages]
         return {"prompt": chat, "reward_model": {"style": "rule", "ground_truth": str(number)}}
 
-    alone = [row(1, ("user", "What is 0+1?" + SUFFIX)), row(2, ("user", "What is 1+1?")), row(3)]
-    Dataset.from_list(alone).to_parquet(tmp_path / "alone.parquet")
-    Dataset.from_list(alone).save_to_disk(tmp_path / "saved")
     keys = ["--problem-key", "prompt", "--answer-key", "reward_model.ground_truth"]
     keys.append("--no-benchmarks")
     output = tmp_path / "prompts.jsonl"
-    assert run(tmp_path / "alone.parquet", output, *keys) == 0
-    assert read_rows(output) == [
-        {"problem": "What is 0+1?" + SUFFIX, "answer": "1"},
-        {"problem": "What is 1+1?" + SUFFIX, "answer": "2"},
-    ]
-    assert run(tmp_path / "saved", tmp_path / "again.jsonl", *keys) == 0
-    assert read_rows(tmp_path / "again.jsonl") == read_rows(output)
     mixed = [
         row(1, ("system", "Be brief."), ("user", "What is 0+1?")),
         row(2, ("user", "What is 1+1?")),
         row(3, ("user", "What is 1+2?"), ("assistant", "3")),
         row(4, ("user", "Think of 2."), ("assistant", "Done."), ("user", "Double it.")),
-        row(6, ("user", "Think of 3."), ("assistant", "Done."), ("user", "Double it.")),
     ]
     Dataset.from_list(mixed).to_parquet(tmp_path / "mixed.parquet")
-    assert run(tmp_path / "mixed.parquet", output, *keys) == 0
+    Dataset.from_list(mixed).save_to_disk(tmp_path / "saved")
+    assert run(tmp_path / "saved", output, *keys) == 0
     kept = read_rows(output)
-    assert [row["answer"] for row in kept] == ["1", "2", "4", "6"]
-    assert [len(row["problem"]) for row in kept] == [2, 1, 3, 3]
+    assert run(tmp_path / "mixed.parquet", output, *keys) == 0
+    assert read_rows(output) == kept
+    assert [row["answer"] for row in kept] == ["1", "2", "4"]
+    assert [len(row["problem"]) for row in kept] == [2, 1, 3]
     assert kept[0]["problem"] == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is 0+1?" + SUFFIX},
@@ -169,16 +161,14 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
 
     args = training_args(output)
     rendered = list(render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY)))
-    assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 4
+    assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 3
     assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
     good = write_rows(tmp_path / "rows.jsonl", ROWS)
-    (tmp_path / "noise.parquet").write_bytes(bytes(range(200)))
     (tmp_path / "rows.tsv").write_text("problem\tanswer\np\t1\n")
     (tmp_path / "torn.csv").write_text("problem,answer\np,1\nq,2,3\n")
-    (tmp_path / "twice.csv").write_text("problem,answer,answer\np,1,0\n")
     nested = [{"problem": "p", "reward_model": {"ground_truth": "1"}}]
     inner = write_rows(tmp_path / "inner.jsonl", nested)
     faulty = [{"problem": "", "answer": "1"}, {"problem": "p", "answer": ""}]
@@ -189,10 +179,7 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         ((tmp_path / "no.parquet", output), "cannot be loaded (Unable to find '"),
         ((tmp_path / "rows.tsv", output), "or give a file that ends in .jsonl, .json, .csv, .parq"),
         ((tmp_path / "torn.csv", output), "row 2: more or fewer fields than the header"),
-        ((tmp_path / "twice.csv", output), "it has the column answer more than once; rename one"),
         ((inner, output, *key, "reward_model.gold"), "are: problem, reward_model.ground_truth"),
-        ((tmp_path / "noise.parquet", output), "cannot be loaded (Parquet magic bytes not found"),
-        ((good, output, *key, "gold"), "its columns are: id, problem, answer, source"),
         ((useless, output), f"no row can be used: 1 with {EMPTY_PROBLEM}, 1 with {EMPTY_ANSWER}"),
         ((good, good), "which is the input"),
         ((good, good / "prompts.jsonl"), "cannot be written to"),

@@ -68,15 +68,3 @@ def test_each_prompt_once(tmp_path, engine, tokenizer, capsys):
         line = f"error: {flag} is {now}, but the rows in {path} were made with {then}; use another"
         assert capsys.readouterr().err.splitlines()[-1].startswith(line)
     assert len(engine.asked) == 3
-
-
-def test_another_grader_gets_the_row(tmp_path, engine):
-    answers = {"What is 500 + 78?": "578", "What is 500 + 79?": "600"}
-    rows = [
-        {"problem": problem, "answer": answer, "tolerance": 1}
-        for problem, answer in answers.items()
-    ]
-    assert run(tmp_path, "--swap.grader", "support.verifiers:nearness", rows=rows) == 0
-    found = read_rows(tmp_path / "new" / "reference.jsonl")
-    # A thought that does not end is never right.
-    assert sorted(row["accuracy"] for row in found) == [0.0, 0.5]

@@ -6,7 +6,6 @@ from itertools import pairwise
 import pytest
 import torch
 from addition import CLOSE, overthinking_trace, problems
-from support.hidden_steps import slow_needs
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
@@ -16,7 +15,6 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data
 from openrlhf_swap.files import read_rows, write_rows
-from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 
 
 @pytest.fixture
@@ -90,31 +88,18 @@ def test_an_interrupted_run_goes_on(tmp_path, rows):
 
 
 def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, capsys):
-    target = tmp_path / "scores.jsonl"
+    """How settings and models are compared is seen in test_provenance.py."""
     _, before = run(tmp_path, rows[:1])
     for folder in ("moved", "other"):
         shutil.copytree(POLICY, tmp_path / folder)
     with open(tmp_path / "other" / "model.safetensors", "ab") as weights:
         weights.write(b" ")
-    for flag, value, now, then in (
-        ("--model", str(tmp_path / "other"), f"{tmp_path}/other (SHA-256 ", f"{POLICY} (SHA-256 "),
-        ("--swap.step_tokens", "9", "9", "8"),
-        ("--dtype", "bfloat16", "'bfloat16'", "'float32'"),
-        ("--swap.grader", "math", "'math'", None),
-    ):
+    changes = {"--swap.step_tokens": "9", "--dtype": "bfloat16", "--swap.grader": "math"}
+    for flag, value in {"--model": str(tmp_path / "other"), **changes}.items():
         assert run(tmp_path, rows[:2], flag, value) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith(f"error: {flag} is {now}")
-        made = f"with {then}" if then else "without it"
-        assert f", but the rows in {target} were made {made}" in line
-        assert line.endswith("; use another --output")
+        assert line.startswith(f"error: {flag} is ") and line.endswith("; use another --output")
     assert run(tmp_path, rows[:1], "--model", str(tmp_path / "moved")) == (0, before)
-
-    # An earlier version recorded nothing.
-    (tmp_path / "scores.jsonl.settings.json").unlink()
-    capsys.readouterr()
-    assert run(tmp_path, rows[:1]) == (0, before)
-    assert f"note: {target}.settings.json is missing" in capsys.readouterr().out
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
@@ -124,13 +109,8 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     assert [row["row"] for row in before] == [1, 2]
     assert run(tmp_path, [b"", *rows[:2], {**rows[2], "source": "new"}])[1][:2] == before
     write_rows(target, before)
-    for other in (
-        [b"", {**rows[0], "answer": "7"}, rows[1]],
-        [b"", rows[0], {**rows[1], "response": rows[2]["response"]}],
-        rows[:2],
-        [b"", rows[0]],
-        [b"", rows[0], b"not json"],
-    ):
+    changed = {**rows[1], "response": rows[2]["response"]}
+    for other in ([b"", rows[0], changed], rows[:2], [b"", rows[0]], [b"", rows[0], b"not json"]):
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(f"error: --input is not the file that the rows in {target} are the")
@@ -224,29 +204,3 @@ def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, t
     ((shown,),) = page["columns"]
     assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]
     assert [step["turn"] for step in shown["steps"]] == [1, 2]
-    assert ("".join(shown["rest"]), shown["correct"]) == ("</think>\n\n\\boxed{83}", True)
-
-
-def test_need_of_turns_is_that_of_masked_passes(tmp_path, tokenizer):
-    """What a turn observed is hidden with it, and is not read again as a later turn's own."""
-    prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
-    flags = ["--swap.steps", "turns", "--swap.step_reward", "need"]
-    status, (row,) = run(tmp_path, [{"prompt": prompt, "answer": "83", "turns": AGENT}], *flags)
-    ids = tokens_of(tokenizer, prompt)
-    prefix_ends = [len(ids) - 1]
-    own_ends = []
-    for turn in AGENT[:2]:
-        ids += tokens_of(tokenizer, turn["action"])
-        own_ends.append(len(ids) - 1)
-        ids += tokens_of(tokenizer, turn["observation"])
-        prefix_ends.append(len(ids) - 1)
-    branch = answer_branch(tokenizer, CLOSE, "83")
-    request = ScoreRequest(0, tuple(prefix_ends), branch, generated_ends=tuple(own_ends))
-    model = AutoModelForCausalLM.from_pretrained(
-        POLICY, dtype=torch.float32, attn_implementation="eager"
-    )
-    expected = slow_needs(model.eval(), torch.tensor(ids), request)
-    assert status == 0 and row["need"] == pytest.approx(expected.tolist(), abs=1e-4)
-    (page,) = page_data([tmp_path / "scores.jsonl"], SwapConfig(), 9)["problems"]
-    ((shown,),) = page["columns"]
-    assert [step["need"] for step in shown["steps"]] == pytest.approx(row["need"], abs=1e-4)

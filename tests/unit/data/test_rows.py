@@ -7,7 +7,6 @@ from decimal import Decimal
 
 import pytest
 
-from openrlhf_swap.data import rows
 from openrlhf_swap.data.rows import (
     check_quickly,
     describe_faults,
@@ -22,14 +21,13 @@ GOOD = b'{"problem": "1+1", "answer": "2"}\n'
 KEYS = {"--data.input_key": "problem", "--data.label_key": "answer"}
 WRONG_FILES = {
     "empty.jsonl": (b"", "it has no rows"),
-    "blank.jsonl": (b" \n\n", "it has no rows"),
     "binary.jsonl": (bytes(range(128, 256)) * 4, "row 1: not UTF-8 (byte 0x80 at pos"),
     "zeros.jsonl": (b"\0" * 4096, "row 1: zero bytes, as a crash leaves them"),
     "torn.jsonl": (b'{"problem": "1', "row 1: not JSON (Unterminated string"),
     "list.jsonl": (b"[1]\n[2]\n", "row 1: not a JSON object, row 2: not a JSON object"),
+    "twice.csv": (b"problem,answer,answer\n1,2,3\n", "it has the column answer more than once"),
     "torn.json": (b'[{"problem": "1"},', "not JSON (Expecting value at character 19)"),
     "wide.csv": (b"problem,answer\n1,2,3\n", "row 1: more or fewer fields than the he"),
-    "header.csv": (b"problem,answer\n", "it has no rows"),
     "latin.csv": (b"problem,answer\ncaf\xe9,1\n", "row 1: not UTF-8 (byte 0xe9 at pos"),
 }
 
@@ -40,9 +38,8 @@ def test_a_wrong_file_is_refused_at_once(tmp_path, name):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError) as error:
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)
-    assert str(error.value).startswith(
-        f"--data.prompt_dataset is {tmp_path / name}, which cannot be read: {message}"
-    )
+    unread = f"--data.prompt_dataset is {tmp_path / name}, which cannot be read: "
+    assert str(error.value).startswith(unread + message)
 
 
 def test_a_folder_and_a_column_that_is_not_there(tmp_path):
@@ -51,9 +48,8 @@ def test_a_folder_and_a_column_that_is_not_there(tmp_path):
         check_quickly("--eval.dataset", str(tmp_path / "folder.jsonl"), KEYS)
     row = {"question": "1", "answer": "2"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
-    with pytest.raises(
-        DataError, match=r"--data.input_key is problem, but .* its columns are: question, answer"
-    ):
+    absent = r"--data.input_key is problem, but .* its columns are: question, answer"
+    with pytest.raises(DataError, match=absent):
         check_quickly("--eval.dataset", str(tmp_path / "rows.jsonl"), KEYS)
 
 
@@ -88,13 +84,10 @@ def test_good_files_of_each_kind(tmp_path):
     (tmp_path / "rows.csv").write_text('problem,answer\n"caf\u00e9\u2028",2\n"two\nlines",0.50\n')
     assert [entry.row for entry in read_entries(tmp_path / "bom.jsonl")] == [json.loads(GOOD)] * 2
     assert [entry.row for entry in read_entries(tmp_path / "list.json")] == [row, row]
-    assert [entry.row for entry in read_entries(tmp_path / "rows.csv")] == [
-        row,
-        {"problem": "two\nlines", "answer": "0.50"},
-    ]
-    (tmp_path / "index.csv").write_text(
-        ",problem,answer\n0,1+1,2\n1,2+2\n2,3+3,6,7\n"
-    )  # as pandas writes it
+    second = {"problem": "two\nlines", "answer": "0.50"}
+    assert [entry.row for entry in read_entries(tmp_path / "rows.csv")] == [row, second]
+    # As pandas writes it.
+    (tmp_path / "index.csv").write_text(",problem,answer\n0,1+1,2\n1,2+2\n2,3+3,6,7\n")
     with_index = read_entries(tmp_path / "index.csv")
     assert with_index[0].row == {"": "0", "problem": "1+1", "answer": "2"}
     assert [entry.fault for entry in with_index[1:]] == ["more or fewer fields than the header"] * 2
@@ -117,22 +110,8 @@ def test_answers_are_read_as_people_see_them(written, read):
     assert read_reference(row, "problem", "answer", "math").answer == read
 
 
-def test_a_repeated_column_is_refused(tmp_path):
-    (tmp_path / "x.csv").write_text("problem,answer,answer\nWhat?,8,0\n")
-    with pytest.raises(DataError, match="it has the column answer more than once; rename one"):
-        read_entries(tmp_path / "x.csv")
-
-
 @pytest.mark.parametrize("write", [json.dumps, str])
 def test_a_chat_held_as_text_is_a_chat(write):
     chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
     assert read_chat(write(chat)) == (chat, None)
     assert read_chat("[1, 2] + [3]?") == ([{"role": "user", "content": "[1, 2] + [3]?"}], None)
-
-
-def test_another_grader_remembers_elsewhere(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = rows.remembered_file()
-    assert before.parent == tmp_path / "openrlhf_swap"
-    monkeypatch.setattr(rows, "version", lambda _: "another")
-    assert rows.remembered_file() != before

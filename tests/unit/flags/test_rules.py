@@ -139,7 +139,6 @@ def test_what_works_is_accepted(flags):
     ("text", "message"),
     [
         ("def reward_func(queries, prompts, labels): return {}", None),
-        ("from elsewhere import grade as reward_func", None),
         ("raise SystemExit('it is not run')", "which defines no reward_func; define reward_func("),
     ],
 )

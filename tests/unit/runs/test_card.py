@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from support.paths import POLICY
 
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.files import write_rows
 from openrlhf_swap.runs.card import write_card
 from openrlhf_swap.runs.provenance import fingerprint
 
@@ -22,37 +23,33 @@ FLAGS |= {"data.apply_chat_template": True}
 def run(tmp_path):
     """A function that writes a run's files and a policy, and returns their folders."""
 
-    def write(evaluations=(), objective="swap", options=(), base=str(POLICY), **flags):
+    def write(**flags):
         data = tmp_path / "train.jsonl"
         data.write_text('{"problem": "1 + 1", "answer": "2"}\n')
         policy = tmp_path / "policy"
-        shutil.copytree(POLICY, policy, dirs_exist_ok=True)
-        config, run = SwapConfig(objective=objective), RunConfig(output_dir=str(tmp_path))
-        written = {
-            f"swap.{name}": getattr(part, name)
-            for part in (config, run)
-            for name in part.declared()
-        }
-        written |= {f"swap.{objective}.{name}": value for name, value in options} | FLAGS | flags
+        shutil.copytree(POLICY, policy)
+        written = {}
+        for part in (SwapConfig(), RunConfig(output_dir=str(tmp_path))):
+            written |= {f"swap.{name}": getattr(part, name) for name in part.declared()}
+        command = "openrlhf-swap train --swap.close_template 'a|b' "
         about = {
-            "flags": written,
-            "command": "openrlhf-swap train --swap.close_template 'a|b' "
-            f"--data.prompt_dataset={data} '{tmp_path}/x'",
+            "flags": written | FLAGS | flags,
+            "command": command + f"--data.prompt_dataset={data} '{tmp_path}/x'",
             "versions": {"openrlhf-swap": "0", "torch": "2.13.0"},
             "commit": "abc",
-            "inputs": {"data": [fingerprint(str(data))], "weights": [fingerprint(base)]},
+            "inputs": {
+                "data": [fingerprint(str(data))],
+                "weights": [fingerprint(str(POLICY))],
+            },
         }
         (tmp_path / "swap_config.json").write_text(json.dumps(about))
+        measured = ((0.5, 100.0), (0.75, 60.0), (1.0, None))
+        common = {"rollout/num_samples": 700.0, "timing/step_total": 1300.0}
         rows = [
-            {"swap/accuracy": a, "length/mean": m}
-            for a, m in ((0.5, 100.0), (0.75, 60.0), (1.0, None))
+            {"step": step, "swap/accuracy": accuracy, "length/mean": tokens, **common}
+            for step, (accuracy, tokens) in enumerate(measured, start=1)
         ]
-        for n, row in enumerate(rows, start=1):
-            row |= {"step": n, "rollout/num_samples": 700.0, "timing/step_total": 1300.0}
-        (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (tmp_path / "evaluations.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in evaluations)
-        )
+        write_rows(tmp_path / "metrics.jsonl", rows)
         return policy, tmp_path
 
     return write
@@ -65,21 +62,15 @@ def card_of(policy):
 def test_a_card(run):
     policy, folder = run()
     write_card(policy, folder)
-    text, digest = (
-        card_of(policy),
-        hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest(),
-    )
+    text = card_of(policy)
+    digest = hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
     assert f", sha256 {digest}\n" in text and "(Eq. unified_adv)" in text
     assert "3 steps, 2,100 responses" in text and "1:05:00 of training steps" in text
     assert re.search(r"accuracy of rollouts, % \| +50.0 \| +100.0 \| +100.0 \|\n", text)
     assert re.search(r"tokens per rollout +\| +100.0 \| +60.0 \| +60.0 \|\n", text)
     assert "\ntrain.seed: '7'\n" in text and "\nrollout.max_new_tokens: '12'\n" in text
     assert "| graded by | `math` |" in text
-    assert (
-        "The training included none on held-out problems" in text
-        and "2607.09786" in text
-        and "from 69 to 49%" in text
-    )
+    assert "The training included none on held-out problems" in text and "2607.09786" in text
     assert str(folder) not in text  # folders of the machine
     assert "--swap.close_template 'a|b' --data.prompt_dataset=train.jsonl 'x'\n" in text
     data = ModelCard.load(policy / "README.md").data

@@ -92,11 +92,9 @@ SCORES = "[swap] warning: scoring takes one forward for each prefix"
     ("line", "shown"),
     [
         ("[swap] step 1", "[swap] step 1"),
-        ("a library says [swap]", ""),
         # Ray's prefix, and vLLM's behind it
         (ENGINE + "[swap] vLLM: it loads the weights", "[swap] vLLM: it loads the weights"),
         (f"(IntrinsicRewardActor pid=7, ip=10.0.0.2) {SCORES}", SCORES),
-        (ENGINE + "INFO [swap] of another line", ""),
         ("\r[swap] bar: 50%|# | 1/2\r" + BAR, BAR),
         ("\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", ""),  # in a bar's line
     ],

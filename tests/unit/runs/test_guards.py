@@ -11,27 +11,18 @@ from openrlhf_swap.runs.guards import Guards, SkippedSteps, check_process_term, 
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
+    """And one that ends with a skipped step delivers nothing."""
     skipped = SkippedSteps(limit=3)
-    for reason in ("nan", "nan", None, "nan", "nan"):
+    for reason in ("nan", "nan", None, "nan"):
         skipped.observe(reason)
-    assert skipped.total == 4
-    with pytest.raises(
-        NonFiniteError,
-        match=r"3 steps in a row were skipped, the last one because inf: .*--actor.adam.lr",
-    ):
+    assert skipped.total == 3
+    with pytest.raises(NonFiniteError, match=r"ended with 1 skipped steps, .* not exported: .*--a"):
+        skipped.end()
+    skipped.observe("nan")
+    with pytest.raises(NonFiniteError, match=r"3 steps in a row were skipped, .* because inf: .*"):
         skipped.observe("inf")
-
-
-def test_a_run_that_ends_with_a_skipped_step_delivers_nothing():
-    guard = SkippedSteps(5)
-    guard.observe("a loss was not finite")
-    guard.observe(None)
-    guard.end()
-    guard.observe("a loss was not finite")
-    with pytest.raises(
-        NonFiniteError, match=r"ended with 1 skipped steps, and its policy was not exported: .*--a"
-    ):
-        guard.end()
+    skipped.observe(None)
+    skipped.end()
 
 
 @pytest.mark.parametrize(
@@ -49,10 +40,8 @@ def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
 
 
 def test_a_run_that_works_passes_the_self_test():
-    guards, scores = (
-        Guards(None, 2),
-        {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2},
-    )
+    guards = Guards(None, 2)
+    scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
     for step, process in enumerate((0.0, 0.1, 0.0, 0.0), start=2):
         metrics = {"swap/accuracy": 0.5, "length/mean": 9.0, "swap/adv_process_absmean": process}
         assert guards.observe(step, {**metrics, **(scores if process else {})}) == []
@@ -66,23 +55,17 @@ def test_a_run_that_works_passes_the_self_test():
         (-3.33, -1.24, True),  # SmolLM2-135M after R1's
         (-0.2, -0.3, True),  # a model that knows the answers beforehand
         (-8.60, -9.09, False),  # the embedded policy after "foo"
-        (-5.64, -5.27, False),  # SmolLM2-135M after "foo"
         (-1.1, -1.2, False),
     ],
 )
 def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_something):
-    metrics = {
-        "swap/adv_process_absmean": 0.1,
-        "swap/answer_logprob_first": first,
-        "swap/answer_logprob_last": last,
-    }
+    metrics = {"swap/answer_logprob_first": first, "swap/answer_logprob_last": last}
+    metrics["swap/adv_process_absmean"] = 0.1
     history = [{"swap/accuracy": 0.0}, metrics]  # in the first step nothing was scored
     if means_something:
         check_process_term(history, 2)
         return
-    with pytest.raises(
-        RunError, match=r"--swap.close_template means nothing to the model: .*self_test_steps 0"
-    ):
+    with pytest.raises(RunError, match=r"--swap\.close_template means nothing to the model: "):
         check_process_term(history, 2)
 
 
@@ -91,11 +74,8 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
     [
         ({}, 1.0),
         ({"tau": "0.5sd"}, "0.5sd"),
-        ({"objective": "step_only"}, 1.0),
         ({"tau": math.inf}, None),
         ({"objective": "uniform_penalty"}, None),
-        ({"objective": "no_penalty"}, None),
-        ({"objective": "grpo"}, None),
         ({"process_weight": 0.0}, None),
         ({"objective": "kimi"}, None),
     ],

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -24,22 +23,11 @@ with locked({"--swap.output_dir": Path(sys.argv[1]), "--ckpt.path": Path(sys.arg
 """
 
 
-@pytest.fixture
-def another_thread():
-    """Like the one that follows the log: the kernel may give it a signal meant for the process."""
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    yield
-    end.set()
-    thread.join()
-
-
 @pytest.mark.parametrize(
     ("presses", "expected"), [(1, ["pressed", "the block went on"]), (2, ["pressed"])]
 )
 def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(
-    in_foreground, another_thread, presses, expected
+    in_foreground, presses, expected
 ):
     steps = []
     with pytest.raises(KeyboardInterrupt):

@@ -1,12 +1,10 @@
-"""The one entry of all benchmarks, and the one that compares with TRL."""
+"""The one entry of all benchmarks, and the flags of the one that compares with TRL."""
 
-import json
 import re
-import sys
 
 import pytest
 from support.paths import ROOT
-from support.scripts import make_tool, python
+from support.scripts import python
 
 from benchmarks import beside_trl
 from openrlhf_swap.flags.configuration import configure
@@ -36,32 +34,3 @@ def test_our_side_beside_trl_is_what_the_scripts_train(tmp_path, on_gpu, objecti
     assert (args.train.seed, args.rollout.n_samples_per_prompt) == (3, 4)
     assert args.train.batch_size == args.rollout.batch_size * 4
     assert args.ds.packing_samples == args.train.colocate_all == on_gpu
-
-
-OURS = """
-for word; do [[ "$previous" == --swap.output_dir ]] && mkdir -p "$word" && cd "$word"; previous="$word"; done
-for step in 1 2 3; do echo "{\\"step\\": $step, \\"timing/step_total\\": $step}"; done > metrics.jsonl
-[[ "$PWD" == */grpo ]] && sleep 600 || echo out of memory
-[[ "$PWD" != */swap ]]
-"""  # noqa: E501
-
-
-def test_a_stage_that_fails_or_hangs_leaves_its_steps_and_the_others_go_on(tmp_path, monkeypatch):
-    """Ours with swap ends with an error, with grpo it hangs, and TRL works."""
-    environment = tmp_path / "trl" / "bin"
-    environment.mkdir(parents=True)
-    make_tool(environment / "python", """for s in 4 5; do echo 'TRIAL {"step": '$s'}'; done""")
-    monkeypatch.setattr(sys, "executable", str(make_tool(tmp_path / "python", OURS)))
-    output = tmp_path / "out"
-    words = ["--output", str(output), "--environment", str(tmp_path / "trl"), "--limit", "2"]
-    assert beside_trl.main(words) == 1
-    results = json.loads((output / "results.json").read_text())
-    stages = results["stages"]
-    assert [stage["fault"] and stage["fault"].split(";")[0] for stage in stages.values()] == [
-        "ended with status 1",
-        "cut off after 2 s",
-        None,
-    ]
-    assert [len(stage["steps"]) for stage in stages.values()] == [3, 3, 2]
-    assert stages["swap"]["steps"][2]["step"] == 3 and results["prompts"] == 16
-    assert "out of memory" in (output / "swap.log").read_text()  # nothing is deleted

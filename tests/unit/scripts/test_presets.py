@@ -61,7 +61,6 @@ def test_presets_of_a_laptop_and_of_a_run_that_generates_while_it_trains():
         ("h100", "1gpu", ""),
         ("h100", "1.5b", ""),
         ("h100", "7b", ""),
-        ("h100", "laptop", ""),
         ("h200", "7b", "--no-ds.packing_samples --no-train.dynamic_batch_enable"),
     ],
 )
@@ -96,7 +95,6 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
         (8, {}, 8),
         (8, {"TENSOR_PARALLEL": "4"}, 2),
         (8, {"CUDA_VISIBLE_DEVICES": "2,5"}, 2),
-        (8, {"CUDA_VISIBLE_DEVICES": ""}, 1),
         (0, {"TENSOR_PARALLEL": "2"}, 1),
     ],
 )

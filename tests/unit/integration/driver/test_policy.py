@@ -18,7 +18,6 @@ from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.objectives.registry import OBJECTIVES, build
 
 LONGEST = 8  # tokens of the longest response below
 
@@ -71,11 +70,6 @@ def zeros(*shape):
 TOKENS = (GROUPS, GROUP_SIZE, LONGEST)
 WRONG = [
     ("rewards", lambda batch: zeros(4, 5), "(4, 5); expected a tensor of shape (4, 4), (groups, "),
-    (
-        "rewards",
-        lambda batch: nan_at(batch.rewards, 1, 2),
-        "nan at (1, 2); expected finite numbers",
-    ),
     ("rewards", lambda batch: 1e308 + 0 * batch.rewards, "1e+308 at (0, 0)"),
     ("rewards", lambda batch: batch.rewards.tolist(), "list; expected a tensor of shape (4, 4)"),
     ("token_advantages", lambda batch: zeros(4, 4, 7), "(4, 4, 7); expected a tensor of shape (4,"),
@@ -99,18 +93,3 @@ def test_what_stands_behind_a_response_reaches_no_update(experiences_of):
         experiences_of(objective_with(token_advantages=behind)), plain, strict=True
     ):
         assert torch.equal(ours.advantages, theirs.advantages)
-
-
-# The others need what their own sampling puts into a rollout, or scores of its steps.
-SAMPLED_OTHERWISE = {"adaptthink", "l1_exact", "l1_max", "lc_r1", "s_grpo", "hbpo"}
-PLAIN = [
-    name
-    for name in OBJECTIVES
-    if name not in SAMPLED_OTHERWISE and not build(make_config(objective=name)).wanted_signals
-]
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_every_objective_keeps_the_contract(experiences_of, name):
-    for experience in experiences_of(build(make_config(objective=name))):
-        assert experience.advantages.isfinite().all()

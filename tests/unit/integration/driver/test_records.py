@@ -44,8 +44,7 @@ def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline)
         assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
         assert log.handle.run.config["flags"]["actor.adam.lr"] == 1e-6
         log.log_train(step, {"generated_samples": [f"response {step}", 1.0], "loss": 0.5})
-        log.log_train(step + 2, {"generated_samples": [f"response {step + 2}", 1.0]})
-        assert log.handle.run.summary["train/global_step"] == step + 2
+        assert log.handle.run.summary["train/global_step"] == step
         log.close()
     folders = list((tmp_path / "wandb").glob("offline-run-*"))
     assert folders and all("-0123456789abcdef" in folder.name for folder in folders)
@@ -53,7 +52,7 @@ def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline)
     assert not any(b"secret" in file.read_bytes() for file in files)
     # Each step has a table of its own.
     tables = [json.loads(f.read_text())["data"] for f in files if f.name.endswith(".table.json")]
-    assert sorted(tables) == [[[step, f"response {step}", 1.0]] for step in (1, 2, 3, 4)]
+    assert sorted(tables) == [[[step, f"response {step}", 1.0]] for step in (1, 2)]
 
 
 def test_a_tracker_of_ones_own_gets_each_step_and_evaluation(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import operator
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,6 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.integration.driver.rows import experience_row, fit_context
 from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.engine.responses import EngineRequest
-from openrlhf_swap.rewards.openrlhf_reward import reward_func
 
 
 class Actor(actor.SwapRolloutActor):
@@ -34,20 +34,6 @@ class Actor(actor.SwapRolloutActor):
         new = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         output = SimpleNamespace(token_ids=new, text=text, finish_reason="stop", logprobs=None)
         return SimpleNamespace(outputs=[output])
-
-
-def told(function, **settings):
-    """A reward function as the actor calls it, after it was told what closes a thought."""
-    executor = SingleTurnAgentExecutor(None)
-    executor.reward_func = function
-    Actor(executor).prepare(None, 99, end_of_thought="[/THINK]", **settings)
-    return executor.reward_func
-
-
-def test_our_reward_function_reads_the_thought_of_the_models_family():
-    query = r"p \boxed{41}[/THINK]\boxed{42}"
-    assert told(reward_func)([query], ["p "], ["41"])["rewards"] == 0.0
-    assert told(reward_func)([query], ["p "], ["42"])["rewards"] == 1.0
 
 
 def drawn(tokenizer, executor, *texts, seed="1", count=1):
@@ -92,14 +78,10 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
         assert (rollout.observations, rollout.turns) == ([], [rollout.response_ids])
         for context in (99, len(rollout.row_ids) - 1):  # the second one cuts it
             ours = vars(experience_row(fit_context(rollout, context), context))
-            for name, value in vars(
-                experience_row(fit_context(expected, context), context)
-            ).items():
-                assert (
-                    torch.equal(ours[name], value)
-                    if isinstance(value, torch.Tensor)
-                    else ours[name] == value
-                ), name
+            theirs = vars(experience_row(fit_context(expected, context), context))
+            for name, value in theirs.items():
+                same = torch.equal if isinstance(value, torch.Tensor) else operator.eq
+                assert same(ours[name], value), name
 
 
 def test_what_each_turn_was_paid_is_known(tokenizer):
@@ -131,7 +113,6 @@ GAVE = "--train.agent_func_path gave "
         ({"done": True}, FAILED + "KeyError: 'rewards'"),
         ({**RESULT, "rewards": 1.0}, FAILED + "AttributeError: 'float' object has no attribute"),
         ({**RESULT, "rewards": torch.tensor(math.nan)}, GAVE + "nan as the reward of a response"),
-        ({**RESULT, "extra_logs": {"calls": [1, 2]}}, GAVE + "[1, 2] as calls of a response"),
     ],
 )
 def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, result, message):

@@ -1,6 +1,7 @@
 """What OpenRLHF's executor returns, as a rollout and as OpenRLHF's own row of it."""
 
 import math
+import operator
 import re
 
 import pytest
@@ -85,10 +86,8 @@ def test_a_row_is_what_openrlhf_makes_of_the_response(response, context):
     tokens = ours["sequences"].shape[1]
     if tokens == stock.sequences.shape[1]:
         for name, value in vars(stock).items():
-            if isinstance(value, torch.Tensor):
-                torch.testing.assert_close(ours[name], value, rtol=0, atol=0)
-            else:
-                assert ours[name] == value, name
+            same = torch.equal if isinstance(value, torch.Tensor) else operator.eq
+            assert same(ours[name], value), name
     else:  # OpenRLHF keeps what stands after the last action
         assert torch.equal(ours["sequences"], stock.sequences[:, :tokens])
         assert torch.equal(ours["action_mask"], stock.action_mask[:, : tokens - 1])
@@ -102,7 +101,5 @@ def test_a_metric_that_some_responses_lack_is_named():
     """OpenRLHF would say that sizes do not match."""
     whole = [read_response({**RESPONSE, "extra_logs": {"calls": 1.0}}) for _ in range(2)]
     check_names(whole)
-    with pytest.raises(
-        DataError, match=r"^the extra_logs of 1 of 3 responses lack 'calls': return"
-    ):
+    with pytest.raises(DataError, match="the extra_logs of 1 of 3 responses lack 'calls'"):
         check_names([*whole, read_response(RESPONSE)])

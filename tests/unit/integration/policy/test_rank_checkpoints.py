@@ -26,21 +26,18 @@ def first_rank(tmp_path, monkeypatch):
 def save(first_rank, path, others):
     with first_rank.writing(TAG, with_model=True, with_export=False) as name:
         folder = path / "_actor" / name
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for rank in others:
             (folder / f"random_state_{rank}.pt").write_bytes(b"x")
 
 
-def test_a_checkpoint_of_all_ranks_is_finished(tmp_path, first_rank):
-    save(first_rank, tmp_path, others=(1, 2, 3))
-    assert checkpoints.newest(tmp_path) == TAG
-
-
-def test_a_checkpoint_is_not_finished_without_the_files_of_other_nodes(tmp_path, first_rank):
+def test_a_checkpoint_is_finished_with_the_files_of_all_nodes(tmp_path, first_rank):
     missing = r"is not shared by all nodes: the files of rank\(s\) 2, 3 are missing; use a folder"
     with pytest.raises(CheckpointError, match=missing):
         save(first_rank, tmp_path, others=(1,))
     assert checkpoints.newest(tmp_path) is None
+    save(first_rank, tmp_path, others=(1, 2, 3))
+    assert checkpoints.newest(tmp_path) == TAG
 
 
 def test_a_checkpoint_whose_files_are_gone_is_one_line(tmp_path, first_rank):

@@ -1,44 +1,18 @@
-"""What the policy sends to vLLM, in how many calls; tests/stack/test_families.py has vLLM."""
+"""What the policy sends to vLLM, and by which way; tests/stack/test_families.py has vLLM."""
 
 from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.paths import POLICY
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 
-from openrlhf_swap.integration.runtime import (
-    transport,
-    weight_source,
-    weight_transfer,
-    weights,
-    weights_nccl,
-)
+from openrlhf_swap.integration.runtime import transport, weight_source, weights
 from openrlhf_swap.integration.runtime.weight_source import PIECE_BYTES, PolicyWeights
-from openrlhf_swap.integration.runtime.weight_transfer import EngineClient
-from openrlhf_swap.integration.runtime.weights_bytes import BytesSender
 from openrlhf_swap.scoring.small_model import small_model
 
-FAMILIES = ["qwen2", "qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
-FAMILIES += ["olmo_hybrid", "nemotron_h"]
-
-
-class Calls(EngineClient):
-    """Engines that note what they are called with."""
-
-    def __init__(self, engines=1):
-        self.made = []
-        note = SimpleNamespace(remote=lambda *call: self.made.append(call))
-        super().__init__([SimpleNamespace(transfer_weights=note)] * engines)
-
-
-@pytest.fixture(autouse=True)
-def without_ray(monkeypatch):
-    ray = SimpleNamespace(put=lambda info: info, get=lambda refs: refs)
-    for module in (weight_transfer, weights_nccl):
-        monkeypatch.setattr(module, "ray", ray)
+FAMILIES = ["qwen2", "qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h"]
 
 
 @pytest.mark.parametrize("piece", [PIECE_BYTES, 1])
@@ -57,17 +31,6 @@ def test_weights_are_those_of_a_checkpoint(family, piece, tmp_path, monkeypatch)
     assert declared == [(name, weight.dtype, tuple(weight.shape)) for name, weight in sent.items()]
     assert source.largest == max(weight.nbytes for weight in sent.values())
     assert [name for name, _ in source.iter_full()] == list(sent)
-
-
-def test_the_embedded_policy_travels_in_one_call_between_two():
-    """Instead of one for each of its 50 parameters."""
-    model, client = AutoModelForCausalLM.from_pretrained(POLICY), Calls()
-    BytesSender(client=client, source=PolicyWeights(model, model.named_parameters())).send_weights()
-    methods = [method for method, *_ in client.made]
-    assert methods == ["start_weight_update", "update_weights", "finish_weight_update"]
-    update = client.made[1][1]
-    assert update["names"] == [name for name, _ in model.named_parameters()]
-    assert len(update["content"]) == sum(parameter.nbytes for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

@@ -8,6 +8,7 @@ from support.command_lines import GOOD, rows_file, run_main
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.runs.locks import locked
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
@@ -46,6 +47,25 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     assert (status, len(started)) == (2, 4)
     assert error.startswith(f"error: --data.prompt_dataset is {other}, but --swap.output_dir ")
     assert error.endswith(f"finished run with {prompts_file}; give another --swap.output_dir")
+
+
+@pytest.mark.parametrize("flag", ["--swap.output_dir", "--ckpt.path", "--ckpt.output_dir"])
+def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_file, flag):
+    """Although the first has left a torn record; nothing of the first is touched."""
+    output = tmp_path / "out"
+    incomplete = output / "checkpoints" / "_actor" / "global_step2" / "incomplete"
+    incomplete.parent.mkdir(parents=True)
+    incomplete.touch()
+    (output / "swap_config.json").write_text("{")
+    folders = {"--swap.output_dir": output, "--ckpt.path": output / "checkpoints"}
+    folders["--ckpt.output_dir"] = tmp_path / "policy"
+    flags = {name: str(folder) for name, folder in folders.items()}
+    with locked({flag: folders[flag]}):
+        given = {"--data.prompt_dataset": str(prompts_file), **flags}
+        status, line = run_main(capsys, "--ckpt.load_enable", **given)
+    assert status == 2
+    assert line.startswith(f"error: {flag} is {flags[flag]}, where another run is under way (")
+    assert incomplete.exists()
 
 
 # Flags that contradict the model, the data or the machine, and how the refusal begins.

@@ -13,7 +13,6 @@ from support.paths import POLICY
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import prompts as startup_prompts
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.verifiers import Reference
@@ -68,7 +67,6 @@ def user(content):
     [
         ([{"problem": "What is 1?" * 200, "answer": "1"}], [], "a prompt of more than 80 tokens"),
         (asked(" "), [], "an empty answer"),
-        ([{"problem": "", "answer": "3"}], [], "an empty problem"),
         (asked("$202$"), asked("$202$"), None),
         (asked("He sold 202 of them."), [], "a sentence as its answer"),
         (chats([user("What is 1?")]), chats([user("What is 1?")]), None),
@@ -142,26 +140,6 @@ def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilit
     with open(names[1], "ab") as file:
         file.write(b"{\n")
     assert load_prompts(args) == list(theirs)[:6]
-
-
-def test_a_prompt_that_the_tokenizer_changes_is_dropped():
-    """Its responses could not be told from it in the decoded text, and would be graded wrong."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    characters = {character: number for number, character in enumerate("Andreé 1+=?\n\u0301")}
-    inner = Tokenizer(models.WordLevel(characters))
-    inner.normalizer = normalizers.NFC()
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
-    tokenizer.decode = lambda ids, **_: "".join(list(characters)[i] for i in ids)
-    args = data_arguments("no.jsonl", apply_chat_template=False)
-    texts = ("Andr\u00e9 1+1=?", "Andre\u0301 1+1=?")
-    rows = [{"problem": text, "answer": "2"} for text in texts]
-    prompts = [startup_prompts.Prompt(row, Reference("2"), "2") for row in rows]
-    configuration = SimpleNamespace(args=args, run=RunConfig())
-    found = startup_prompts.reasons_to_drop(prompts, configuration, tokenizer)
-    assert found == [None, startup_prompts.CHANGED_PROMPT]
 
 
 TOLERANT = {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}

@@ -1,1 +1,0 @@
-"""Hours of training in which a fault strikes every few minutes: `bash scripts/soak.sh`."""

@@ -1,0 +1,25 @@
+"""The order of the files: the longest first, so that two workers end at about the same time."""
+
+LONGEST = [
+    "test_faults",
+    "test_features",
+    "test_integration",
+    "test_agents",
+    "test_gpu_path",
+    "test_evaluation_engine",
+    "test_families",
+    "test_package",
+    "test_own_trainer",
+    "test_scoring_ranks",
+    "test_sizing_measured",
+]
+
+
+def pytest_configure(config):
+    # pytest-xdist hands out the files with the most tests first, unless it is told not to.
+    config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items):
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
