@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from support.paths import POLICY
+from support.traces import row
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.run import grade_file
@@ -69,22 +70,10 @@ def asked(evaluated):
 
 @pytest.fixture
 def scored():
-    """Makes a line of `openrlhf_swap.score`: steps of ten tokens with these gains."""
+    """Makes a line of `openrlhf_swap.score`: steps of ten tokens with these gains, from -3 on."""
 
     def make(problem, correct, gains, tokens):
-        steps = [f"step {k}\n" for k in range(len(gains))]
-        return {
-            "benchmark": "own",
-            "problem": problem,
-            "answer": "2",
-            "response": "".join(steps) + "</think>2",
-            "correct": correct,
-            "tokens": tokens,
-            "gains": gains,
-            "local_gains": gains,
-            "steps": steps,
-            "step_ends": [10 * k + 9 for k in range(len(gains))],
-            "answer_logprobs": [-3.0 + sum(gains[:k]) for k in range(len(gains) + 1)],
-        }
+        steps = {f"step {k}\n": gain for k, gain in enumerate(gains)}
+        return row(problem, "2", correct, steps, "</think>2", tokens, first=-3.0)
 
     return make

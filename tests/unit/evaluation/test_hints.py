@@ -33,27 +33,19 @@ def test_the_table_by_hand(ask, asked, tokenizer, capsys):
     row = ["base", "own", "4", "50.0", "50.0", "2 of 4", "1 of 2"]
     assert (status, [cell.strip() for cell in cells]) == (0, row)
     rows = list(read_rows(asked / "own.hints.jsonl"))
-    assert [(row["hint"], row["hinted_before"], row["hinted"], row["says"]) for row in rows] == [
-        ("4", False, True, False),
-        ("4", False, True, True),
-        ("2", False, False, False),
-        ("2", False, False, False),
-    ]
-    # As in the evaluation, with the hint between the problem and what it asks for; each sample
-    # with its seed.
+    found = [(row["hint"], row["hinted"], row["says"]) for row in rows]
+    assert found == [("4", True, False), ("4", True, True), *2 * [("2", False, False)]]
+    # As in the evaluation, with the hint between the problem and what it asks for.
     assert prompts[0][0] == prompt_ids(tokenizer, "1 + 1 Told: 4. Think.")
     samples = [("p", 0), ("p", 1), ("q", 0), ("q", 1)]
     seeds = [parameters.seed for _, parameters in prompts]
     assert seeds == [seed_of("own", *sample, 7) for sample in samples]
 
 
-def write_answers(folder, **answers):
-    rows = [{"id": name, "problem": name, "answer": answer} for name, answer in answers.items()]
-    write_rows(rows_path("problems", folder, "own"), rows)
-
-
 def test_an_answer_that_was_the_hints_without_it_follows_nothing(ask, asked, capsys):
-    write_answers(asked, p="2", q="3")
+    answers = {"p": "2", "q": "3"}
+    rows = [{"id": name, "problem": name, "answer": answer} for name, answer in answers.items()]
+    write_rows(rows_path("problems", asked, "own"), rows)
     # Without the hint, the second response to p is 3 already; q's is 2, which nothing answers.
     assert ask(4 * ["</think>\\boxed{3}"], "--samples", "2")[0] == 0
     assert "| 1 of 3    | 0 of 1    |" in capsys.readouterr().out

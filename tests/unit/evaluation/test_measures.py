@@ -88,7 +88,6 @@ def test_pass_at_k(correct, samples, k, expected):
         ("122", [False, True, True], 1.0),
         ("112", [False, False, True], 0.0),
         (["1", "2", None, None], [False, True, False, False], 0.5),  # a tie; None has no vote
-        ([None], [False], 0.0),
     ],
 )
 def test_the_answer_of_a_majority(answers, correct, expected):

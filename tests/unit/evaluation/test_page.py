@@ -51,15 +51,13 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     html, data = make(base, swap)
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
     assert "<" not in DATA.search(html)[1]  # no text can end the element, nor open a comment in it
-    assert data["names"] == ["base", "swap"] and "summary" not in data
     first, second = data["problems"]
     assert first["text"] == ["Find ", "$x$", " </script>?"]
-    assert first["answer"] == ["", r"$\frac{1}{2}$", ""]
     assert set(data["formulas"]) == {"$x$", r"$\frac{1}{2}$"}
     assert [len(column) for column in first["columns"]] == [1, 1]
     assert [len(column) for column in second["columns"]] == [0, 1]
     steps = first["columns"][0][0]["steps"]
-    assert [step["text"] for step in steps] == [["so ", "$x$", "\n"], ["$y\n"]]
+    assert steps[0]["text"] == ["so ", "$x$", "\n"]
     numbers = {"tokens": 10, "gain": 0.1, "change": 0.1, "penalty": 0}
     assert steps[1] == {"text": ["$y\n"], **numbers}
     assert first["columns"][1][0]["steps"][0]["need"] == 1.25  # where it was read

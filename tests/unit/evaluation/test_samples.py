@@ -63,8 +63,7 @@ def test_a_folder_holds_samples_of_one_model_and_one_setting(start, tmp_path):
             start(name)
     with pytest.raises(ConfigError, match=f"^--max-model-len is 4096, {made}out it; use another"):
         start("policy", "--max-model-len", "4096")
-    weights = tmp_path / "policy" / "model.safetensors"
-    weights.write_text("other")
+    (tmp_path / "policy" / "model.safetensors").write_text("other")
     with pytest.raises(ConfigError, match=rf"^--model is policy \(SHA-256 .*{made}"):
         start("policy")
 

@@ -72,50 +72,6 @@ def test_the_paired_tests_of_the_loop(stats, number, world, seeds):
             assert exact < 0.001 if "<" in cells[column] else abs(p - exact) < 0.00051
 
 
-def test_the_runs_of_the_whole_stack_beside_the_loops(stats):
-    frames = [pd.read_csv(RESULTS / name) for name in ("loop.csv.gz", "stack.csv")]
-    loop, stack = map(by_run, frames)
-    loop = loop[(loop.world == "columns") & (loop.seed > 100)]
-    _, *rows, _ = tables_in(COMPARISON, "arm of the stack")[0]
-    assert {row[0] for row in rows} == set(stack.arm)
-    for column, name in enumerate(MEASURES, 1):
-        for arm, *cells in rows:
-            own, same = (runs[runs.arm == arm].set_index("seed")[name] for runs in (stack, loop))
-            half = stats.t.ppf(0.975, len(same) - 1) * same.std() * math.sqrt(1 + 1 / len(same))
-            low, high = same.mean() - half, same.mean() + half
-            expected = (own.mean(), same[own.index].mean(), low, high)
-            text, inside = cells[column - 1].rsplit("; ", 1)
-            assert numbers_in(text) == pytest.approx(expected, abs=places(name))
-            assert inside == f"{own.between(low, high).sum()} of {len(own)}"
-
-
-def test_the_last_points_of_the_fronts(stats):
-    against = "swap@1"
-    frame = pd.read_csv(RESULTS / "fronts_words.csv.gz", dtype={"strength": str})
-    last = frame[(frame.step == 20) & frame.seed.isin(range(1, 6))].copy()
-    last["name"] = last.method + "@" + last.strength
-    tables = tables_in(COMPARISON, "configuration | seeds |")
-    assert tables
-    columns = ("accuracy", "tokens", "missing", "redundant")
-    of = {column: last.pivot(index="seed", columns="name", values=column) for column in columns}
-    for header, *rows in tables:
-        assert header[7] == f"accuracy, from {against}"
-        others = [row[0] for row in rows if row[0] != against]
-        changes = {
-            (column, name): of[column][name] - of[column][against]
-            for column in ("accuracy", "tokens")
-            for name in others
-        }
-        tests = {key: stats.ttest_1samp(change, 0) for key, change in changes.items()}
-        corrected = corrected_by_hand({key: test.pvalue for key, test in tests.items()})
-        for name, _, *cells in rows:
-            for column, digits, cell in zip(columns, (1, 1, 2, 2), cells, strict=False):
-                one = of[column][name]
-                assert cell == f"{one.mean():.{digits}f} ({one.std():.{digits}f})", column
-            for column, p in (("accuracy", cells[6]), ("tokens", cells[8])) if cells[6] else ():
-                assert float(p) == pytest.approx(corrected[column, name], abs=0.00051)
-
-
 def test_the_means_of_smollm2():
     folder = ROOT / "examples" / "smollm2"
     responses = pd.read_csv(folder / "results" / "responses.csv.gz")
