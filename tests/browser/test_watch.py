@@ -12,6 +12,7 @@ from openrlhf_swap.files import read_rows, write_rows, write_text
 STEP = {"text": "so\n", "end": 1, "answer_logprob": -0.5, "gain": 0.5, "local_gain": 0.5}
 MEASURED = {"swap/accuracy": 0.5, "length/mean": 20.0, "length/target": 18.0, "reward": 0.5}
 MEASURED["timing/step_total"] = 2.0
+RELOAD = "document.readyState === 'complete' && typeof data === 'object' && data.reload"
 TOP = "by('main').getBoundingClientRect().top"
 
 
@@ -44,7 +45,7 @@ def test_a_reload_shows_what_is_new_and_keeps_the_place(browser, run):
     write_text(page, page_of(run, 0))  # the run is finished: this one does not reload
     for _ in range(300):
         time.sleep(0.1)
-        if browser.ask("document.readyState === 'complete' && data.reload") == 0:
+        if browser.ask(RELOAD) == 0:
             break
     assert browser.ask("data.summary.notes[0]").startswith("Step 6: accuracy 100.0%")
     assert browser.ask("[by('benchmark').value, position]") == ["1", 1]
