@@ -145,7 +145,7 @@ def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
 
 
 BIG = {
-    "steps": (400, "so we add one more and then look at it again. " * 100 + "\n", ""),
+    "steps": (2_000, "so we add one more and then look at it again. " * 20 + "\n", ""),
     "a response without an end": (1, "a\n", "wait " * 400_000),
 }
 
