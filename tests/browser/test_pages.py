@@ -11,11 +11,23 @@ from openrlhf_swap.files import write_rows
 ORDER = "shown.map(p => p.text.join('')[0])"
 
 
+STEPS = [
+    {"text": "tens: 3+8+0=11", "gain": 0.5, "need": 2.0, "paper": -1.0, "own": 3.0},
+    {"text": "wait tens: 3+8+0=11", "gain": 0.0, "need": 0.0, "paper": -4.0, "own": -1.0},
+]
+IDEA = {"question": "What is 237 + 682? (919)", "about": ["Shorter.", "Gain: nats.", "Need: nats."]}
+IDEA["columns"] = {name: name for name in ("gain", "need", "paper", "own")}
+IDEA["sides"] = [
+    {"title": "before training", "tokens": 20, "steps": STEPS},
+    {"title": "after training", "tokens": 10, "steps": STEPS[:1]},
+]
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """The page of four problems: F(ind), W(hat is) became correct, H(ow much) wrong, one harms."""
     folder = tmp_path_factory.mktemp("page")
-    data = page_data(write_traces(folder), SwapConfig(), 100)
+    data = page_data(write_traces(folder), SwapConfig(), 100) | {"idea": IDEA}
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
     lines = {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]}
     curve = {"title": "tokens", "steps": [1, 2, 3], "lines": lines}
@@ -31,21 +43,6 @@ def page(browser, file):
     browser.open(file)
     yield browser
     assert browser.faults() == []
-
-
-@pytest.fixture
-def open_rows(browser, tmp_path):
-    """Opens the page of these rows; gives its size."""
-
-    def open_rows(rows, **window):
-        write_rows(tmp_path / "rows.jsonl", rows)
-        page = tmp_path / "page.html"
-        page.write_text(render(page_data([tmp_path / "rows.jsonl"], SwapConfig(), 100)))
-        browser.open(page, **window)
-        assert browser.faults() == []
-        return page.stat().st_size
-
-    return open_rows
 
 
 def choose(page, name, value):
@@ -106,32 +103,6 @@ def test_filters(page, filters, expected):
     assert page.ask("by('status').textContent") == status
 
 
-def test_shades_are_signed_and_seen_where_changes_are_small(page):
-    styled = "[s.style.getPropertyValue('--shade'), Number(s.style.getPropertyValue('--strength'))]"
-    strengths = f"[...document.querySelectorAll('section:first-child .step')].map(s => {styled})"
-    first = page.ask(strengths)
-    signs = [f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")]
-    assert [shade for shade, _ in first] == signs
-    # log(1 + 1.9 / .01) / log(1 + 2.1 / .01): the largest change on show is the trained one's.
-    assert first[0][1] == pytest.approx(5.252 / 5.352, abs=1e-3)
-    assert first[1][1] == pytest.approx(1.0986 / 5.352, abs=1e-3)  # log(1 + .02 / .01)
-    choose(page, "choice", "2")
-    choose(page, "scale", "response")
-    # .004 is no change, .02 the largest.
-    assert page.ask(strengths) == [["var(--gain)", 0], ["var(--gain)", 1]]
-
-
-def test_penalties_are_drawn_where_there_are_any(page):
-    # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that
-    # changed least.
-    share = "Number(b.style.getPropertyValue('--share'))"
-    shares = f"[...document.querySelectorAll('.bar')].map(b => {share})"
-    drawn = page.ask(shares)
-    assert len(drawn) == 5 and max(drawn) == drawn[3] == 1 and min(drawn) == drawn[0]
-    page.press("ArrowRight")
-    assert page.ask(shares) == []
-
-
 def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
     # Two lines.
     assert page.ask("document.querySelector('mfrac').getBoundingClientRect().height") > 20
@@ -151,11 +122,15 @@ BIG = {
 
 
 @pytest.mark.parametrize("name", BIG)
-def test_of_a_long_response_only_what_is_looked_at_is_drawn(browser, open_rows, name):
+def test_of_a_long_response_only_what_is_looked_at_is_drawn(browser, tmp_path, name):
     count, text, rest = BIG[name]
     steps = {f"step {k}: {text}": 0.1 for k in range(count)}
-    size = open_rows([row("p", "3", True, steps, "</think>" + rest, 10 * count)])
+    write_rows(tmp_path / "rows.jsonl", [row("p", "3", True, steps, "</think>" + rest, 10 * count)])
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "rows.jsonl"], SwapConfig(), 100)))
+    size = page.stat().st_size
     assert size > 1.8e6
+    browser.open(page)
     before = browser.ask("by('main').textContent.length")
     assert 0 < before < 0.1 * size
     browser.ask("document.querySelector('.more').click()")
@@ -163,69 +138,16 @@ def test_of_a_long_response_only_what_is_looked_at_is_drawn(browser, open_rows, 
     assert browser.faults() == []
 
 
-def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_rows):
-    steps, end = {"ones: 7+6+0=": 0.5, "tens: 4+3+1=": 1.5}, "</think>83"
-    turns = zip([*steps, end], ["13\n", f"08 {HARM}\n" + "0" * 300, ""], strict=True)
-    agent = row("What is 47 + 36?", "83", True, steps, end, 25)
-    agent["turns"] = [{"action": action, "observation": seen} for action, seen in turns]
-    open_rows([agent], width=WIDTHS["phone"])
-    cards = "[...document.querySelectorAll('.step')].map(s => [...s.querySelectorAll('b, .text')]"
-    assert browser.ask(f"{cards}.map(e => e.innerText))") == [
-        ["step 1", "ones: 7+6+0=", "observation after turn 1", "13"],
-        ["step 2", "tens: 4+3+1=", "observation after turn 2", f"08 {HARM}\n" + "0" * 300],
-    ]
-    assert browser.ask("document.querySelector('.rest').innerText") == end
-    ground = "getComputedStyle(document.querySelector(e)).backgroundColor"
-    own, observed = browser.ask(f"['.step', '.observed'].map(e => {ground})")
-    assert own != observed
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_every_problem_at_both_widths_and_schemes(browser, file, tmp_path, width, scheme):
+def test_every_problem_at_both_widths_and_schemes(browser, file, width, scheme):
     browser.open(file, width, scheme)
     for _ in range(4):
         assert browser.faults() == []
         browser.press("ArrowRight")
+    assert browser.ask("document.querySelectorAll('#idea .meter').length") == 12
     columns = "getComputedStyle(document.querySelector('.columns')).gridTemplateColumns"
     assert browser.ask(f"{columns}.split(' ').length") == (1 if width < 600 else 2)
-    browser.picture(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 10_000
-
-
-STEPS = [
-    {"text": "tens: 3+8+0=11", "gain": 0.5, "need": 2.0, "paper": -1.0, "own": 3.0},
-    {"text": "wait tens: 3+8+0=11", "gain": 0.0, "need": 0.0, "paper": -4.0, "own": -1.0},
-]
-IDEA = {"question": "What is 237 + 682? (919)", "about": ["Shorter.", "Gain: nats.", "Need: nats."]}
-IDEA["columns"] = {name: name for name in ("gain", "need", "paper", "own")}
-IDEA["sides"] = [
-    {"title": "before training", "tokens": 20, "steps": STEPS},
-    {"title": "after training", "tokens": 10, "steps": STEPS[:1]},
-]
-
-
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_idea_stands_on_top_with_signed_bars(browser, tmp_path, width):
-    data = page_data(write_traces(tmp_path), SwapConfig(), 100) | {"idea": IDEA}
-    (tmp_path / "page.html").write_text(render(data))
-    browser.open(tmp_path / "page.html", width)
-    assert browser.faults() == []
-    top, other_top = places(browser, "#idea h2", "top")
-    assert (top == other_top) == (width > 600) and top < 300
-    lefts, rights = (places(browser, "#idea .meter", side) for side in ("left", "right"))
-    bars = [places(browser, "#idea .meter i", side) for side in ("left", "right")]
-    # The paper's credit is -1 and -4: from three quarters of the column, and all of it, to zero.
-    # The other one is 3 and -1: zero is at a quarter.
-    for number, begin, end in ((2, 0.75, 1), (6, 0, 1), (3, 0.25, 1), (7, 0, 0.25)):
-        left, size = lefts[number], rights[number] - lefts[number]
-        drawn = (bars[0][number], bars[1][number])
-        assert drawn == pytest.approx((left + begin * size, left + end * size), abs=1)
-
-
-def places(browser, selector, side):
-    found = f"[...document.querySelectorAll('{selector}')]"
-    return browser.ask(f"{found}.map(e => e.getBoundingClientRect().{side})")
 
 
 def test_faults_are_found(browser, tmp_path):

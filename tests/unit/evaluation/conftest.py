@@ -13,20 +13,12 @@ from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles, read_setting
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
-SAMPLES = {
-    "base": [
-        ("p", 0, "a</think>\\boxed{2}", 10),
-        ("p", 1, "a</think>\\boxed{3}", 30),
-        ("q", 0, "no answer \\boxed{4}", 50),
-        ("q", 1, "I was cut off", 70),
-    ],
-    "short": [
-        ("p", 0, "a</think>\\boxed{2}", 5),
-        ("p", 1, "a</think>\\boxed{2}", 5),
-        ("q", 0, "b</think>\\boxed{4.0}", 15),
-        ("q", 1, "b</think>\\boxed{4.0}", 15),
-    ],
-}
+# By evaluation: problem, number, text and tokens.
+BASE = [("p", 0, "a</think>\\boxed{2}", 10), ("p", 1, "a</think>\\boxed{3}", 30)]
+BASE += [("q", 0, "no answer \\boxed{4}", 50), ("q", 1, "I was cut off", 70)]
+SHORT = [("p", number, "a</think>\\boxed{2}", 5) for number in (0, 1)]
+SHORT += [("q", number, "b</think>\\boxed{4.0}", 15) for number in (0, 1)]
+SAMPLES = {"base": BASE, "short": SHORT}
 
 
 @pytest.fixture(scope="session")

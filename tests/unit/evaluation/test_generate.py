@@ -60,26 +60,6 @@ def test_a_thought_whose_end_is_several_tokens_ends_after_them(sample, tokenizer
     assert end > 1 and row["thinking_tokens"] == before + end
 
 
-def test_an_engine_gets_the_context_of_the_longest_prompt_and_a_whole_response(
-    tmp_path, monkeypatch, tokenizer
-):
-    opened, engine = [], EngineOfVllm(tokenizer, lambda *_: ["2"])
-
-    def open_engine(model, **options):
-        opened.append((options["longest"], options["max_model_len"]))
-        return engine
-
-    monkeypatch.setattr(generate, "open_engine", open_engine)
-    bare = copy.copy(tokenizer)
-    bare.chat_template = PLAIN
-    monkeypatch.setattr(generate, "read_tokenizer", lambda *_: bare)
-    words = f"--model m --output {tmp_path} --max-tokens 50 --swap.end_of_thought </think>"
-    requests = [SampleRequest("own", text, 0, text) for text in ("1234", "12678")]
-    for flags in ([], ["--max-model-len", "70"]):
-        generate.sample(run.parse([*words.split(), *flags]), requests, 2)
-    assert opened == [(55, None), (55, 70)]  # a digit is a token
-
-
 def test_prompts_have_the_arguments_of_the_template_and_the_system_prompt(sample, tokenizer):
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = PLAIN + "{{ '<think>' if enable_thinking else '</think>' }}"

@@ -97,11 +97,10 @@ def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluate
     _, data = make(*folders, "--metrics", metrics)
     assert (data["names"], len(data["problems"])) == (["base", "short"], 1)
     tokens, accuracy = data["summary"]["charts"]
-    assert tokens["title"] == f"{tmp_path.name}: tokens per rollout"
     assert tokens["steps"] == [1, 2]
     assert tokens["lines"] == {"all": [9.0, 7.0], "target": [None, 6.0]}
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
     table, differences = data["summary"]["tables"]
-    assert table["header"][3:] == ["pass@1 %", "95%", "tokens", "cut off %", "after known %"]
+    # pass@1, and the share of tokens after the answer was known.
     assert [(row[3], row[-1]) for row in table["rows"]] == [("50.0", "50.0"), ("100.0", "50.0")]
     assert [row[0] for row in differences["rows"]] == ["short - base"]

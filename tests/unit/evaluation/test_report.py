@@ -3,14 +3,10 @@
 import json
 import shutil
 
-import pandas as pd
 import pytest
-from support.tables import cells_of
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
-from openrlhf_swap.evaluation.measures import Measures
-from openrlhf_swap.evaluation.report import difference_tables, evaluation_table
 from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
@@ -72,32 +68,3 @@ def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
     row = "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
     assert row in capsys.readouterr().out
-    asked(short, ("hub-p", "What is 1 + 4?"), ("hub-q", "What is 2 + 3?"))
-    assert run_command(report.main, words) == 0
-    note = "\n\nno difference on own: short and base share no problem of the same text\n"
-    assert capsys.readouterr().out.endswith(note)
-
-
-def measured(accuracy, tokens):
-    """A benchmark of one problem with one sample."""
-    values = {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
-    problems = {"problem": ["1 + 1?"], "accuracy": [accuracy], "tokens": [tokens]}
-    return Measures(pd.DataFrame(problems), values)
-
-
-def test_differences_and_averages_keep_the_order_of_the_evaluations():
-    runs = {
-        "base": {"math500": measured(0.8, 100.0), "aime24": measured(0.3, 300.0)},
-        "z": {"math500": measured(0.9, 50.0), "aime24": measured(0.5, 100.0)},
-        "a": {"math500": measured(0.7, 60.0)},
-    }
-    _, *rows = cells_of(evaluation_table(runs, "markdown"))
-    parts = ("MATH-500", "AIME24", "Average")
-    expected = [[run, part] for run in ("base", "z") for part in parts]
-    assert [row[:2] for row in rows] == [*expected, ["a", "MATH-500"]]  # one of two: no average
-    averages = [[cell for cell in row[2:] if cell] for row in rows if row[1] == "Average"]
-    assert averages == [["55.0", "200"], ["70.0", "75"]]
-    (table,) = difference_tables(runs, "markdown")
-    pairs = [row[:2] for row in cells_of(table)[1:]]
-    shared = [["z - base", "MATH-500"], ["z - base", "AIME24"]]
-    assert pairs == [*shared, ["a - base", "MATH-500"], ["a - z", "MATH-500"]]

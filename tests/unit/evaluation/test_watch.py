@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -91,13 +92,11 @@ def test_the_page_follows_the_run_until_it_is_finished(run):
     assert not watching.is_alive() and data_of(run / "page.html")["reload"] == 0
 
 
-def wait_until(seen, seconds=60):
-    done = threading.Event()
-    for _ in range(int(seconds / 0.05)):
-        if seen():
-            return
-        done.wait(0.05)
-    pytest.fail("nothing happened")
+def wait_until(seen):
+    until = time.monotonic() + 60
+    while not seen():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_the_server_offers_the_page_and_nothing_else(tmp_path):

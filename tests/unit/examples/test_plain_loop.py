@@ -6,10 +6,10 @@ from itertools import islice
 
 import pytest
 import torch
-from arms import arm_rewards, arm_settings, arm_signals
+from arms import arm_settings, arm_signals
 from plain_loop import RESPONSES, Loop, loop_of
 from sampling import sample
-from world import CLOSE, rendered
+from world import rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -36,18 +36,6 @@ def test_sampled_scores_are_the_models_own(loop):
         torch.testing.assert_close(torch.tensor(own), expected, rtol=0, atol=1e-4)
 
 
-def test_steps_are_redundant_if_all_of_their_lines_are(loop):
-    problem = loop.world.from_question("Fill B1C2C3C4C5C6")
-    # A step has at least three tokens: the verification's first line has one, and takes the next
-    # along.
-    text = "B1>7\nwait B1>7\nC2>0\nlet me verify\nB1>7\nC3>0\n" + CLOSE
-    response = loop.reader.ids(text)
-    ends = loop.reader.step_ends(response)
-    trace = StepTrace(len(response), True, [-1.0] * (len(ends) + 1), ends)
-    found = loop.redundant_steps([problem], [response], StepBatch.from_traces([[trace]]))
-    assert found[0, 0].tolist() == [False, True, False, True, False]
-
-
 # Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and of the other.
 GROUP = StepBatch.from_traces(
     [[StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]), StepTrace(10, True, [-3, -2, -2], [3, 7])]]
@@ -70,13 +58,6 @@ def test_weights_by_labels_by_hand(kind, expected):
     weights = arm_signals(arm, SwapConfig(**arm_settings(arm)), GROUP, REDUNDANT).weights[0]
     for row, wanted in zip(weights.tolist(), expected, strict=True):
         assert wanted is None or row == pytest.approx(wanted)
-
-
-def test_the_cheap_baselines_by_hand():
-    # Half are correct, the longest of them has 40 tokens: 1 - .2 * 1/2 * L/40.
-    group = [StepTrace(40, True), StepTrace(20, True), StepTrace(10, False), StepTrace(80, False)]
-    batch = StepBatch.from_traces([group])
-    assert arm_rewards("pass_rate_penalty", batch).tolist() == [pytest.approx([0.9, 0.95, 0, 0])]
 
 
 def lesson_of(arm, **settings):

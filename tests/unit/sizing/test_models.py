@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -19,25 +17,16 @@ def test_a_model_in_a_folder():
     assert (model.layers, model.query, model.key_value, model.looked_up) == (4, 128, 64, 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (None, "is not a valid JSON file"),
-        ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
-        ({"hidden_size": -8}, "negative dimension"),
-        ([], "list indices"),
-    ],
-)
-def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reason):
-    known = json.loads((POLICY / "config.json").read_text())
-    text = "{" if change is None else json.dumps({**known, **change} if change else change)
+WIDE = '{"model_type": "qwen2", "hidden_size": "wide"}'
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{", "not a valid JSON file"), (WIDE, "field")])
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, text, reason):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError) as raised:
+    message = rf"--actor.model_name_or_path is {tmp_path}, whose configuration cannot .*{reason}"
+    with pytest.raises(ConfigError, match=message) as raised:
         read_model(str(tmp_path), 1)
-    (line,) = str(raised.value).splitlines()
-    assert f"--actor.model_name_or_path is {tmp_path}, whose configuration cannot be read (" in line
-    assert reason in line
-    assert "; give a folder with config.json, a model id of the hub" in line
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])

@@ -79,15 +79,6 @@ def test_what_a_flag_is_said_to_save_it_saves(capsys, flags, place, flag):
     assert saved == sum(before.values()) - sum(after.values()) > 0
 
 
-def test_a_cache_without_room_for_one_response_is_named(capsys):
-    flags = f"--gpus 8 --rows 256 --model {R1}14B --gpu 24 --ds.zero_stage 3"
-    flag = "--vllm.tensor_parallel_size 2 --vllm.num_engines 4"
-    status, found = run(capsys, flags)
-    assert status == 1 and flag in found["savings"]["vLLM's cache"]
-    _, changed = run(capsys, flags, flag)
-    assert found["vllm"]["full_sequences"] == 0 < changed["vllm"]["full_sequences"]
-
-
 def test_the_text_is_that_of_the_page(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
     lines = capsys.readouterr().out.splitlines()
