@@ -1,35 +1,36 @@
 """The page of traces in headless Chromium: what its keys and filters do, and how it looks."""
 
 import pytest
-from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
+from page_pictures import SCHEMES, WIDTHS
 from support.traces import HARM, row, write_traces
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data, render
 from openrlhf_swap.files import write_rows
 
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
 ORDER = "shown.map(p => p.text.join('')[0])"
-FOCUS = "document.activeElement.id || document.activeElement.className"
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as started:
-        yield started
+STEPS = [
+    {"text": "tens: 3+8+0=11", "gain": 0.5, "need": 2.0, "paper": -1.0, "own": 3.0},
+    {"text": "wait tens: 3+8+0=11", "gain": 0.0, "need": 0.0, "paper": -4.0, "own": -1.0},
+]
+IDEA = {"question": "What is 237 + 682? (919)", "about": ["Shorter.", "Gain: nats.", "Need: nats."]}
+IDEA["columns"] = {name: name for name in ("gain", "need", "paper", "own")}
+IDEA["sides"] = [
+    {"title": "before training", "tokens": 20, "steps": STEPS},
+    {"title": "after training", "tokens": 10, "steps": STEPS[:1]},
+]
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     """The page of four problems: F(ind), W(hat is) became correct, H(ow much) wrong, one harms."""
     folder = tmp_path_factory.mktemp("page")
-    data = page_data(write_traces(folder), SwapConfig(), 100)
+    data = page_data(write_traces(folder), SwapConfig(), 100) | {"idea": IDEA}
     table = {"header": ["", "base", "trained"], "rows": [["accuracy", "84.4%", "95.0%"]]}
-    curve = {
-        "title": "tokens",
-        "steps": [1, 2, 3],
-        "lines": {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]},
-    }
+    lines = {"all": [9.0, 5.0, 4.0], "target": [None, 4.0, 4.0]}
+    curve = {"title": "tokens", "steps": [1, 2, 3], "lines": lines}
     data["summary"] = {"notes": ["a note"], "tables": [table], "charts": [curve]}
     page = folder / "page.html"
     page.write_text(render(data))
@@ -44,50 +45,29 @@ def page(browser, file):
     assert browser.faults() == []
 
 
-@pytest.fixture
-def open_rows(browser, tmp_path):
-    """Opens the page of these rows; gives its size."""
-
-    def open_rows(rows, **window):
-        write_rows(tmp_path / "rows.jsonl", rows)
-        page = tmp_path / "page.html"
-        page.write_text(render(page_data([tmp_path / "rows.jsonl"], SwapConfig(), 100)))
-        browser.open(page, **window)
-        assert browser.faults() == []
-        return page.stat().st_size
-
-    return open_rows
-
-
 def choose(page, name, value):
     page.ask(f"by('{name}').value = {value!r}; by('{name}').dispatchEvent(new Event('change'))")
 
 
-def test_arrows_go_through_the_problems_and_stop_at_the_ends(page):
+def test_keys_go_through_the_problems_and_their_steps(page):
     seen = []
     for key in ("ArrowLeft", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "ArrowLeft"):
         page.press(key)
         seen.append(page.ask("position"))
     assert seen == [0, 1, 2, 3, 3, 2]
     assert page.ask("by('status').textContent") == "Problem 3 of 4"
-    page.ask("by('previous').click()")
-    assert page.ask("position") == 1
-
-
-def test_keys_walk_along_the_steps_and_keep_the_focus_on_the_page(page):
+    page.ask("show(0)")
     focused = "[...document.querySelectorAll('.step .text')].indexOf(document.activeElement)"
     seen = []
     for key in "kjjjk":
         page.press(key)
         seen.append(page.ask(focused))
     assert seen == [0, 1, 2, 3, 2]
-    page.press("ArrowRight")
-    assert (page.ask("position"), page.ask(FOCUS)) == (1, "main")
 
 
 def test_keys_for_filters_scale_formulas_and_help(page):
     page.press("f")
-    assert page.ask(FOCUS) == "show"
+    assert page.ask("document.activeElement.id") == "show"
     page.press("m")  # in a field keys are the field's
     assert page.ask("by('formulas').checked") is True
     page.press("Escape")
@@ -97,11 +77,8 @@ def test_keys_for_filters_scale_formulas_and_help(page):
     page.press("s")
     assert page.ask("by('scale').value") == "response"
     page.press("?")
-    assert page.ask("by('helped').open") is True
     page.press("ArrowRight")  # not behind the help
-    assert page.ask("position") == 0
-    page.press("Escape")
-    assert page.ask("by('helped').open") is False
+    assert page.ask("[by('helped').open, position]") == [True, 0]
 
 
 @pytest.mark.parametrize(
@@ -122,44 +99,8 @@ def test_filters(page, filters, expected):
     for name, value in filters.items():
         choose(page, name, value)
     assert page.ask(ORDER) == expected
-    text = page.ask("by('status').textContent")
-    assert text == (
-        f"Problem 1 of {len(expected)}" if expected else "No problem matches the filters."
-    )
-
-
-def test_shades_are_signed_and_seen_where_changes_are_small(page):
-    styled = "[s.style.getPropertyValue('--shade'), Number(s.style.getPropertyValue('--strength'))]"
-    strengths = f"[...document.querySelectorAll('section:first-child .step')].map(s => {styled})"
-    first = page.ask(strengths)
-    assert [shade for shade, _ in first] == [
-        f"var(--{name})" for name in ("gain", "loss", "gain", "loss", "gain")
-    ]
-    # log(1 + 1.9 / .01) / log(1 + 2.2...): the largest change on show, that of the trained
-    # response, is 2.1.
-    assert first[0][1] == pytest.approx(5.252 / 5.352, abs=1e-3)
-    assert first[1][1] == pytest.approx(1.0986 / 5.352, abs=1e-3)  # log(1 + .02 / .01)
-    choose(page, "choice", "2")
-    choose(page, "scale", "response")
-    assert page.ask(strengths) == [
-        ["var(--gain)", 0],
-        ["var(--gain)", 1],
-    ]  # .004 is no change, .02 the largest
-
-
-def test_penalties_are_drawn_where_there_are_any(page):
-    # 210, 60 and 110 tokens, median 110: the first pays 100/110, most of it in the step that
-    # changed least.
-    share = "Number(b.style.getPropertyValue('--share'))"
-    shares = f"[...document.querySelectorAll('.bar')].map(b => {share})"
-    drawn = page.ask(shares)
-    assert len(drawn) == 5 and max(drawn) == drawn[3] == 1 and min(drawn) == drawn[0]
-    widths = page.ask(
-        "[...document.querySelectorAll('.bar i')].map(b => b.getBoundingClientRect().width)"
-    )
-    assert widths[3] > 60 > widths[0] > 0
-    page.press("ArrowRight")
-    assert page.ask(shares) == []
+    status = f"Problem 1 of {len(expected)}" if expected else "No problem matches the filters."
+    assert page.ask("by('status').textContent") == status
 
 
 def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
@@ -171,137 +112,49 @@ def test_formulas_are_drawn_and_text_that_means_harm_is_text(page):
     assert page.ask("document.querySelectorAll('img, main script, [onerror]').length") == 0
     # The problem, a step, and what follows the thought.
     assert page.ask("by('main').textContent").count(HARM) == 3
-    assert (
-        page.ask(
-            "[...document.querySelectorAll('math *')].filter(e => e.hasAttribute('style')).length"
-        )
-        == 0
-    )
+    assert page.ask("document.querySelectorAll('math [style]').length") == 0
 
 
 BIG = {
-    "steps": (4_000, "so we add one more and then look at it again. " * 100 + "\n", ""),
-    "a response without an end": (1, "a\n", "wait " * 4_000_000),
-    "formulas": (20, "$x_1^2 - 5x + 6 = 0$ and so " * 30_000, ""),
+    "steps": (2_000, "so we add one more and then look at it again. " * 20 + "\n", ""),
+    "a response without an end": (1, "a\n", "wait " * 400_000),
 }
 
 
 @pytest.mark.parametrize("name", BIG)
-def test_twenty_megabytes_open_at_once(browser, open_rows, name):
-    """Only what is looked at is drawn."""
+def test_of_a_long_response_only_what_is_looked_at_is_drawn(browser, tmp_path, name):
     count, text, rest = BIG[name]
     steps = {f"step {k}: {text}": 0.1 for k in range(count)}
-    size = open_rows([row("p", "3", True, steps, "</think>" + rest, 10 * count)])
-    assert size > 16e6
-    assert browser.ask("document.body.getBoundingClientRect().height") > 100
+    write_rows(tmp_path / "rows.jsonl", [row("p", "3", True, steps, "</think>" + rest, 10 * count)])
+    page = tmp_path / "page.html"
+    page.write_text(render(page_data([tmp_path / "rows.jsonl"], SwapConfig(), 100)))
+    size = page.stat().st_size
+    assert size > 1.8e6
+    browser.open(page)
     before = browser.ask("by('main').textContent.length")
     assert 0 < before < 0.1 * size
     browser.ask("document.querySelector('.more').click()")
-    assert browser.ask("by('main').textContent.length") > 5 * before or name == "formulas"
+    assert browser.ask("by('main').textContent.length") > 5 * before
     assert browser.faults() == []
-
-
-def test_tokens_left_are_drawn_where_they_were_predicted(page):
-    """Of the trained policy's answer to the second problem: from 18.2 to 9, of which the first is
-    the highest.
-    """
-    points = "[...f.querySelectorAll('polyline')].map(l => l.getAttribute('points'))"
-    lines = f"[...document.querySelectorAll('.curve')].map(f => {points})"
-    page.ask("show(data.problems.findIndex(p => p.text[0].startsWith('What is')))")
-    before, after = page.ask(lines)
-    assert len(before) == 1 and len(after) == 2
-    heights = [float(point.split(",")[1]) for point in after[1].split()]
-    assert heights == pytest.approx([4, 80 - 76 * 9 / 18.2])
-    captions = page.ask(
-        "[...document.querySelectorAll('.curve figcaption')].map(c => c.textContent)"
-    )
-    assert (
-        sum("tokens left, as the model's states predict: from 18 to 9" in text for text in captions)
-        == 1
-    )
-
-
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_observations_stand_apart_from_the_turns_that_they_follow(browser, open_rows, width):
-    steps, end = {"ones: 7+6+0=": 0.5, "tens: 4+3+1=": 1.5}, "</think>83"
-    turns = zip([*steps, end], ["13\n", f"08 {HARM}\n" + "0" * 300, ""], strict=True)
-    agent = row("What is 47 + 36?", "83", True, steps, end, 25)
-    agent["turns"] = [{"action": action, "observation": seen} for action, seen in turns]
-    open_rows([agent], width=width)
-    cards = "[...document.querySelectorAll('.step')].map(s => [...s.querySelectorAll('b, .text')]"
-    assert browser.ask(f"{cards}.map(e => e.innerText))") == [
-        ["step 1", "ones: 7+6+0=", "observation after turn 1", "13"],
-        ["step 2", "tens: 4+3+1=", "observation after turn 2", f"08 {HARM}\n" + "0" * 300],
-    ]
-    assert browser.ask("document.querySelector('.rest').innerText") == end
-    for boxes in browser.ask(
-        f"{cards}.map(e => [e.getBoundingClientRect().top, getComputedStyle(e).color]))"
-    ):
-        (_, (action, ink), (heading, _), (seen, dim)) = boxes
-        assert action < heading < seen and dim != ink
-    ground = "getComputedStyle(document.querySelector(e)).backgroundColor"
-    grounds = f"['.step', '.observed'].map(e => {ground})"
-    assert len({*browser.ask(grounds)}) == 2
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_every_problem_at_both_widths_and_schemes(browser, file, tmp_path, width, scheme):
+def test_every_problem_at_both_widths_and_schemes(browser, file, width, scheme):
     browser.open(file, width, scheme)
     for _ in range(4):
         assert browser.faults() == []
         browser.press("ArrowRight")
-    columns = browser.ask(
-        "getComputedStyle(document.querySelector('.columns')).gridTemplateColumns.split(' ').length"
-    )
-    assert columns == (1 if width < 600 else 2)
-    browser.picture(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 10_000
-
-
-STEPS = [
-    {"text": "tens: 3+8+0=11", "gain": 0.5, "need": 2.0, "paper": -1.0, "own": 3.0},
-    {"text": "wait tens: 3+8+0=11", "gain": 0.0, "need": 0.0, "paper": -4.0, "own": -1.0},
-]
-IDEA = {"question": "What is 237 + 682? (919)", "about": ["Shorter.", "Gain: nats.", "Need: nats."]}
-IDEA["columns"] = {name: name for name in ("gain", "need", "paper", "own")}
-IDEA["sides"] = [
-    {"title": "before training", "tokens": 20, "steps": STEPS},
-    {"title": "after training", "tokens": 10, "steps": STEPS[:1]},
-]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-def test_the_idea_stands_on_top_with_signed_bars(browser, tmp_path, width, scheme):
-    data = page_data(write_traces(tmp_path), SwapConfig(), 100) | {"idea": IDEA}
-    (tmp_path / "page.html").write_text(render(data))
-    browser.open(tmp_path / "page.html", width, scheme)
-    assert browser.faults() == []
-    box = "e.getBoundingClientRect()"
-    tops = browser.ask(f"[...document.querySelectorAll('#idea h2')].map(e => {box}.top)")
-    assert (tops[0] == tops[1]) == (width > 600) and tops[0] < 300
-    size = f"[{box}.left, {box}.right, getComputedStyle(e).backgroundColor]"
-    bars = browser.ask(f"[...document.querySelectorAll('#idea .meter i')].map(e => {size})")
-    frame = f"[{box}.left, {box}.right]"
-    frames = browser.ask(f"[...document.querySelectorAll('#idea .meter')].map(e => {frame})")
-    # Of the paper's credit, -1 and -4: from three quarters of the column, and all of it, to zero.
-    for place, begin in ((2, 0.75), (6, 0.0)):
-        left, right = frames[place]
-        assert bars[place][0] == pytest.approx(left + begin * (right - left), abs=1)
-        assert bars[place][1] == pytest.approx(right, abs=1)
-    # Of the other, 3 and -1: zero is at a quarter.
-    (left, right), (bar_left, bar_right, colour) = frames[3], bars[3]
-    assert (bar_left, bar_right) == pytest.approx((left + 0.25 * (right - left), right), abs=1)
-    assert bars[7][:2] == pytest.approx((left, left + 0.25 * (right - left)), abs=1)
-    assert colour != bars[7][2] == bars[2][2]
+    assert browser.ask("document.querySelectorAll('#idea .meter').length") == 12
+    columns = "getComputedStyle(document.querySelector('.columns')).gridTemplateColumns"
+    assert browser.ask(f"{columns}.split(' ').length") == (1 if width < 600 else 2)
 
 
 def test_faults_are_found(browser, tmp_path):
     page = tmp_path / "bad.html"
     page.write_text(
-        "<body style='background: #fff'><p style='color: #ccc; width: 3000px'>pale<img src='http://127.0.0.1:9/x.png'>"
-        "<script>console.error('oh')</script>"
+        "<body style='background: #fff'><p style='color: #ccc; width: 3000px'>pale"
+        "<img src='http://127.0.0.1:9/x.png'><script>console.error('oh')</script>"
     )
     browser.open(page)
     faults = "\n".join(browser.faults())

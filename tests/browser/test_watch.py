@@ -3,16 +3,16 @@
 import time
 
 import pytest
-from page_pictures import SCHEMES, WIDTHS, Browser, find_chromium
+from page_pictures import SCHEMES, WIDTHS
 from support.traces import HARM
 
 from openrlhf_swap.evaluation.watch import page_of
 from openrlhf_swap.files import read_rows, write_rows, write_text
 
-pytestmark = pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
 STEP = {"text": "so\n", "end": 1, "answer_logprob": -0.5, "gain": 0.5, "local_gain": 0.5}
 MEASURED = {"swap/accuracy": 0.5, "length/mean": 20.0, "length/target": 18.0, "reward": 0.5}
 MEASURED["timing/step_total"] = 2.0
+RELOAD = "document.readyState === 'complete' && typeof data === 'object' && data.reload"
 TOP = "by('main').getBoundingClientRect().top"
 
 
@@ -33,48 +33,36 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_a_reload_shows_what_is_new_and_keeps_the_place(run):
+def test_a_reload_shows_what_is_new_and_keeps_the_place(browser, run):
     page = run / "watch.html"
-    write_text(page, page_of(run, 0.5))
-    with Browser() as browser:
-        browser.open(page, WIDTHS["phone"])
-        browser.ask(
-            "by('benchmark').value = '1'; by('benchmark').dispatchEvent(new Event('change'))"
-        )
-        browser.ask("by('next').click(); scrollTo(0, 90)")
-        before = browser.ask(TOP)
-        metrics = [*read_rows(run / "metrics.jsonl"), {**MEASURED, "step": 6, "swap/accuracy": 1.0}]
-        write_rows(run / "metrics.jsonl", metrics)
-        write_text(page, page_of(run, 0))  # the run is finished: this one does not reload
-        for _ in range(100):
-            time.sleep(0.1)
-            if browser.ask("document.readyState === 'complete' && data.reload") == 0:
-                break
-        assert browser.ask("data.summary.notes[0]").startswith("Step 6: accuracy 100.0%")
-        assert browser.ask("[by('benchmark').value, position]") == ["1", 1]
-        assert browser.ask(TOP) == pytest.approx(before, abs=2)
-        assert "Step 1, problem 1" in browser.ask("by('main').textContent")
-        assert browser.faults() == []
+    write_text(page, page_of(run, 5))  # seconds: enough for what follows
+    browser.open(page, WIDTHS["phone"])
+    browser.ask("by('benchmark').value = '1'; by('benchmark').dispatchEvent(new Event('change'))")
+    browser.ask("by('next').click(); scrollTo(0, 90)")
+    before = browser.ask(TOP)
+    metrics = [*read_rows(run / "metrics.jsonl"), {**MEASURED, "step": 6, "swap/accuracy": 1.0}]
+    write_rows(run / "metrics.jsonl", metrics)
+    write_text(page, page_of(run, 0))  # the run is finished: this one does not reload
+    for _ in range(300):
+        time.sleep(0.1)
+        if browser.ask(RELOAD) == 0:
+            break
+    assert browser.ask("data.summary.notes[0]").startswith("Step 6: accuracy 100.0%")
+    assert browser.ask("[by('benchmark').value, position]") == ["1", 1]
+    assert browser.ask(TOP) == pytest.approx(before, abs=2)
+    assert "Step 1, problem 1" in browser.ask("by('main').textContent")
+    assert browser.faults() == []
 
 
 @pytest.mark.parametrize("width", WIDTHS.values())
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_it_is_readable(run, width, scheme):
+def test_it_is_readable_with_and_without_a_step(browser, run, tmp_path, width, scheme):
     write_text(run / "watch.html", page_of(run, 0))
-    with Browser() as browser:
-        browser.open(run / "watch.html", width, scheme)
-        assert browser.faults() == []
-        assert browser.ask("document.querySelectorAll('.chart').length") == 5
-        wrong = (
-            "by('show').value = 'rollouts: wrong'; by('show').dispatchEvent(new Event('change'))"
-        )
-        browser.ask(wrong)
-        assert browser.faults() == []
-
-
-def test_a_run_without_a_step_is_readable(tmp_path):
-    write_text(tmp_path / "watch.html", page_of(tmp_path, 0))
-    with Browser() as browser:
-        browser.open(tmp_path / "watch.html")
-        assert browser.faults() == []
-        assert "No step has ended yet" in browser.ask("document.body.innerText")
+    browser.open(run / "watch.html", width, scheme)
+    assert browser.faults() == []
+    assert browser.ask("document.querySelectorAll('.chart').length") == 5
+    (tmp_path / "new").mkdir()
+    write_text(tmp_path / "new" / "watch.html", page_of(tmp_path / "new", 0))
+    browser.open(tmp_path / "new" / "watch.html", width, scheme)
+    assert browser.faults() == []
+    assert "No step has ended yet" in browser.ask("document.body.innerText")

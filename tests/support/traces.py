@@ -26,20 +26,26 @@ FACTOR = (
 
 
 def row(
-    problem: str, answer: str, correct: bool | None, steps: dict[str, float], rest: str, tokens: int
+    problem: str,
+    answer: str,
+    correct: bool | None,
+    steps: dict[str, float],
+    rest: str,
+    tokens: int,
+    first: float = -4.0,
 ) -> dict:
     """A line of `openrlhf_swap.score`: steps of ten tokens, each with the change of the answer's
-    log-probability.
+    log-probability, which is `first` before the first step.
     """
     changes = list(steps.values())
-    logprobs = [round(sum(changes[:k]) - 4, 4) for k in range(len(changes) + 1)]
+    logprobs = [round(sum(changes[:k]) + first, 4) for k in range(len(changes) + 1)]
     best = [max(logprobs[: k + 1]) for k in range(len(changes))]
     pairs = zip(logprobs[1:], best, strict=True)
     made = {"benchmark": "own", "problem": problem, "answer": answer, "correct": correct}
     made |= {"response": "".join(steps) + rest, "tokens": tokens, "steps": list(steps)}
     made |= {"answer_logprobs": logprobs, "local_gains": changes}
     made["step_ends"] = [10 * k + 9 for k in range(len(changes))]
-    made["gains"] = [max(0.0, after - before) for after, before in pairs]
+    made["gains"] = [max(0.0, round(after - before, 4)) for after, before in pairs]
     return made
 
 

@@ -47,14 +47,11 @@ SLOW_ARGUMENTS = {
     "uniform_penalty": {"tau": math.inf},
 }
 SETTINGS = [({"objective": name}, SLOW_ARGUMENTS[name]) for name in ABLATION]
-SETTINGS += [
-    (
-        {"step_baseline": baseline, "step_noise": noise},
-        {"centre": baseline == "mean", "noise": noise},
-    )
-    for baseline in ("mean", "zero")
-    for noise in (0.0, 0.02, 3.0)
-]
+for noise in (0.0, 0.02, 3.0):
+    SETTINGS += [
+        ({"step_baseline": name, "step_noise": noise}, {"centre": name == "mean", "noise": noise})
+        for name in ("mean", "zero")
+    ]
 SETTINGS += [
     (
         {"step_price": price, "weights_from": source, "step_noise": noise},
@@ -63,11 +60,10 @@ SETTINGS += [
     for price, source in (("steps", "monotone"), ("weights", "local"), ("weights", "monotone"))
     for noise in (0.0, 3.0)
 ]
-SETTINGS += [({"step_discount": gamma}, {"gamma": gamma}) for gamma in (0.0, 0.5)]
-SETTINGS += [
-    ({"step_reward": "need", "step_discount": gamma}, {"need": True, "gamma": gamma})
-    for gamma in (0.0, 0.9, 1.0)
-]
+for gamma in (0.0, 0.5, 1.0):
+    SETTINGS.append(({"step_discount": gamma}, {"gamma": gamma}))
+    needs = {"step_reward": "need", "step_discount": gamma}
+    SETTINGS.append((needs, {"need": True, "gamma": gamma}))
 
 
 @st.composite
@@ -83,6 +79,10 @@ def traces(draw):
 
 
 groups = st.lists(traces(), min_size=2, max_size=6)
+
+
+def signals(group, config):
+    return step_signals(StepBatch.from_traces([group]), coefficients(config))
 
 
 def test_worked_group_by_hand():
@@ -115,6 +115,7 @@ def test_worked_group_by_hand():
 
 @pytest.mark.parametrize(("settings_", "arguments"), SETTINGS)
 @given(group=groups)
+@settings(max_examples=50)
 def test_agrees_with_the_slow_version(settings_, arguments, group):
     slow = slow_advantages(group, **arguments)
     for row, expected in zip(swap_advantages(group, SwapConfig(**settings_)), slow, strict=True):
@@ -124,34 +125,13 @@ def test_agrees_with_the_slow_version(settings_, arguments, group):
 @given(groups, st.floats(0.05, 20), st.sampled_from(["local", "monotone"]))
 def test_shared_by_weights_the_price_of_a_response_stays_the_same(group, tau, source):
     config = SwapConfig(tau=tau, weights_from=source)
-    batch = StepBatch.from_traces([group])
     alike, shared = (
-        step_signals(batch, coefficients(config.replaced(step_price=price)))
-        for price in ("steps", "weights")
+        signals(group, config.replaced(step_price=price)) for price in ("steps", "weights")
     )
     torch.testing.assert_close(shared.charges.sum(-1), alike.charges.sum(-1), rtol=0, atol=1e-9)
     torch.testing.assert_close(
         shared.normalised.sum(-1), alike.normalised.sum(-1), rtol=0, atol=1e-6
     )
-    uniform = SwapConfig(objective="uniform_penalty", weights_from=source)
-    rows = (
-        swap_advantages(group, uniform.replaced(step_price=price)) for price in ("steps", "weights")
-    )
-    for ours, theirs in zip(*rows, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-
-
-def test_a_negative_price_pays_the_steps_that_would_otherwise_be_charged():
-    # Nothing is gained and the longer one pays 1/3: rewards -w/3 and 0, mean -1/9 over three steps.
-    group = [StepTrace(20, True, [-1, -1, -2], [4, 9]), StepTrace(10, True, [-1, -1], [4])]
-    batch = StepBatch.from_traces([group])
-    signals = step_signals(batch, coefficients(SwapConfig(step_price="weights")))
-    assert signals.price.item() < 0
-    assert (
-        signals.charges[0, 0, 1] < signals.charges[0, 0, 0] < 0
-    )  # the step that lost is paid the most
-    total = signals.penalties.sum(-1) / (signals.deviation + EPS) + signals.charges.sum(-1)
-    assert total[0, 0] > 0 > total[0, 1]  # longer than the target still pays, the other one is paid
 
 
 def test_baselines_and_prices_by_hand():
@@ -172,8 +152,8 @@ def test_baselines_and_prices_by_hand():
     assert by_mean[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
     assert by_zero[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * 2 / eps, 0, 0])
     assert [by_mean[1][0].item(), by_zero[1][0].item()] == pytest.approx([0, 0.3 / eps])
-    signals = step_signals(StepBatch.from_traces([group]), coefficients(SwapConfig()))
-    assert (signals.deviation.item(), signals.price.item()) == pytest.approx((1, 1 / eps))
+    found = signals(group, SwapConfig())
+    assert (found.deviation.item(), found.price.item()) == pytest.approx((1, 1 / eps))
 
 
 def test_a_step_pays_its_own_bill_by_hand():
@@ -190,8 +170,7 @@ def test_a_step_pays_its_own_bill_by_hand():
 
 @given(groups)
 def test_the_papers_credit_is_a_plain_sum_bit_for_bit(group):
-    batch = StepBatch.from_traces([group])
-    normalised = step_signals(batch, coefficients(SwapConfig())).normalised
+    normalised = signals(group, SwapConfig()).normalised
     expected = normalised.flip(-1).cumsum(-1).flip(-1)
     assert torch.equal(sum_to_come(normalised, SwapConfig().step_discount), expected)
 
@@ -214,8 +193,8 @@ def test_a_step_earns_what_the_rest_needs_of_it_by_hand():
     assert long[[0, 3, 6]].tolist() == pytest.approx([low, high, 0], abs=1e-5)
     assert short[[0, 3]].tolist() == pytest.approx([low, 0], abs=1e-5)
     assert not wrong.any()
-    signals = step_signals(StepBatch.from_traces([group]), coefficients(config))
-    assert not signals.penalties.any() and not signals.penalty_mass.any()
+    found = signals(group, config)
+    assert not found.penalties.any() and not found.penalty_mass.any()
     # Neither tau nor lambda matters.
     other = swap_advantages(group, config.replaced(tau=0.1, length_coef=9.0))
     assert all(torch.equal(a, b) for a, b in zip(other, (long, short, wrong), strict=True))
@@ -337,28 +316,18 @@ def test_a_score_that_is_not_finite_is_named(bad):
         swap_advantages(group, SwapConfig())
 
 
-@given(st.integers(0, 2**31))
+@given(st.lists(st.lists(traces(), min_size=3, max_size=3), min_size=2, max_size=3))
 @settings(max_examples=30)
-def test_a_batch_of_groups_equals_the_groups_one_by_one(seed):
-    generator = torch.Generator().manual_seed(seed)
-
-    def random_trace():
-        steps, tail = torch.randint(1, 6, (2,), generator=generator).tolist()
-        ends = sorted(torch.randperm(50, generator=generator)[: steps - 1].tolist())
-        scores = torch.randn(steps, generator=generator, dtype=torch.float64).tolist()
-        return StepTrace(50 + tail, scores[0] > -0.5, scores, ends)
-
-    config = SwapConfig()
-    batch_groups = [[random_trace() for _ in range(4)] for _ in range(3)]
-    batch = StepBatch.from_traces(batch_groups)
-    signals = step_signals(batch, coefficients(config))
-    process = process_advantages(signals.normalised, batch.step_ends, batch.step_mask, 60)
-    for g, group in enumerate(batch_groups):
-        full = swap_advantages(group, config)
-        outcome = swap_advantages(group, SwapConfig(objective="grpo"))
-        for n, trace in enumerate(group):
-            expected = (full[n] - outcome[n]) / config.process_weight
-            torch.testing.assert_close(process[g, n, : trace.length], expected, rtol=0, atol=1e-9)
+def test_a_batch_of_groups_equals_the_groups_one_by_one(groups):
+    config, plain = SwapConfig(), SwapConfig(objective="grpo")
+    batch = StepBatch.from_traces(groups)
+    normalised = step_signals(batch, coefficients(config)).normalised
+    process = process_advantages(normalised, batch.step_ends, batch.step_mask, 70)
+    for rows, group in zip(process, groups, strict=True):
+        pairs = zip(swap_advantages(group, config), swap_advantages(group, plain), strict=True)
+        for row, (full, outcome) in zip(rows, pairs, strict=True):
+            expected = (full - outcome) / config.process_weight
+            torch.testing.assert_close(row[: len(full)], expected, rtol=0, atol=1e-9)
 
 
 # Gains of 1, 0, -1 and of 2: mean 1/2, squares 1/4, 1/4, 9/4, 9/4, so the unbiased variance is 5/3.
@@ -380,20 +349,14 @@ def stretched(trace, factor):
     return replace(trace, answer_logprobs=[factor * score for score in trace.answer_logprobs])
 
 
-def signals(group, config):
-    return step_signals(StepBatch.from_traces([group]), coefficients(config))
-
-
 def test_weights_in_deviations_by_hand():
     found = signals(GROUP, HALF)
     expected = [weight / 2 for weight in weights_of([1, 0, -1], math.sqrt(5 / 3) / 2)]
     assert found.penalties[0, 0].tolist() == pytest.approx(expected)
     assert expected == pytest.approx([0.0179, 0.0845, 0.3976], abs=1e-4)
     in_nats = SwapConfig(tau=math.sqrt(5 / 3) / 2)
-    for ours, theirs in zip(
-        swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True
-    ):
-        assert torch.allclose(ours, theirs)
+    pairs = zip(swap_advantages(GROUP, HALF), swap_advantages(GROUP, in_nats), strict=True)
+    assert all(torch.allclose(ours, theirs) for ours, theirs in pairs)
 
 
 def test_weights_from_monotone_gains_by_hand():
@@ -443,15 +406,12 @@ def test_traces_of_numbers_of_any_kind_have_the_same_advantages(held):
     [
         ({"length": 9.5}, "length is 9.5"),
         ({"step_ends": [1.5]}, r"step_ends\[0\] is 1.5 \(float\); give whole numbers"),
-        ({"step_ends": torch.tensor([[1]])}, "step_ends has several dimensions"),
         ({"answer_logprobs": ["-1"]}, r"answer_logprobs\[0\] is '-1' \(str\)"),
-        ({"answer_logprobs": -1.0}, r"answer_logprobs is -1.0 \(float\)"),
         ({"signals": {"needs": [1.0]}}, "signals has 'needs'; known are answer_logprobs, states,"),
         ({"signals": {}}, "step_reward is need, but the responses have no need"),
         ({"signals": {"need": [1.0]}}, r"response 0 of group 0: need of shape \(1,\) for 2 step"),
         ({"answer_logprobs": [-4, -1]}, r"answer_logprobs of shape \(2,\) for 2 step_ends"),
         ({"length": 5}, "step_ends .3, 5. must ascend within 0..4"),
-        ({"step_ends": [5, 5]}, "must ascend"),
         ({"length": -1, "step_ends": []}, "length is -1"),
     ],
 )
@@ -460,15 +420,6 @@ def test_numbers_that_do_not_fit_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         trace = StepTrace(correct=True, **{**fits, "signals": {"need": [1.0, 2.0]}, **values})
         swap_advantages([trace], SwapConfig(step_reward="need"))
-
-
-@pytest.mark.parametrize(
-    ("group", "message"),
-    [([], "same number of responses"), ([{"length": 3}], "a group holds a dict; give StepTraces")],
-)
-def test_a_group_holds_traces(group, message):
-    with pytest.raises(ValueError, match=message):
-        swap_advantages(group, SwapConfig())
 
 
 def test_a_step_earns_what_it_changes_of_the_potential():

@@ -27,9 +27,8 @@ def test_costs_by_hand():
     left, predicted = torch.tensor([[10.0, 6, 3]]), torch.tensor([[8.0, 7, 1]])
     assert step_costs(left, predicted, 0.0).tolist() == [[3.0, -3.0, 2.0]]
     assert step_costs(left, predicted, 0.5).tolist() == [[2.0, -2.0, 2.0]]  # 2; -3 + 1; 3 - 1
-    assert step_costs(left, predicted, 1.0).tolist() == [
-        [2.0, -1.0, 2.0]
-    ]  # what was left less what was predicted
+    # What was left less what was predicted.
+    assert step_costs(left, predicted, 1.0).tolist() == [[2.0, -1.0, 2.0]]
 
 
 def slow_costs(length, ends, predicted, gae_lambda):
@@ -53,16 +52,14 @@ def responses(draw):
 
 @given(st.lists(responses(), min_size=1, max_size=4), st.sampled_from([0.0, 0.3, 0.9, 1.0]))
 def test_costs_are_those_of_a_plain_loop(drawn, gae_lambda):
-    batch = StepBatch.from_traces(
-        [
-            [StepTrace(length, True, (), ends, {"states": np.zeros((len(ends) + 1, 1))})]
-            for length, ends, _ in drawn
-        ]
-    )
+    groups = [
+        [StepTrace(length, True, (), ends, {"states": np.zeros((len(ends) + 1, 1))})]
+        for length, ends, _ in drawn
+    ]
+    batch = StepBatch.from_traces(groups)
     predicted = torch.zeros_like(batch.tokens_left)
-    predicted[batch.state_mask] = torch.tensor(
-        [value for *_, values in drawn for value in values], dtype=torch.float64
-    )
+    values = [value for *_, values in drawn for value in values]
+    predicted[batch.state_mask] = torch.tensor(values, dtype=torch.float64)
     costs = step_costs(batch.tokens_left, predicted, gae_lambda)
     for row, (length, ends, values) in zip(costs[:, 0], drawn, strict=True):
         expected = slow_costs(length, ends, values, gae_lambda)
@@ -97,26 +94,20 @@ def test_who_pays(pays, target, expected):
     assert [[bool(row.any()) for row in rows] for rows in found] == expected
 
 
-def slow_advantages(groups, theta, gae_lambda, by_length=False):
-    """Token by token; what is left is predicted by the mean of the group, as for a single group
-    without a past.
-    """
-    ((group),) = groups
+def slow_advantages(group, theta, gae_lambda, by_length):
+    """Token by token; what is left is predicted by the mean of a group without a past."""
     left = [[t.length - end - 1 for end in (-1, *t.step_ends)] for t in group]
     mean = np.mean([value for row in left for value in row])
     costs = [
         slow_costs(t.length, t.step_ends, [mean] * len(row), gae_lambda)
         for t, row in zip(group, left, strict=True)
     ]
-    paid = [cost for t, row in zip(group, costs, strict=True) if t.correct for cost in row]
-    unit = (
-        np.mean([t.length for t in group if t.correct])
-        if by_length
-        else np.std(paid, ddof=1) + 1e-6
-    )
+    unit = np.mean([t.length for t in group if t.correct])
+    if not by_length:
+        paid = [cost for t, row in zip(group, costs, strict=True) if t.correct for cost in row]
+        unit = np.std(paid, ddof=1) + 1e-6
     rewards = [float(t.correct) for t in group]
-    spread = np.std(rewards, ddof=1)
-    outcome = [(r - np.mean(rewards)) / (spread + 1e-6) if spread else 0.0 for r in rewards]
+    outcome = (rewards - np.mean(rewards)) / (np.std(rewards, ddof=1) + 1e-6)
     return [
         [
             o - theta * t.correct * row[sum(token > end for end in t.step_ends)] / unit
@@ -131,19 +122,17 @@ def test_advantages_of_a_group_token_by_token(unit):
     group = [trace(12, [3, 8]), trace(7, [2]), trace(9, [1, 2, 5], correct=False), trace(5, [])]
     config = CONFIG.replaced(process_weight=0.7, options={"gae_lambda": "0.8", "unit": unit})
     (found,) = length_critic_advantages([group], config, StateCritic())
-    expected = slow_advantages([group], 0.7, 0.8, unit == "length")
+    expected = slow_advantages(group, 0.7, 0.8, unit == "length")
     assert [row.tolist() for row in found] == [pytest.approx(row) for row in expected]
 
 
 def test_with_a_weight_of_zero_it_is_grpo():
     groups = [[trace(12, [3, 8]), trace(7, [2], correct=False)], [trace(5, []), trace(6, [])]]
-    first, second = length_critic_advantages(
-        groups, CONFIG.replaced(process_weight=0.0), StateCritic()
-    )
+    config = CONFIG.replaced(process_weight=0.0)
+    first, second = length_critic_advantages(groups, config, StateCritic())
     high = 0.5**0.5 / (1 + 1e-6 * 2**0.5)
-    assert first[0].tolist() == pytest.approx([high] * 12) and first[1].tolist() == pytest.approx(
-        [-high] * 7
-    )
+    assert first[0].tolist() == pytest.approx([high] * 12)
+    assert first[1].tolist() == pytest.approx([-high] * 7)
     assert not second[0].any() and not second[1].any()
 
 
@@ -165,9 +154,8 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
         wrong = StepTrace(1, False, (), [], {"states": [[3.0]]})
         groups.append([StepTrace(5 * len(plan), True, (), ends, {"states": states}), wrong])
         plans.append(plan)
-    found = length_critic_advantages(
-        groups, CONFIG.replaced(options={"gae_lambda": "0", "unit": "deviation"}), StateCritic()
-    )
+    config = CONFIG.replaced(options={"gae_lambda": "0", "unit": "deviation"})
+    found = length_critic_advantages(groups, config, StateCritic())
     paid = {True: [], False: []}
     for (right, _), plan in zip(found, plans, strict=True):
         steps = (right - right[-1]).view(-1, 5)[:, 0]  # without A_out, which all of its tokens have
@@ -180,20 +168,9 @@ def test_a_needed_step_is_free_and_a_redundant_one_pays():
 @pytest.mark.parametrize(
     ("traces", "message"),
     [
-        (
-            [[trace(5, [4, 2], states=np.zeros((3, 1)))]],
-            "response 0 of group 0: step_ends .4, 2. must ascend",
-        ),
-        (
-            [[trace(5, [1], states=np.zeros((3, 1)))]],
-            r"response 0 of group 0: states of shape \(3, 1\) for 1 step_ends",
-        ),
-        ([[trace(5, [])], [trace(5, [])] * 2], "groups have sizes .1, 2."),
+        ([[trace(5, [1], states=np.zeros((3, 1)))]], r"states of shape \(3, 1\) for 1 step_ends"),
         ([[StepTrace(5, True, [], [])]], "the responses have no states"),
-        (
-            [[trace(5, []), StepTrace(5, False)]],
-            r"response 1 of group 0: states of shape \(0,\) for 0 step_ends",
-        ),
+        ([[trace(5, []), StepTrace(5, False)]], r"response 1 of group 0: states of shape \(0,\)"),
     ],
 )
 def test_responses_that_do_not_fit_are_named(traces, message):
@@ -206,24 +183,25 @@ def test_responses_that_do_not_fit_are_named(traces, message):
 # all moves.
 MOVES = list(itertools.product((0, 1), repeat=3))
 LOGITS = torch.tensor([0.3, -0.4, 0.8, 0.1, -0.7, 0.5, -0.2], dtype=torch.float64)
-NODES = {
-    prefix: node
-    for node, prefix in enumerate(p for n in range(3) for p in itertools.product((0, 1), repeat=n))
-}
+PREFIXES = [prefix for size in range(3) for prefix in itertools.product((0, 1), repeat=size)]
+NODES = {prefix: node for node, prefix in enumerate(PREFIXES)}
+
+
+def chance_of(move, prefix):
+    """The probability of a move behind these moves."""
+    one = float(LOGITS[NODES[prefix]].sigmoid())
+    return one if move else 1 - one
 
 
 def gradient_moments(cost):
-    """Mean and total variance, over all eight responses, of sum_t grad log pi(a_t) cost(moves, t),
-    enumerated.
-    """
+    """Mean and total variance of sum_t grad log pi(a_t) cost(moves, t) over all eight responses."""
     mean, square = torch.zeros(7, dtype=torch.float64), 0.0
-    probabilities = LOGITS.sigmoid()
     for moves in MOVES:
         chance, gradient = 1.0, torch.zeros(7, dtype=torch.float64)
         for step, move in enumerate(moves):
-            p = probabilities[NODES[moves[:step]]]
-            chance = chance * (p if move else 1 - p)
-            gradient[NODES[moves[:step]]] = (move - p) * cost(moves, step)
+            prefix = moves[:step]
+            chance = chance * chance_of(move, prefix)
+            gradient[NODES[prefix]] = (move - chance_of(1, prefix)) * cost(moves, step)
         mean, square = mean + chance * gradient, square + chance * gradient.square().sum()
     return mean, float(square - mean.square().sum())
 
@@ -246,12 +224,8 @@ def expected_left(prefix):
     total = 0.0
     for moves in MOVES:
         if moves[: len(prefix)] == prefix:
-            chance = math.prod(
-                float(LOGITS[NODES[moves[:step]]].sigmoid())
-                if moves[step]
-                else 1 - float(LOGITS[NODES[moves[:step]]].sigmoid())
-                for step in range(len(prefix), 3)
-            )
+            later = range(len(prefix), 3)
+            chance = math.prod(chance_of(moves[step], moves[:step]) for step in later)
             total += chance * left(moves, len(prefix))
     return total
 
@@ -266,9 +240,8 @@ def costs_of(moves, values, gae_lambda):
 def test_a_baseline_of_the_state_leaves_the_mean_gradient_alone_and_takes_variance_off():
     plain, noisy = gradient_moments(lambda moves, step: left(moves, step))
     for values, better in ((expected_left, True), (lambda prefix: 17.0 * len(prefix) - 5, False)):
-        mean, variance = gradient_moments(
-            lambda moves, step, v=values: costs_of(moves, v, 1.0)[step]
-        )
+        cost = lambda moves, step, v=values: costs_of(moves, v, 1.0)[step]  # noqa: E731
+        mean, variance = gradient_moments(cost)
         torch.testing.assert_close(mean, plain, rtol=0, atol=1e-12)
         assert (variance < noisy) is better
     torch.testing.assert_close(plain, gradient_of(lambda moves: left(moves, 0)))
@@ -278,33 +251,28 @@ def test_with_the_true_values_alone_any_lambda_has_the_same_mean_gradient():
     plain, _ = gradient_moments(lambda moves, step: left(moves, step))
     exact, _ = gradient_moments(lambda moves, step: costs_of(moves, expected_left, 0.5)[step])
     torch.testing.assert_close(exact, plain, rtol=0, atol=1e-12)
-    wrong, _ = gradient_moments(
-        lambda moves, step: costs_of(moves, lambda prefix: 4.0 * sum(prefix), 0.5)[step]
-    )
+    fours = lambda prefix: 4.0 * sum(prefix)  # noqa: E731
+    wrong, _ = gradient_moments(lambda moves, step: costs_of(moves, fours, 0.5)[step])
     assert (wrong - plain).abs().max() > 0.1
 
 
 def test_where_only_correct_responses_pay_it_is_for_what_exceeds_the_predicted_length():
-    """The mean gradient is that of E[c L], less what being right earns: the length predicted on the
-    way.
+    """The mean gradient is that of E[c L], less what being right earns: the predicted length.
 
     sum_t E[grad log pi(a_t) c (left_t - V_t)] = grad E[c L] - sum_t E[grad log pi(a_t) c (spent_t +
     V_t)].
     """
     right = {moves: float(sum(moves) >= 2) for moves in MOVES}
-    found, _ = gradient_moments(
-        lambda moves, step: right[moves] * costs_of(moves, expected_left, 1.0)[step]
-    )
-    of_right_length, _ = gradient_moments(lambda moves, step: right[moves] * left(moves, 0))
+    costs = {moves: costs_of(moves, expected_left, 1.0) for moves in MOVES}
+    whole = {moves: left(moves, 0) for moves in MOVES}
+    found, _ = gradient_moments(lambda moves, step: right[moves] * costs[moves][step])
+    of_right_length, _ = gradient_moments(lambda moves, step: right[moves] * whole[moves])
     credit, _ = gradient_moments(
-        lambda moves, step: (
-            right[moves] * (left(moves, 0) - left(moves, step) + expected_left(moves[:step]))
-        )
+        lambda moves, step: right[moves] * (whole[moves] - costs[moves][step])
     )
     torch.testing.assert_close(found, of_right_length - credit, rtol=0, atol=1e-12)
-    torch.testing.assert_close(
-        of_right_length, gradient_of(lambda moves: right[moves] * left(moves, 0))
-    )
+    exact = gradient_of(lambda moves: right[moves] * whole[moves])
+    torch.testing.assert_close(of_right_length, exact)
     assert credit.abs().max() > 0.1
 
 
@@ -313,21 +281,15 @@ def made_up(groups=7, rows=11, size=5, seed=0, noise=0.5):
     generator = torch.Generator().manual_seed(seed)
     states = torch.randn(groups * rows, size, generator=generator, dtype=torch.float64) * 3 + 1
     weights = torch.arange(1.0, size + 1, dtype=torch.float64)
-    returns = (
-        states @ weights
-        + 20
-        + noise * torch.randn(len(states), generator=generator, dtype=torch.float64)
-    )
+    noises = torch.randn(len(states), generator=generator, dtype=torch.float64)
+    returns = states @ weights + 20 + noise * noises
     return states, returns, torch.arange(groups).repeat_interleave(rows)
 
 
 def slow_predictions(batches, ridge, folds, decay):
-    """For the last batch, row by row: an explicit weighted ridge regression on all rows of other
-    parts and batches.
-    """
-    *earlier, (states, returns, groups) = [
-        [np.asarray(part) for part in batch] for batch in batches
-    ]
+    """For the last batch, row by row: a weighted ridge regression on all other rows."""
+    *earlier, last = [[np.asarray(part) for part in batch] for batch in batches]
+    states, returns, groups = last
     found = np.empty(len(returns))
     for row in range(len(returns)):
         others = groups % folds != groups[row] % folds
@@ -358,9 +320,7 @@ def test_it_predicts_as_an_explicit_ridge_regression_on_others_and_faded_earlier
 
 
 def test_a_group_whose_returns_only_its_own_states_could_tell_is_not_predicted():
-    """Each group has a number of its own that is its return: whoever had seen the group would know
-    all of it.
-    """
+    """Each group's return is a number of its own: whoever had seen the group would know it."""
     own = torch.eye(8, dtype=torch.float64).repeat_interleave(6, 0)
     groups = torch.arange(8).repeat_interleave(6)
     returns = torch.tensor([5.0, -9.0, 2.0, 7.0, -4.0, 8.0, -6.0, 1.0], dtype=torch.float64)[groups]
@@ -377,9 +337,8 @@ def test_it_goes_on_from_a_checkpoint():
         without_break.predict(*batch)
         first.predict(*batch)
     second.load_state_dict(first.state_dict())
-    assert torch.equal(
-        without_break.predict(*batches[2]).values, second.predict(*batches[2]).values
-    )
+    third = without_break.predict(*batches[2]), second.predict(*batches[2])
+    assert torch.equal(third[0].values, third[1].values)
 
 
 @pytest.mark.parametrize(("place", "name"), [((4, 2), "hidden state"), ((4,), "return")])

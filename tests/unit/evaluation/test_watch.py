@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+import time
 import urllib.error
 import urllib.request
 
@@ -17,14 +18,13 @@ DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', r
 
 def response(group, correct, gains):
     """A row of a run's table: a correct response has scores, of which steps of 1 nat are new."""
-    steps = [
-        {"text": f"line {k}\n", "end": 9 + 10 * k, "answer_logprob": -1.0 + gain, "gain": gain}
-        | {"local_gain": gain, "penalty": 0.25, "price": 0.1, "reward": 0.0}
-        for k, gain in enumerate(gains)
-    ]
+    steps = []
+    for k, gain in enumerate(gains):
+        found = {"text": f"line {k}\n", "end": 9 + 10 * k, "answer_logprob": -1.0 + gain}
+        steps.append({**found, "gain": gain, "local_gain": gain, "penalty": 0.25})
     row = {"group": group, "prompt": f"<|user|>problem {group}<|assistant|>", "answer": "5"}
     row |= {"response": "".join(step["text"] for step in steps) + "</think> 5", "length": 30}
-    row |= {"reward": float(correct), "penalty_mass": 0.5, "steps": steps if correct else []}
+    row |= {"reward": float(correct), "steps": steps if correct else []}
     return row | {"answer_logprob_0": -1.0 if correct else None}
 
 
@@ -56,31 +56,21 @@ def data_of(page):
 def test_the_page_has_the_curves_and_the_newest_rollouts(run):
     assert run_command(main, [str(run), "--once"]) == 0
     data = data_of(run / "watch.html")
-    charts = {chart["title"]: chart for chart in data["summary"]["charts"]}
-    assert charts["accuracy of rollouts"]["steps"] == [1, 3]
-    assert charts["accuracy of rollouts"]["lines"] == {"accuracy": [0.5, 0.75]}
-    assert charts["tokens per rollout"]["lines"] == {"all": [100, 90], "target": [80, 80]}
-    assert charts["reward"]["lines"] == {"reward": [0.5, 0.5]}
-    assert charts["seconds a step"]["lines"] == {"seconds": [2.5, 2.5]}
-    assert charts[PENALTY]["lines"] == {"share": [0.75, 0.5]}  # 3 of 4 steps, then 1 of 2
-    assert data["summary"]["notes"][0].startswith(
-        "Step 3: accuracy 75.0%, 90 tokens, reward 0.500, 2.5 s; looked at "
-    )
+    charts = {chart["title"]: chart["lines"] for chart in data["summary"]["charts"]}
+    assert charts == {
+        "accuracy of rollouts": {"accuracy": [0.5, 0.75]},
+        "tokens per rollout": {"all": [100, 90], "target": [80, 80]},
+        "reward": {"reward": [0.5, 0.5]},
+        "seconds a step": {"seconds": [2.5, 2.5]},
+        PENALTY: {"share": [0.75, 0.5]},  # 3 of 4 steps, then 1 of 2
+    }
+    said = "Step 3: accuracy 75.0%, 90 tokens, reward 0.500, 2.5 s; looked at "
+    assert data["summary"]["notes"][0].startswith(said)
     found = [(problem["benchmark"], len(problem["columns"][0])) for problem in data["problems"]]
     assert sorted(found, reverse=True) == [("3", 2), ("3", 1), ("1", 2), ("1", 1)]
     scored = [r for p in data["problems"] for r in p["columns"][0] if r["steps"]]
     assert sorted(len(response["steps"]) for response in scored) == [2, 4]
-    assert all(step["penalty"] == 0.25 for response in scored for step in response["steps"])
     assert (data["groups"], data["reload"]) == ("step", 0)
-
-
-def test_a_run_without_a_step_has_a_page(tmp_path):
-    write_text(tmp_path / "swap_config.json", "{}")
-    page = tmp_path / "page.html"
-    assert run_command(main, [str(tmp_path), "--once", "--output", str(page)]) == 0
-    data = data_of(page)
-    assert data["problems"] == [] and data["summary"]["charts"] == []
-    assert data["summary"]["notes"][0].startswith("No step has ended yet; looked at ")
 
 
 def test_the_page_follows_the_run_until_it_is_finished(run):
@@ -102,13 +92,11 @@ def test_the_page_follows_the_run_until_it_is_finished(run):
     assert not watching.is_alive() and data_of(run / "page.html")["reload"] == 0
 
 
-def wait_until(seen, seconds=60):
-    done = threading.Event()
-    for _ in range(int(seconds / 0.05)):
-        if seen():
-            return
-        done.wait(0.05)
-    pytest.fail("nothing happened")
+def wait_until(seen):
+    until = time.monotonic() + 60
+    while not seen():
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_the_server_offers_the_page_and_nothing_else(tmp_path):
@@ -123,16 +111,6 @@ def test_the_server_offers_the_page_and_nothing_else(tmp_path):
                 urllib.request.urlopen(address + other)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "holds no swap_config.json; give the --swap.output_dir of a training"),
-        (["--every", "0"], "--every is 0; use a positive number"),
-        (["--serve", "99999", "--once"], "--serve is 99999, which cannot be used"),
-    ],
-)
-def test_refusals(tmp_path, capsys, words, message):
-    if words:
-        write_text(tmp_path / "swap_config.json", "{}")
-    assert run_command(main, [str(tmp_path), *words]) == 2
-    assert message in capsys.readouterr().err
+def test_a_folder_without_a_training_is_refused(tmp_path, capsys):
+    assert run_command(main, [str(tmp_path)]) == 2
+    assert "holds no swap_config.json; give the --swap.output_dir" in capsys.readouterr().err

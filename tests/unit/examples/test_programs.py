@@ -1,10 +1,10 @@
 """Environments for agents, the quickstart's page, and the launcher of sweeps."""
 
 import asyncio
-import importlib.util
 import json
 import random
 import re
+import runpy
 from statistics import fmean, stdev
 from types import SimpleNamespace
 
@@ -26,9 +26,6 @@ def play(tokenizer):
     from vllm import SamplingParams
 
     def play(path, label, *actions):
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
         texts = iter(actions)
 
         async def generate(*_, **__):
@@ -38,10 +35,9 @@ def play(tokenizer):
             return SimpleNamespace(outputs=[output])
 
         engine, prompt = SimpleNamespace(generate=generate), "<|user|>?<|assistant|><think>\n"
-        executed = module.AgentExecutor().execute(
-            prompt, label, SamplingParams(), 999, tokenizer, engine
-        )
-        response = asyncio.run(executed)
+        agent = runpy.run_path(str(path))["AgentExecutor"]()
+        given = (prompt, label, SamplingParams(), 999, tokenizer, engine)
+        response = asyncio.run(agent.execute(*given))
         assert next(texts, None) is None
         start = response["action_ranges"][0][0]
         text = tokenizer.decode(response["observation_tokens"][start:])
@@ -69,55 +65,43 @@ def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     assert play(tmp_path / "lookup.py", "42", "17")[1:] == (0.0, {"calls": 0})
 
 
-def check_idea(idea, problem):
-    """What the page opens with; the credits of the short side are worked out from its numbers."""
-    assert idea["question"] == f"{problem.question} ({problem.answer})"
-    assert "100 tokens a response became 40, and accuracy went from 80% to 80%." in idea["about"][0]
-    long, short = idea["sides"]
-    assert len(long["steps"]) > len(short["steps"]) == 3
-    assert [step["text"] for step in short["steps"]] == shortest_trace(problem).splitlines()[:3]
-    # Three equal responses: nobody pays a penalty, and the group's steps are these, three times.
-    for credit, names, later in (("paper", ["gain"], 1), ("own", ["gain", "need"], 0)):
-        rewards = [sum(step[name] for name in names) for step in short["steps"]]
-        mean, deviation = fmean(rewards), stdev(3 * rewards)
-        normalised = [(reward - mean) / deviation for reward in rewards]
-        expected = [own + later * sum(normalised[k + 1 :]) for k, own in enumerate(normalised)]
-        assert [step[credit] for step in short["steps"]] == pytest.approx(expected, abs=2e-3)
-    assert min(step["paper"] for step in long["steps"]) < 0
-
-
 def test_the_quickstart_ends_with_a_page(tmp_path):
     (tmp_path / "train").mkdir()
     swap = {"step_tokens": 8, "max_steps": 25, "newline_patience": 2.0, "close_template": CLOSE}
     write_text(tmp_path / "train" / "swap_config.json", to_line({"swap": swap}))
     metrics = [{"step": n, "swap/accuracy": 0.5, "length/mean": 100.0 - n} for n in (1, 2)]
     write_rows(tmp_path / "train" / "metrics.jsonl", metrics)
-    problems = [Addition(478, 356), Addition(123, 456)]
-    asked = [{"problem": problem.question, "answer": problem.answer} for problem in problems]
-    rng = random.Random(0)
-
-    def response(text):
-        return {"text": text.removesuffix("<|end|>"), "tokens": len(text), "correct": True}
-
-    long = [[response(overthinking_trace(p, rng)) for _ in range(3)] for p in problems]
-    write_traces(tmp_path / "base.traces.jsonl", asked, long)
-    short = [[response(shortest_trace(p))] * 3 for p in problems]
-    write_traces(tmp_path / "trained.traces.jsonl", asked, short)
+    problem, rng = Addition(478, 356), random.Random(0)
+    asked = [{"problem": problem.question, "answer": problem.answer}]
+    long = [overthinking_trace(problem, rng) for _ in range(3)]
+    for name, texts in (("base", long), ("trained", [shortest_trace(problem)] * 3)):
+        responses = [
+            {"text": text.removesuffix("<|end|>"), "tokens": len(text), "correct": True}
+            for text in texts
+        ]
+        write_traces(tmp_path / f"{name}.traces.jsonl", asked, [responses])
     means = {"accuracy": 0.8, "tokens": 100.0, "redundant": 7.0, "essential": 3.0}
     seconds = dict.fromkeys(("generate", "score", "update", "sync", "total"), 1.0)
     summary = {"base": means, "trained": means | {"tokens": 40.0}, "seconds": seconds}
     page = write_page({"base": POLICY, "trained": POLICY}, summary, tmp_path)
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
-    assert [problem["text"] for problem in data["problems"]] == [[p.question] for p in problems]
+    (shown,) = data["problems"]
+    assert shown["text"] == [problem.question]
     assert data["summary"]["tables"][0]["rows"][1] == ["tokens a response", "100.0", "40.0", "-60%"]
-    check_idea(data["idea"], problems[0])
-    for problem in data["problems"]:
-        before, after = problem["columns"]
-        assert before[0]["tokens"] == sorted(shown["tokens"] for shown in before)[1]  # the median
-        longest = max(before, key=lambda shown: shown["tokens"])
-        assert sum(step["penalty"] for step in longest["steps"]) > 0
-        assert not any(step["penalty"] for shown in after for step in shown["steps"])
-        assert after[0]["curve"][-1] > after[0]["curve"][0] + 1  # it has computed the answer
+    before, after = shown["columns"]
+    longest = max(before, key=lambda one: one["tokens"])
+    assert sum(step["penalty"] for step in longest["steps"]) > 0
+    assert after[0]["curve"][-1] > after[0]["curve"][0] + 1  # it has computed the answer
+    # The credits of the short side of what the page opens with, from its numbers. Three equal
+    # responses: nobody pays a penalty, and the group's steps are these, three times.
+    short = data["idea"]["sides"][1]["steps"]
+    assert [step["text"] for step in short] == shortest_trace(problem).splitlines()[:3]
+    for credit, names, later in (("paper", ["gain"], 1), ("own", ["gain", "need"], 0)):
+        rewards = [sum(step[name] for name in names) for step in short]
+        mean, deviation = fmean(rewards), stdev(3 * rewards)
+        normalised = [(reward - mean) / deviation for reward in rewards]
+        expected = [own + later * sum(normalised[k + 1 :]) for k, own in enumerate(normalised)]
+        assert [step[credit] for step in short] == pytest.approx(expected, abs=2e-3)
 
 
 TRAIN = """bash -c "printf x >> {output}/runs; [[ {output} != *x_3/seed_2 ]]" """

@@ -7,15 +7,11 @@ import addition
 import columns
 import decomposition
 import pytest
-import torch
 import words
 from addition import Addition
 from columns import Columns
-from decoding import padded_left
 from decomposition import Sums
-from gates import open_bench
 from make_policy import build_tokenizer
-from support.paths import WORLDS
 from words import Word, Words
 from world import CLOSE, EOS, NAMES, load, rendered, thought_lines
 
@@ -117,26 +113,3 @@ def test_the_prompt_is_what_the_chat_template_renders(tokenizer):
     messages = [{"role": "user", "content": SUMS.question}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert text == rendered(SUMS.question)
-
-
-def probability(bench, thoughts):
-    """Mean probability of the whole answer behind these lines."""
-    size = len(bench.problems[0].words)
-    pairs = zip(bench.problems, thoughts, strict=True)
-    texts = [
-        rendered(each.question) + "".join(lines) + CLOSE + each.answer for each, lines in pairs
-    ]
-    encoded = [bench.decoder.encode(text) for text in texts]
-    ids, mask = padded_left(encoded, bench.decoder.tokenizer.pad_token_id)
-    with torch.no_grad():
-        logits = bench.decoder.model(ids, attention_mask=mask).logits[:, -size - 1 : -1]
-    scores = logits.log_softmax(-1).gather(-1, ids[:, -size:, None])
-    return float(scores.sum(1).exp().mean())
-
-
-def test_the_policy_of_words_needs_its_lines():
-    bench = open_bench(load("words"), WORLDS / "policies" / "words", 30)
-    whole = [words.shortest_lines(problem) for problem in bench.problems]
-    assert probability(bench, whole) > 0.9
-    assert probability(bench, [[] for _ in whole]) < 0.15
-    assert probability(bench, [lines[:-1] for lines in whole]) < 0.15

@@ -22,16 +22,14 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The example of the documentation, beside files without an objective."""
+    """The example of the documentation."""
     page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
-    (tmp_path / "torn.py").write_text("class Torn(:\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield "per_token:PerToken"
-    for name in ("per_token", "torn", "own"):
-        sys.modules.pop(name, None)
+    sys.modules.pop("per_token", None)
 
 
 def test_the_example_of_the_documentation_works(plugin):
@@ -48,13 +46,11 @@ def test_the_example_of_the_documentation_works(plugin):
     [
         ("nowhere:PerToken", "--swap.objective is 'nowhere:PerToken', which cannot be imported"),
         ("per_token:Other", "which cannot be imported (module 'per_token' has no attribute"),
-        ("torn:Torn", "which cannot be imported (invalid syntax"),
         ("per_token:Batch", "which is not a subclass of openrlhf_swap.objectives.base.Objective"),
         ("per_token:PerToken --swap.PerToken.share 1", "PerToken has: rate"),
         ("per_token:PerToken --swap.PerToken.rate -1", "--swap.PerToken.rate is '-1', which"),
         ("per_token:PerToken --swap.laser.bonus 1", "--swap.laser.bonus belongs to laser, but"),
         ("swap --swap.PerToken.rate 1", "unknown flag --swap.PerToken.rate"),
-        ("per_tokens", "--swap.objective is 'per_tokens'; use one of: swap, "),
     ],
 )
 def test_an_objective_of_ones_own_is_refused_in_one_line(plugin, flags, message):

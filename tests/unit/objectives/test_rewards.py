@@ -1,4 +1,4 @@
-"""Rewards against numbers worked out by hand.
+"""Rewards against numbers worked out by hand; tests/unit/docs/test_conformance has their authors'.
 
 Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and
 the right lengths have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a
@@ -46,27 +46,15 @@ def steps(text, correct=True):
 ROOT = 0.5**0.5
 WAITS = [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")]
 CHANGE, QUARTER = 0.45 * math.tanh(0.5), 0.25 * (1 + ROOT)
-NOTHING, ALIKE = group(correct=(False,) * 4), group((1250,) * 4, (True,) * 4)
 PAIR = ((5, 9), (True, True)), ((5, 9), (False, False))
-UNFORMATTED = [
-    rollout(UNBOXED, 50),
-    rollout("cut off", 50, False),
-    rollout("two#thoughts" + RIGHT, 50),
-]
+UNFORMATTED = [rollout(UNBOXED, 50), rollout("cut off", 50, False)]
+UNFORMATTED += [rollout("two#thoughts" + RIGHT, 50)]
 CUT_OFF = rollout(RIGHT, 50, True, truncated=True)
-OPEN = rollout("\\boxed{42}", 50)
 
-# Arora: z of the lengths 500, 1000, 2000 as a population; .9744, .9566, 0, .9208.
-PLACES = [(length - 3500 / 3) / statistics.pstdev([500, 1000, 2000]) for length in LENGTHS]
-ARORA = [4 / 3 * c * (1 - 0.1 * sigmoid(z)) for c, z in zip(CORRECT, PLACES, strict=True)]
-
-# GRPO-LEAD: z of the right ones = -.8729, -.2182, 1.0911; R = exp(-.05 z); the weights w(.75) = .95
-# of what is above the mean, w(.25) = 1.4926 of what is below.
-LONGER = group([4000 + length for length in LENGTHS])
-HALF = 0.4 + 1.1 / (1 + math.exp(-2.5))
-ABOVE, BELOW = (0.4 + 1.1 / (1 + math.exp(10 * (x - 0.75))) for x in (1 / 3, 2 / 3))
+# GRPO-LEAD: R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below.
 ONE_RIGHT = rollout(RIGHT, 50)
 SO_SO = rollout("so " * 10, correct=False)
+ABOVE, BELOW = (0.4 + 1.1 / (1 + math.exp(10 * (x - 0.75))) for x in (1 / 3, 2 / 3))
 LEAD = [ABOVE * 4 / 3 / 1.52753, BELOW * -5 / 3 / 1.52753, ABOVE * 1 / 3 / 1.52753]
 
 # ARLCP: of two correct ones with 1 and 3 reflections and 100 and 300 tokens both z are -+.7071.
@@ -76,10 +64,6 @@ FEW, MANY = 0.2 * sigmoid(-ROOT), 0.2 * sigmoid(ROOT)
 
 # L1: n = 1000.
 EXACT, MAXIMUM = "q Think for 1000 tokens.<a>", "q Think for maximum 1000 tokens.<a>"
-EXACTS = [
-    *group((1300, 1300, 700), (1, 0, 1), prompt=EXACT),
-    rollout("\\boxed{42}", 700, prompt=EXACT),
-]
 MAXIMA = group((800, 1200, 1500, 1600, 400, 800), (1, 1, 1, 1, 1, 0), prompt=MAXIMUM)
 MAXIMA += [rollout(RIGHT, 1300, prompt=EXACT), rollout("\\boxed{42}", 800, prompt=MAXIMUM)]
 
@@ -105,9 +89,6 @@ HBPO = [*group((1000, 400), (1, 1), part=0), rollout(RIGHT, 1100, part=1)]
 HBPO += [rollout(UNBOXED, 1100, part=1)]
 EARNED = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
 INTRA = [2 * ((3.5903 + 3.9231) / 2 - 3.9231)] * 2 + [2 * ((EARNED[2] - 1) / 2 - 3.6955)] * 2
-# Of two ends of a thought the first counts: what stands between them has a box, or has none.
-TWO_ENDS = [rollout("a#\\boxed{42}#b", 400, part=0), rollout("a#b#\\boxed{42}", 400, part=0)]
-TWO = 2 * ((3.9231 - 1) / 2 - 3.9231)
 BEYOND = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
 
 MARKED = [rollout("sab"), rollout("tab#d"), rollout("sa", correct=False), rollout("ab")]
@@ -131,29 +112,18 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         case("shorterbetter", [[-0.1, -0.1]], group((100, 300), (False, False))),
         # (L - 500)/1500 = 0, 1/3, 2/3, 1. A short wrong one earns nothing for it; equal lengths: no
         # length reward.
-        case("kimi", [[1.5, 1 + 1 / 6, -1 / 6, 0.5]]),
         case("kimi", [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]], weight=0.4),
         case("kimi", [[0, 0.5], [0, 1]], group((21, 23), (0, 1)), group((27, 27), (0, 1))),
-        # Half of the way: the middle. At 0 tokens the short numbers, at the limit and beyond it the
-        # long ones. A quarter: long + (short - long)/2 (1 + cos 45 degrees).
-        case(
-            "cosine",
-            [[0.75, -0.75, 0.5, -0.5]],
-            group((50, 50, 100, 200), (1, 0, 1, 0), ""),
-            max_length=100,
-        ),
+        # At 0 tokens the short numbers, at the limit and beyond it the long ones. A quarter of the
+        # way: long + (short - long)/2 (1 + cos 45 degrees).
         case(
             "cosine", [[0.5 + QUARTER, -0.5 - QUARTER]], group((25, 25), (1, 0), ""), max_length=100
         ),
-        # The three shortest: 1, 1, 0; mean 2/3, sd .57735. Half of four by default: 500 and 1000,
-        # both right.
+        # The three shortest: 1, 1, 0; mean 2/3, sd .57735.
         case("gfpo", [[0.5773, 0.5773, -1.1545, 0]], within=1e-4, share=0.75),
-        case("gfpo", [[0, 0, 0, 0]]),
         # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000
         # tokens.
         case("gdpo", [[1.2525, 1.2525, -1.3266, 0.0556]], within=1e-4, target_length=1200),
-        case("gdpo", [[0, 0]], group((5, 7), (True, True))),
-        case("dr_grpo", [[1, 1, 0, 1]]),
         # p w = .1875, times .25, .5, .75, 1.
         case("prime_linear", [[0.953125, 0.90625, -0.140625, 0.8125]]),
         # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1). The wrong
@@ -162,42 +132,28 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         case("pass_rate_penalty", [[0.9625, 0.925, 0, 0.85]]),
         case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
         case("pass_rate_penalty", [[0, 0.25]], group((40, 20), (True, True)), weight=1.5),
-        case("pass_rate_penalty", [[0, 0]], group((40, 20), (False, False))),
         # Mean length 1250: 1/(1 + .33 L/1250).
         case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
-        case("gr3", [[1, 1, 0, 1]], alpha=0),
         # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all
         # tokens is their number. Nor does it matter what was cut off: 75 of 100 tokens are correct
         # ones'.
         case("on_policy_sft", [[10 / 7, 10 / 7, 0, 10 / 7]]),
         case("on_policy_sft", [[4 / 3, 4 / 3, 0]], [CUT_OFF, *group((25, 25), (1, 0), "")]),
-        case("on_policy_sft", [[0, 0]], group((5, 7), (False, False))),
         # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875;
         # z-score as a population.
         case("o1_pruner", [[1.1302, 0.4126, -1.5967, 0.0538]], within=1e-4),
-        case("o1_pruner", [[0, 0]], group((5, 5), (True, True))),
         # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box
         # alone. Without a correct one, with and without a box: mu is not needed.
         case("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]], WAITS),
         case("step_grpo", [[0.1, 0]], [steps("a#", False), rollout("a#4", correct=False)]),
-        # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Whitened over the
-        # batch: a group that is all right gets minus the mean, with 5000 tokens more of 0: m =
-        # -.025 and v = (3500 * .275^2 + 1500 * .725^2 + 5000 * .025^2)/10000 = .105625, whose root
-        # is .325.
+        # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Cut off is wrong,
+        # whatever the grader says: nothing has spread then.
         case("dler", [[0.6546, 0.6546, -1.5274, 0.6546]], within=1e-4),
-        case(
-            "dler", [[0.8461, 0.8461, -2.2307, 0.8461], [0.0769] * 4], group(), ALIKE, within=1e-4
-        ),
-        # Cut off is wrong, whatever the grader says: nothing has spread then. So is a box in a
-        # thought that never closes: 0 and 1, L = 50 each: -.5 and .5; v = 100 * .25/99, and
-        # .5/sqrt(25/99) = .9949874.
         case("dler", [[0, 0]], [rollout(RIGHT, 50, False), CUT_OFF]),
-        case("dler", [[-0.9949874, 0.9949874]], [OPEN, rollout(RIGHT, 50)]),
         # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5; unformatted -1,
         # right or not.
         case("laser", [[1.5, 1, -0.5]], group((50, 51, 50), (True, True, False)), target_length=50),
         case("laser", [[-1, -1, -1]], UNFORMATTED, target_length=50),
-        case("arora", [ARORA]),
         # Cut off: wrong, and out of the statistics. One right one: z = 0. None: 0.
         case(
             "arora",
@@ -206,18 +162,11 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
             group((5, 9), (False, False)),
             alpha=0.2,
         ),
-        case("grpo_lead", [[0.5162, 0.4842, -2.2371, 0.4234]], LONGER, within=1e-4),
         # The three shortest have 1000 tokens on average: lengths do not count. R = 1, 1, -1, 1: sd
-        # 1, A = .5 and -1.5.
+        # 1, A = .5 and -1.5; w(.75) = .95 above the mean, w(.25) = 1.4926 below.
         case("grpo_lead", [[0.475, 0.475, -1.5 * 1.492636, 0.475]], within=1e-5),
-        # Without the format 0, between right and wrong: R = 1, 0: mean .5, sd .7071. Unformatted
-        # and repeating itself -2: R = 1, -2: mean -.5, sd 2.1213.
-        case("grpo_lead", [[HALF * ROOT, -HALF * ROOT]], [ONE_RIGHT, UNFORMATTED[0]], within=1e-5),
-        case("grpo_lead", [[HALF * ROOT, -HALF * ROOT]], [ONE_RIGHT, SO_SO], within=1e-5),
-        # R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below.
+        # Repeating itself -2; an open thought 0.
         case("grpo_lead", [LEAD], [ONE_RIGHT, SO_SO, rollout("open", correct=False)], within=1e-4),
-        # Nothing correct: no advantage, though an open thought (0) earns more than a wrong answer.
-        case("grpo_lead", [[0, 0]], [rollout("open", 50, False), rollout(RIGHT, 50, False)]),
         case("arlcp", [[2 * (1 - FEW), 2 * (1 - MANY)]], [rollout(ONE, 100), rollout(THREE, 300)]),
         # A wrong one earns nothing; so does a correct one whose thought stays open, but the
         # statistics count it.
@@ -226,59 +175,32 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
             [[1.5 * (1 - FEW), 0, 0]],
             [rollout(ONE, 100), STAYS_OPEN, rollout(ONE, 50, False)],
         ),
-        # 41 reflections: half of the penalty is theirs. Alone both z are 0.
-        case(
-            "arlcp",
-            [[2 * 0.9, 0]],
-            [rollout("hmm " * 41 + "#\\boxed{42}", 500), rollout("x", 5, False)],
-        ),
         # Variance of the right ones 388889 > 312500 of all: the shortest, 500. e = 0, 500, 0, 1500;
         # mean 500, so alpha = .25/1000. Groups that are all right or all wrong: no length term.
         case("smartthinker", [[1, 0.875, 0, 0.625]]),
-        case(
-            "smartthinker",
-            [[1, 0.9718, 0.6573, 0]],
-            group((800, 1000, 1200, 3000), (1, 1, 1, 0)),
-            within=1e-4,
-        ),
         case("smartthinker", [[1, 1], [0, 0]], *(group(*pair, "") for pair in PAIR)),
-        # alpha = .0003: 300 tokens off cost .09. A thought that never closes is wrong, whatever it
-        # boxes.
-        case("l1_exact", [[0.91, -0.09, 0.91, -0.09]], EXACTS),
         # Slope 1/1000, delta .5: L = 800 -> .7, 1200 -> .3, 1500 -> 0, 1600 -> clipped: 0, 400 ->
-        # clipped: 1; wrong -> 0. A row with an exact budget is scored as L1-Exact.
+        # clipped: 1; wrong -> 0. A row with an exact budget is scored as L1-Exact: 300 tokens off
+        # cost .09. A thought that never closes is wrong, whatever it boxes.
         case("l1_max", [[0.7, 0.3, 0, 0, 1, 0, 0.91, 0]], MAXIMA),
         case("saber", [[1, 0.6, -0.4, 1, -0.2, -0.4, 0]], BUDGETED),
         case("saber", [[1, 1, -0.2, 1, -0.2, -0.2]], UNLIMITED),
         case("hbpo", [grpo(EARNED, INTRA)], HBPO, within=2e-4, budgets="512,1024"),
-        case("hbpo", [[ROOT + TWO, -ROOT + TWO]], TWO_ENDS, within=2e-4, budgets="512"),
         # Wrong, and right beyond the longest: 0.
         case("hbpo", [[-2 * 3.9231] * 2], BEYOND, within=2e-4, budgets="512"),
-        # Mark, answer and length: short right 1, thought right .5, wrong -1, no mark -1. A thought
-        # that never closes is wrong.
+        # Mark, answer and length: short right 1, thought right .5, wrong -1, no mark -1.
         case("thinkless", [[1, 0.5, -1, -1]], MARKED, short="s", think="t"),
-        case("thinkless", [[-1, 1]], [rollout("tabcd"), rollout("sab")], short="s", think="t"),
         case("vsrm", [[1, 0, -9.5, -10, 0]], VSRM),
         # .9 c + .1 [box] + c (.05 + 1.14 (2000 - L)/1500): 2.19, 1.81, .1, 1.05; without a box .1
         # less.
         case("jet", [[2.19, 1.81, 0.1, 1.05]], group(text=BOX)),
         case("jet", [[0.95, 0]], [rollout("#42", 50), rollout("#4", 50, False)]),
-        case("jet", [[0.1, 0.1]], [rollout(BOX, 50, False)] * 2),
         # The published order: wrong, right, right, and the whole one right: 0, 1, .5, .25; it
         # stands first in the group.
         case("s_grpo", [[0.25, 0, 1, 0.5]], EXITS),
-        case("s_grpo", [[0, 0]], [rollout("x", correct=False, kept=1)] * 2),
-        # R = 2, 2, 1, 0 with L = 500, 1000, 1500, 2000. The longest right one has 1000: l = 1 -
-        # L/1000 = .5, 0, -.5, -1 (up to the code's 1e-4), so R + l = 2.5, 2, .5, -1. Nothing right:
-        # no length reward.
-        case(
-            "lc_r1",
-            [[2.5, 2, 0.5, -1]],
-            [*group((500, 1000, 1500), (1, 1, 0)), rollout("no end", 2000, False)],
-        ),
+        # Nothing right: no length reward. The end token does not count: 11 and 21 tokens with it:
+        # 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
         case("lc_r1", [[1, 0]], [rollout(RIGHT, 1500, False), rollout("no end", 2000, False)]),
-        # The end token does not count. 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it
-        # the second one has 21: 1 - 10/21.
         case("lc_r1", [[2.5, 2]], [rollout("#$", 11), rollout("#$", 21)], within=1e-4),
         case("lc_r1", [[3 - 10 / 21, 2]], [rollout("#$", 11), rollout("#", 21)], within=1e-4),
     ],
@@ -310,13 +232,11 @@ def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
     [
         ("so " * 10, True),
         ("so " * 9, False),
-        ("a " + "so " * 10, True),
         ("we try again " * 10, True),
         ("x " + "we try again " * 11, True),  # ten times "again we try"
         ("x " + "we try again " * 10, False),
         ("one " * 9 + "two " * 9, False),
         ("x" * 120, True),
-        ("x" * 119 + " " + "x" * 119, False),
         (" ".join(str(n) for n in range(400)), False),
         ((" ".join(f"w{n}" for n in range(31)) + " ") * 10, False),  # phrases of 30 words at most
         ("", False),

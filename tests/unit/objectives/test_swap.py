@@ -1,6 +1,4 @@
-"""SWAP's baseline by hand; what training adds for the critic of length is what the public function
-gives.
-"""
+"""SWAP's baseline by hand; the critic of length in training beside the public function."""
 
 from dataclasses import replace
 
@@ -99,9 +97,7 @@ def test_swap_takes_the_predicted_rewards_to_come_off_each_step():
 
 
 def test_swaps_baseline_comes_from_the_states():
-    """The return of a step is the first number of its state: what is left of the advantage is next
-    to nothing.
-    """
+    """The return of a step is the first number of its state: next to nothing is left of it."""
     groups = rollouts(scored=True)
     plain = swap_process("zero", groups)
     told = []

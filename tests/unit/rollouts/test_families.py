@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from support.pieces import tokenizer_of
@@ -31,106 +32,113 @@ class Case:
     """
 
     template: str
-    special: tuple[str, ...]
+    special: str  # tokens, between spaces
     response: str
     family: str
     end: str
     close: str
-    note: str = ""
+    opened: bool = False  # the chat template opens the thought
     first: str = ""  # what stands in the first step before the thought
 
 
-THINK = ("<think>", "</think>", "<|im_end|>")
-R1_END, R1_CLOSE = "</think>", f"\n</think>\n\n{HEAD}"
-OPENED = ", opened by the chat template"
+R1 = partial(Case, family="r1", end="</think>", close=f"\n</think>\n\n{HEAD}")
+OF_R1 = "{}</think>\n\n{answer}"
+FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"
+ANALYSIS = "<|channel|>analysis<|message|>"
+TEXT, RESPONSE = "<|END_THINKING|><|START_TEXT|>", "<|END_THINKING|><|START_RESPONSE|>"
 CASES = {
-    "deepseek_r1": Case(
+    "deepseek_r1": R1(
         ASK + "{{'<\uff5cAssistant\uff5c><think>\\n'}}",
-        ("<think>", "</think>", "<\uff5cend▁of▁sentence\uff5c>"),
-        "{}</think>\n\n{answer}<\uff5cend▁of▁sentence\uff5c>",
-        *("r1", R1_END, R1_CLOSE, OPENED),
+        "<think> </think> <\uff5cend▁of▁sentence\uff5c>",
+        OF_R1 + "<\uff5cend▁of▁sentence\uff5c>",
+        opened=True,
     ),
-    "qwen3": Case(
+    "qwen3": R1(
         "{%- set content = message.content.split('</think>')[-1].lstrip('\\n') if message %}"
         + ASK
         + "ASSISTANT\n",
-        THINK,
-        "<think>\n{}</think>\n\n{answer}<|im_end|>",
-        *("r1", R1_END, R1_CLOSE, "", "<think>\n"),
+        "<think> </think> <|im_end|>",
+        "<think>\n" + OF_R1 + "<|im_end|>",
+        first="<think>\n",
     ),
-    "qwen3.5": Case(
+    "qwen3.5": R1(
         ASK + "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}"
         "{% else %}<think>\n{% endif %}",
-        THINK,
-        "{}</think>\n\n{answer}<|im_end|>",
-        *("r1", R1_END, R1_CLOSE, OPENED),
+        "<think> </think> <|im_end|>",
+        OF_R1 + "<|im_end|>",
+        opened=True,
     ),
-    "glm": Case(
+    "glm": R1(
         ASK + "{% if messages[1] %}{{- '<think></think>' -}}{% endif %}<|assistant|>",
-        ("<think>", "</think>", "<|user|>", "<|assistant|>"),
+        "<think> </think> <|user|> <|assistant|>",
         "<think>{}</think>\n{answer}<|user|>",
-        *("r1", R1_END, R1_CLOSE, "", "<think>"),
+        first="<think>",
     ),
     "gpt_oss": Case(
         ASK
         + "{% if messages[1] %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{% endif %}"
         "<|start|>assistant",
-        ("<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|return|>"),
-        "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>{answer}<|return|>",
-        "gpt_oss",
-        "<|end|><|start|>assistant<|channel|>final<|message|>",
-        f"<|end|><|start|>assistant<|channel|>final<|message|>{HEAD}",
-        first="<|channel|>analysis<|message|>",
+        "<|start|> <|end|> <|channel|> <|message|> <|return|>",
+        ANALYSIS + "{}" + FINAL + "{answer}<|return|>",
+        family="gpt_oss",
+        end=FINAL,
+        close=FINAL + HEAD,
+        first=ANALYSIS,
     ),
     "gemma4": Case(
         ASK + "<|turn>model\n"
         "{% if messages[1] %}{{- '<|channel>thought\\n' + thought + '<channel|>' -}}{% endif %}",
-        ("<|channel>", "<channel|>", "<turn|>", "<|turn>"),
+        "<|channel> <channel|> <turn|> <|turn>",
         "<|channel>thought\n{}<channel|>{answer}<turn|>",
-        *("gemma4", "<channel|>", f"\n<channel|>{HEAD}", "", "<|channel>thought\n"),
+        family="gemma4",
+        end="<channel|>",
+        close=f"\n<channel|>{HEAD}",
+        first="<|channel>thought\n",
     ),
     "magistral": Case(
         "First [THINK]think[/THINK], then answer.{{ '[INST]' + messages[0].content + '[/INST]' }}",
-        ("[THINK]", "[/THINK]", "[INST]", "[/INST]", "</s>"),
+        "[THINK] [/THINK] [INST] [/INST] </s>",
         "[THINK]{}[/THINK]{answer}</s>",
-        *("mistral", "[/THINK]", f"[/THINK]{HEAD}", "", "[THINK]"),
+        family="mistral",
+        end="[/THINK]",
+        close=f"[/THINK]{HEAD}",
+        first="[THINK]",
     ),
     "kimi_vl": Case(
         ASK + "<|im_assistant|>{{ '◁think▷' }}",
-        ("◁think▷", "◁/think▷", "<|im_end|>", "<|im_assistant|>"),
+        "◁think▷ ◁/think▷ <|im_end|> <|im_assistant|>",
         "{}◁/think▷{answer}<|im_end|>",
-        *("kimi_vl", "◁/think▷", f"\n◁/think▷\n\n{HEAD}", OPENED),
+        family="kimi_vl",
+        end="◁/think▷",
+        close=f"\n◁/think▷\n\n{HEAD}",
+        opened=True,
     ),
     "seed_oss": Case(
         "{%- set end = '</seed:think>' %}" + ASK + "<seed:bos>assistant\n",
-        ("<seed:think>", "</seed:think>", "<seed:eos>", "<seed:bos>"),
+        "<seed:think> </seed:think> <seed:eos> <seed:bos>",
         "<seed:think>{}</seed:think>{answer}<seed:eos>",
-        *("seed_oss", "</seed:think>", f"</seed:think>\n{HEAD}", "", "<seed:think>"),
+        family="seed_oss",
+        end="</seed:think>",
+        close=f"</seed:think>\n{HEAD}",
+        first="<seed:think>",
     ),
     "command_a": Case(
-        ASK + "{% if messages[1] %}<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{% endif %}"
-        "<|CHATBOT_TOKEN|>",
-        (
-            "<|START_THINKING|>",
-            "<|END_THINKING|>",
-            "<|START_RESPONSE|>",
-            "<|END_RESPONSE|>",
-            "<|CHATBOT_TOKEN|>",
-        ),
-        "<|START_THINKING|>{}<|END_THINKING|><|START_RESPONSE|>{answer}<|END_RESPONSE|>",
-        *(
-            "cohere",
-            "<|END_THINKING|>",
-            f"<|END_THINKING|><|START_RESPONSE|>{HEAD}",
-            "",
-            "<|START_THINKING|>",
-        ),
+        ASK + "{% if messages[1] %}<|START_THINKING|>" + RESPONSE + "{% endif %}<|CHATBOT_TOKEN|>",
+        "<|START_THINKING|> <|END_THINKING|> <|START_RESPONSE|> <|END_RESPONSE|> <|CHATBOT_TOKEN|>",
+        "<|START_THINKING|>{}" + RESPONSE + "{answer}<|END_RESPONSE|>",
+        family="cohere",
+        end="<|END_THINKING|>",
+        close=RESPONSE + HEAD,
+        first="<|START_THINKING|>",
     ),
     "north": Case(
         ASK + "{% if messages[1] %}<|START_TEXT|>{% endif %}<|START_THINKING|>",
-        ("<|START_THINKING|>", "<|END_THINKING|>", "<|START_TEXT|>", "<|END_TEXT|>"),
-        "{}<|END_THINKING|><|START_TEXT|>{answer}<|END_TEXT|>",
-        *("cohere_text", "<|END_THINKING|>", f"<|END_THINKING|><|START_TEXT|>{HEAD}", OPENED),
+        "<|START_THINKING|> <|END_THINKING|> <|START_TEXT|> <|END_TEXT|>",
+        "{}" + TEXT + "{answer}<|END_TEXT|>",
+        family="cohere_text",
+        end="<|END_THINKING|>",
+        close=TEXT + HEAD,
+        opened=True,
     ),
 }
 
@@ -142,22 +150,25 @@ def grader():
     grader.close()
 
 
+def ids_of(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 @pytest.mark.parametrize("model", CASES)
 def test_a_family_by_hand(model, grader):
     case = CASES[model]
-    tokenizer = tokenizer_of(*WORDS, special=case.special, template=case.template)
+    special = tuple(case.special.split(" "))
+    tokenizer = tokenizer_of(*WORDS, special=special, template=case.template)
     config, (message,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
-    assert f"({case.family}{case.note}); answers are scored after {case.close!r}" in message
+    note = ", opened by the chat template" if case.opened else ""
+    assert f"({case.family}{note}); answers are scored after {case.close!r}" in message
 
     response = case.response.format(THOUGHT, answer=r"\boxed{12}")
-    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    ids = ids_of(tokenizer, response)
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
-    opening = len(tokenizer(case.first, add_special_tokens=False)["input_ids"]) if case.first else 0
-    assert (reader.thought_length(ids), reader.reasoning_length(ids)) == (
-        opening + 18,
-        opening + 18,
-    )
+    opening = len(ids_of(tokenizer, case.first)) if case.first else 0
+    assert reader.thought_length(ids) == reader.reasoning_length(ids) == opening + 18
     ends = reader.step_ends(ids)
     assert ends == [opening + 5, opening + 17]
     assert reader.step_texts(ids, ends) == [case.first + STEPS[0], STEPS[1]]
@@ -166,7 +177,7 @@ def test_a_family_by_hand(model, grader):
     assert tokenizer.decode(branch.ids) == case.close + "12"
     assert branch.scored == (False,) * (len(branch.ids) - 2) + (True, True)
 
-    unfinished = tokenizer(case.first + "3+4=7\n7+", add_special_tokens=False)["input_ids"]
+    unfinished = ids_of(tokenizer, case.first + "3+4=7\n7+")
     assert reader.thought_length(unfinished) is None
     assert reader.reasoning_length(unfinished) == len(unfinished)
 
@@ -176,38 +187,30 @@ def test_a_family_by_hand(model, grader):
     assert grader.grade(case.response.format("West", answer="East"), "East", case.end).correct
 
 
+NO_O200K = pytest.mark.skipif("O200K_BASE" not in os.environ, reason="no o200k_base.tiktoken")
+
+
 @pytest.mark.parametrize(
     ("model", "load"),
     [
         ("deepseek_r1", deepseek),
         ("qwen3.5", qwen3_5),
-        pytest.param(
-            "gpt_oss",
-            gpt_oss,
-            marks=pytest.mark.skipif(
-                "O200K_BASE" not in os.environ, reason="O200K_BASE names no o200k_base.tiktoken"
-            ),
-        ),
+        pytest.param("gpt_oss", gpt_oss, marks=NO_O200K),
     ],
 )
-def test_a_family_with_its_real_tokenizer(model, load, grader):
+def test_a_family_with_its_real_tokenizer(model, load):
     """Here tokens merge neighbouring characters, such as `?` and the newline after it."""
     case, tokenizer = CASES[model], load()
     tokenizer.chat_template = case.template
     config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
     assert (config.end_of_thought, config.close_template) == (case.end, case.close)
 
-    ids = tokenizer(case.response.format(THOUGHT, answer=r"\boxed{12}"), add_special_tokens=False)[
-        "input_ids"
-    ]
+    ids = ids_of(tokenizer, case.response.format(THOUGHT, answer=r"\boxed{12}"))
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     thought = ids[: reader.thought_length(ids)]
-    assert tokenizer.decode(thought) == case.first + THOUGHT and reader.reasoning_length(
-        ids
-    ) == len(thought)
-    assert len(thought) < len(case.first + THOUGHT)
+    assert tokenizer.decode(thought) == case.first + THOUGHT
+    assert reader.reasoning_length(ids) == len(thought) < len(case.first + THOUGHT)
     assert reader.step_texts(ids, reader.step_ends(ids)) == [case.first + STEPS[0], STEPS[1]]
-    assert reader.thought_length(thought) is None
 
     branch = answer_branch(tokenizer, config.close_template, "$12$")
     assert tokenizer.decode(branch.ids) == case.close + "12"
@@ -216,10 +219,8 @@ def test_a_family_with_its_real_tokenizer(model, load, grader):
 
 
 def test_an_end_that_the_tokenizer_does_not_know_is_refused():
-    with pytest.raises(
-        ConfigError,
-        match=r"--swap.end_of_thought is '◁end', which the model's tokenizer decodes as",
-    ):
+    message = r"--swap.end_of_thought is '◁end', which the model's tokenizer decodes as"
+    with pytest.raises(ConfigError, match=message):
         resolve_thought(SwapConfig(end_of_thought="◁end"), tokenizer_of())
 
 
@@ -238,8 +239,7 @@ def letters():
 def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
     assert letters.decode(prompt_ids(letters, "ab")) == "^ab\n"
     letters.chat_template = "{{ bos_token }}{% for m in messages %}<{{ m.content }}>{% endfor %}"
-    assert (
-        letters.decode(prompt_ids(letters, "ab")) == "^<ab>"
-    )  # one token at the beginning, not two
+    # One token at the beginning, not two.
+    assert letters.decode(prompt_ids(letters, "ab")) == "^<ab>"
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "<ab>"

@@ -5,13 +5,12 @@ from itertools import chain
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.pieces import tokenizer_of
 from support.real_tokenizers import deepseek
 
 from openrlhf_swap import SwapConfig, swap_advantages
-from openrlhf_swap.algorithm.steps import segment_steps
 from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
 from openrlhf_swap.rollouts import rollout as readers
 from openrlhf_swap.rollouts.rollout import (
@@ -24,19 +23,19 @@ from openrlhf_swap.rollouts.rollout import (
 from openrlhf_swap.runs.metrics import turn_metrics
 
 
+def ids_of(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
 def test_steps_are_read_in_token_space(tokenizer):
-    response = (
-        "ones: 7+6+0=13\nhmm\nwait ones: 7+6+0=13\n</think>\n\n**Final Answer**\n\\boxed{13}<|end|>"
-    )
-    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
+    thought = "ones: 7+6+0=13\nhmm\nwait ones: 7+6+0=13\n"
+    ids = ids_of(tokenizer, thought + "</think>\n\n**Final Answer**\n\\boxed{13}<|end|>")
     reader = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=25)
     ends = reader.step_ends(ids)
     # "hmm\n" is a single token that ends in a newline: it starts the second step, which ends eleven
     # tokens later.
     assert reader.step_texts(ids, ends) == ["ones: 7+6+0=13\n", "hmm\nwait ones: 7+6+0=13\n"]
     assert reader.step_ends([]) == []
-    newlines = ["\n" in tokenizer.decode([i]) for i in ids[: reader.reasoning_length(ids)]]
-    assert ends == segment_steps(newlines, 8, 25)
 
 
 # The first end is the tokens `.</`, `thought` and `>\n`; the second is those that the end has on
@@ -50,10 +49,8 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
     reader = ResponseReader(tokenizer, "</thought>")
     ids = reader.ids(TWO_ENDS)
     first = [tokenizer.decode([number]) for number in ids].index(".</")
-    assert (reader.text(ids[:first]), reader.text(ids[first : first + 3])) == (
-        "2+2=4",
-        ".</thought>\n",
-    )
+    assert reader.text(ids[:first]) == "2+2=4"
+    assert reader.text(ids[first : first + 3]) == ".</thought>\n"
     assert reader.thought_length(ids) == reader.reasoning_length(ids) == first
     # Two ends are one too many; each of them is enough, the first with its answer.
     second = len(ids) - len(reader.ids("</thought> \\boxed{4}"))
@@ -63,21 +60,8 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
 
 # The tokens of these texts in two vocabularies; both begin as the reasoning does, and end with an
 # end token.
-WORDS = (
-    "Tom",
-    " has",
-    " apples",
-    "He",
-    " buys",
-    " more",
-    " so",
-    " +",
-    " =",
-    "The",
-    " final",
-    " answer",
-)
-WORDS += (" is", " \\", "}.")
+WORDS = ("Tom", " has", " apples", "He", " buys", " more", " so", " +", " =", "The", " final")
+WORDS += (" answer", " is", " \\", "}.")
 SMOLLM2 = ((*WORDS, "box", "ed"), "<|im_end|>")
 R1 = ((*WORDS, "boxed", ".\n", ".\n\n"), "<\uff5cend▁of▁sentence\uff5c>")
 SUM = "Tom has 7 apples.\nHe buys 5 more, so 7 + 5 = 12.\n\n"
@@ -101,12 +85,8 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     ids = tokenizer(SUM + r"The final answer is \boxed{12}." + end)["input_ids"]
     assert (len(ids), reader.thought_length(ids)) == (tokens, None)
     assert reader.step_ends(ids) == ends
-    assert reader.step_texts(ids, ends) == [
-        "Tom has 7 apples.\n",
-        "He buys 5 more, so ",
-        "7 + 5 = 12",
-        ".\n\n",
-    ]
+    steps = ["Tom has 7 apples.\n", "He buys 5 more, so ", "7 + 5 = 12", ".\n\n"]
+    assert reader.step_texts(ids, ends) == steps
     # Nothing stated: all but the end token. Closed: what stands before the end, as ever.
     silent = tokenizer(SUM + end)["input_ids"]
     assert reader.reasoning_length(silent) == len(silent) - 1 == ends[-1] + 1
@@ -114,20 +94,12 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     assert reader.step_ends(closed) == ends
 
 
-PARTS = [
-    "7+5=12\n",
-    "so ",
-    "\\boxed{12}",
-    "**Final Answer**\n",
-    ". ",
-    "The answer is 12",
-    "\n\n",
-    "\\boxed{}",
-    "<e>",
-]
+PARTS = ["7+5=12\n", "so ", "\\boxed{12}", "**Final Answer**\n", ". ", "The answer is 12", "\n\n"]
+PARTS += ["\\boxed{}", "<e>"]
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=8))
+@settings(max_examples=50)
 def test_no_answer_is_scored_after_its_statement_or_the_end(parts):
     tokenizer = tokenizer_of("boxed", "\n\n", special=("<e>",), eos="<e>")
     reader = StepReader(tokenizer, "</think>", step_tokens=3, max_steps=25)
@@ -141,14 +113,12 @@ def test_no_answer_is_scored_after_its_statement_or_the_end(parts):
 PIECES = ("ones: ", "</think>", "\\boxed{", "12", "}", "\n", "é", "<|end|>", "hmm\n", "mm\n")
 
 
-@given(
-    pieces=st.lists(st.sampled_from(PIECES), max_size=12),
-    mark=st.sampled_from(("</think>", "mm\n")),
-)
+@given(st.lists(st.sampled_from(PIECES), max_size=12), st.sampled_from(("</think>", "mm\n")))
+@settings(max_examples=50)
 def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
     reader = StepReader(tokenizer, mark, *SwapConfig().segmentation)
     text = "".join(pieces)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = ids_of(tokenizer, text)
     expected = text.count(mark) == 1 and last_boxed(text_after_thought(text, mark)) is not None
     assert is_formatted(ids, reader) == expected
     before, found, _ = text.partition(mark)
@@ -157,9 +127,7 @@ def test_the_format_is_that_of_the_whole_text(tokenizer, pieces, mark):
 
 
 def byte_tokenizer():
-    """One token a byte, so that most characters of most scripts are several tokens; and one of two
-    characters.
-    """
+    """One token a byte, so most characters of most scripts are several; and one of two letters."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -176,46 +144,41 @@ def space_tokenizer():
     from tokenizers import Tokenizer, decoders, models
     from transformers import PreTrainedTokenizerFast
 
-    backend = Tokenizer(
-        models.WordLevel({"\u2581a": 0, "b": 1, "\u2581cd": 2, "\u2581": 3}, unk_token="b")
-    )
+    vocabulary = {"\u2581a": 0, "b": 1, "\u2581cd": 2, "\u2581": 3}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="b"))
     backend.decoder = decoders.Metaspace()
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
 def by_whole_prefixes(ids, characters, reader):
-    return next(
-        (n for n in range(len(ids) + 1) if len(reader.text(ids[:n])) >= characters), len(ids) + 1
-    )
+    counts = range(len(ids) + 1)
+    long_enough = (count for count in counts if len(reader.text(ids[:count])) >= characters)
+    return next(long_enough, len(ids) + 1)
 
 
 BYTES = ResponseReader(byte_tokenizer(), "!")
 SPACES = ResponseReader(space_tokenizer(), "b")
 TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=12).map(BYTES.ids)
 ANY_BYTES = st.lists(st.integers(0, 256), max_size=24)
-MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(
-    lambda parts: [i for part in parts for i in part]
-)
-CASES = st.tuples(st.just(BYTES), MIXED) | st.tuples(
-    st.just(SPACES), st.lists(st.integers(0, 3), max_size=24)
-)
+MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(lambda parts: [*chain.from_iterable(parts)])
+OF_BYTES = st.tuples(st.just(BYTES), MIXED)
+OF_SPACES = st.tuples(st.just(SPACES), st.lists(st.integers(0, 3), max_size=24))
 
 
-@given(case=CASES, chunk=st.integers(1, 9), places=st.lists(st.integers(0, 40), max_size=6))
+@given(OF_BYTES | OF_SPACES, st.integers(1, 9), st.lists(st.integers(0, 40), max_size=6))
+@settings(max_examples=50)
 def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places):
     reader, ids = case
+    expected = [by_whole_prefixes(ids, place, reader) for place in places]
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(readers, "CHUNK", chunk)
-        assert tokens_for_each(ids, places, reader) == [
-            by_whole_prefixes(ids, place, reader) for place in places
-        ]
+        assert tokens_for_each(ids, places, reader) == expected
 
 
 # Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing,
 # the policy: 4 5.
-TURNS = Rollout(
-    "?", "4", [1, 2, 3, 4, 5], [7, 8, 9], 1.0, observations=[(2, [50, 51, 52]), (3, [])]
-)
+SEEN = [(2, [50, 51, 52]), (3, [])]
+TURNS = Rollout("?", "4", [1, 2, 3, 4, 5], [7, 8, 9], 1.0, observations=SEEN)
 
 
 def test_a_turn_is_scored_after_its_observation():
@@ -242,80 +205,47 @@ def test_positions_are_those_of_the_row(turns):
 
 
 def test_no_step_crosses_a_turn(tokenizer):
-    def ids(text):
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
+    thought = "tens: 1+2+1=\nwait tens: 1+2+1=\ntens: 1+2+1="
+    texts = ("ones: 7+6+0=", thought, "</think>\n\n\\boxed{1}")
+    first, second, last = (ids_of(tokenizer, text) for text in texts)
+    response, starts = [*first, *second, *last], [len(first), len(first + second)]
+    ends_of_turns = [start - 1 for start in starts]
 
-    turns = [
-        ids("ones: 7+6+0="),
-        ids("tens: 1+2+1=\nwait tens: 1+2+1=\ntens: 1+2+1="),
-        ids("</think>\n\n\\boxed{1}"),
-    ]
-    response, starts = [*chain.from_iterable(turns)], [len(turns[0]), len(turns[0] + turns[1])]
-    reader = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=25)
-    ends = reader.step_ends(response, starts)
-    texts = ["ones: 7+6+0=", "tens: 1+2+1=\n", "wait tens: 1+2+1=\n", "tens: 1+2+1="]
-    assert reader.step_texts(response, ends) == texts
-    assert reader.step_ends(response[: starts[0]], []) == [starts[0] - 1]  # one turn, as always
-    three = StepReader(tokenizer, "</think>", step_tokens=8, max_steps=3).step_ends(
-        response, starts
-    )
-    assert len(three) <= 3 and {starts[0] - 1, starts[1] - 1} <= {*three}
+    def step_ends(*segmentation):
+        return StepReader(tokenizer, "</think>", *segmentation).step_ends(response, starts)
+
+    ends = step_ends(8, 25)
+    reader = StepReader(tokenizer, "</think>", 8, 25)
+    steps = ["ones: 7+6+0=", "tens: 1+2+1=\n", "wait tens: 1+2+1=\n", "tens: 1+2+1="]
+    assert reader.step_texts(response, ends) == steps
+    assert reader.step_ends(first, []) == ends_of_turns[:1]  # one turn, as always
     # At most K, but one for each turn in any case.
-    assert StepReader(tokenizer, "</think>", 8, 1).step_ends(response, starts) == [
-        starts[0] - 1,
-        starts[1] - 1,
-    ]
-    turns_are_steps = SwapConfig(step_tokens=8, steps="turns").segmentation
-    assert StepReader(tokenizer, "</think>", *turns_are_steps).step_ends(response, starts) == [
-        starts[0] - 1,
-        starts[1] - 1,
-    ]
+    three = step_ends(8, 3)
+    assert len(three) <= 3 and {*ends_of_turns} <= {*three}
+    assert step_ends(8, 1) == ends_of_turns
+    assert step_ends(*SwapConfig(step_tokens=8, steps="turns").segmentation) == ends_of_turns
 
 
 def test_a_group_of_two_turns_worked_by_hand():
     """Both correct, 6 and 2 generated tokens: the observations' 100 tokens count nowhere."""
-    long = Rollout(
-        "?",
-        "4",
-        range(6),
-        [7],
-        1.0,
-        False,
-        (1, 3),
-        {"answer_logprobs": torch.tensor([-4.0, -1.0, -1.0])},
-        observations=[(2, [9] * 100)],
-    )
-    short = Rollout("?", "4", range(2), [7], 1.0, False, (0,)).with_signals(
-        answer_logprobs=[-4.0, -2.0]
-    )
+    seen = [(2, [9] * 100)]
+    long = Rollout("?", "4", range(6), [7], 1.0, step_ends=(1, 3), observations=seen)
+    long = long.with_signals(answer_logprobs=[-4.0, -1.0, -1.0])
+    short = Rollout("?", "4", range(2), [7], 1.0, step_ends=(0,))
+    short = short.with_signals(answer_logprobs=[-4.0, -2.0])
     traces = [long.trace(), short.trace()]
     assert [trace.length for trace in traces] == [6, 2]
     # The target is 4, P = (6 - 4)/4 = .5; gains 3, 0 and 2; tau without end: each step of the long
     # one pays .25.
     rewards = torch.tensor([2.75, -0.25, 2.0], dtype=torch.float64)
-    normalised = (rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)
-    first, second = swap_advantages(traces, SwapConfig(tau=float("inf"), process_weight=1.0))
-    outcome = 0.0  # both correct
-    a, b, c = normalised.tolist()
-    assert first.tolist() == pytest.approx([outcome + a + b] * 2 + [b] * 2 + [0.0] * 2)
-    assert second.tolist() == pytest.approx([c, 0.0])
-    # Each turn for itself; and with need: 3 + 1, 0 + 2 and 2 + .5.
-    config = SwapConfig(tau=float("inf"), process_weight=1.0, step_discount=0.0)
-    first, second = swap_advantages(traces, config)
-    assert first.tolist() == pytest.approx([a] * 2 + [b] * 2 + [0.0] * 2)
-    needed = [long.with_signals(need=[1, 2]).trace(), short.with_signals(need=[0.5]).trace()]
-    rewards = torch.tensor([4, 2, 2.5], dtype=torch.float64)
     a, b, c = ((rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)).tolist()
-    config = SwapConfig(step_reward="need", process_weight=1.0, step_discount=0.5)
-    first, second = swap_advantages(needed, config)
-    assert first.tolist() == pytest.approx([a + b / 2] * 2 + [b] * 2 + [0.0] * 2)
+    first, second = swap_advantages(traces, SwapConfig(tau=float("inf"), process_weight=1.0))
+    assert first.tolist() == pytest.approx([a + b] * 2 + [b] * 2 + [0.0] * 2)
     assert second.tolist() == pytest.approx([c, 0.0])
-    penalties = torch.tensor([[[0.25, 0.25], [0.0, 0.0]]])
-    expected = {
+    assert turn_metrics([[long, short]], torch.tensor([[[0.25, 0.25], [0.0, 0.0]]])) == {
         "swap/turns": 1.5,
         "swap/observation_tokens": 50.0,
         "swap/penalty_turn_1": 0.5,
         "swap/penalty_turn_2": 0.5,
     }
-    assert turn_metrics([[long, short]], penalties) == expected
-    assert turn_metrics([[short]], penalties) == {}
+    assert turn_metrics([[short]], torch.zeros(1, 1, 1)) == {}

@@ -9,23 +9,13 @@ from openrlhf_swap.scoring.backends import find_backend
 build = AutoModelForCausalLM.from_config
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        "qwen2",
-        "qwen3_moe",
-        "mistral",
-        "gemma3_text",
-        "gemma4_text",
-        "gpt_oss",
-        "deepseek_v3",
-        "qwen3_5_text",
-    ],
-)
+PUBLISHED = ["qwen2", "qwen3_moe", "mistral", "gemma3_text", "gemma4_text", "gpt_oss"]
+PUBLISHED += ["deepseek_v3", "qwen3_5_text"]
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
 def test_published_shapes_are_branched(family):
-    """The default configuration of a family is that of a model which was published: billions of
-    parameters.
-    """
+    """A family's default configuration is a published model's: billions of parameters."""
     config = CONFIG_MAPPING[family]()
     before = config.to_dict()
     backend = find_backend(config, build)
@@ -34,23 +24,16 @@ def test_published_shapes_are_branched(family):
 
 
 def test_what_cannot_be_branched_is_scored_prefix_by_prefix():
-    """Llama 4 attends in chunks that our attention does not know, Bloom through none that can be
-    replaced.
-    """
+    """Llama 4 attends in chunks that ours does not know, Bloom's attention cannot be replaced."""
     llama = find_backend(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4), build)
     bloom = find_backend(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
     assert llama.name == bloom.name == "per_prefix"
     assert "a small Llama4ForCausalLM is off by" in llama.obstacle
     assert "because branching a small BloomForCausalLM failed" in str(bloom)
-    assert str(bloom).startswith(
-        "scoring each prefix in a forward of its own; 25 steps cost about 13 forwards"
-    )
 
 
 def test_a_packed_pass_is_tried_packed():
-    """gpt-oss reads on from one packed response into the next, so its keys there are not those of a
-    response.
-    """
+    """gpt-oss reads on from one packed response into the next, which changes its keys."""
     for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "per_prefix")):
         assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
 
@@ -60,10 +43,8 @@ def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix()
         raise ValueError("no such kernel\nat line 3")
 
     backend = find_backend(Qwen2Config(), broken)
-    assert (backend.name, backend.obstacle) == (
-        "per_prefix",
-        "no small model of its architecture could be run (no such kernel)",
-    )
+    assert backend.name == "per_prefix"
+    assert backend.obstacle.endswith("could be run (no such kernel)")
 
 
 @pytest.mark.parametrize("forgotten", ["sliding_window", "s_aux"])

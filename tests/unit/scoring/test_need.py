@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring import attention, need
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branches import Rows
+from openrlhf_swap.scoring.branches import MAX_MASK, Rows
 from openrlhf_swap.scoring.need import check_can_hide_steps, hidden_steps
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
@@ -32,9 +32,8 @@ def batch(left=False, width=44):
     ids = torch.randint(0, WORDS, (3, width), generator=generator)
     mask = torch.zeros_like(ids)
     requests = []
-    for row, (length, ends) in enumerate(
-        ((42, (4, 9, 10, 21, 33, 38)), (20, ()), (30, (2, 12, 25)))
-    ):
+    responses = ((42, (4, 9, 10, 21, 33, 38)), (20, ()), (30, (2, 12, 25)))
+    for row, (length, ends) in enumerate(responses):
         offset = width - length if left else 0
         mask[row, offset : offset + length] = 1
         if ends:
@@ -65,12 +64,12 @@ def largest_difference(model, left=False, packed=False, window=0, **changes):
 
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
 @pytest.mark.parametrize("family", ATTENTIVE)
-def test_needs_are_those_of_a_masked_pass_for_each_step(family, left):
-    model = build(family)
-    assert largest_difference(model, left) < 1e-5
-    with masks_of(100), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(need, "MAX_TOKENS", 30)  # in several passes
-        assert largest_difference(model, left, window=2) < 1e-5
+def test_needs_are_those_of_a_masked_pass_for_each_step(family, left, monkeypatch):
+    """On the left, of a window of steps and in several passes."""
+    if left:
+        monkeypatch.setattr(need, "MAX_TOKENS", 30)
+    with masks_of(100 if left else MAX_MASK):
+        assert largest_difference(build(family), left, window=2 if left else 0) < 1e-5
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])

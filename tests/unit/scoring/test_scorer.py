@@ -17,6 +17,8 @@ from openrlhf_swap.scoring.scorer import Scorer
 
 CLOSE = R1.close_template
 TRACE = ("What is 123 + 456?", "579", "ones: 3+6+0=09\ntens: 2+5+0=07\n</think>")
+CONFIG = SwapConfig(step_tokens=8)  # two steps, so three prefixes
+BACKENDS = ("shared_prefix", "per_prefix")
 
 
 @pytest.fixture(scope="module")
@@ -24,25 +26,26 @@ def model():
     return AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float64).eval()
 
 
-def test_both_backends_agree(model, tokenizer):
-    config = SwapConfig(step_tokens=8)
-    shared, slow = (
-        Scorer(model, tokenizer, config, scoring).score(*TRACE)
-        for scoring in ("shared_prefix", "per_prefix")
-    )
-    assert len(shared["answer_logprobs"]) == len(shared["steps"]) + 1 == 3
-    assert shared["answer_logprobs"] == pytest.approx(slow["answer_logprobs"], abs=1e-9)
+@pytest.fixture(scope="module")
+def prompt(tokenizer):
+    return prompt_ids(tokenizer, TRACE[0])
 
 
-def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(
-        POLICY, dtype=torch.float32, attn_implementation="eager"
-    )
-    config = SwapConfig(step_tokens=8, step_reward="need", need_window=1)
+@pytest.fixture(scope="module")
+def response(tokenizer):
+    return tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+
+
+def entropies_of(logits):
+    return torch.distributions.Categorical(logits=logits).entropy()
+
+
+def test_need_is_read_where_the_reward_is_made_of_it(tokenizer, prompt, response):
+    options = {"dtype": torch.float32, "attn_implementation": "eager"}
+    model = AutoModelForCausalLM.from_pretrained(POLICY, **options)
+    config = CONFIG.replaced(step_reward="need", need_window=1)
     scorer = Scorer(model, tokenizer, config)
     found = scorer.score(*TRACE)
-    prompt = prompt_ids(tokenizer, TRACE[0])
-    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
     ends = (len(prompt) - 1, *(len(prompt) + end for end in found["step_ends"]))
     request = ScoreRequest(0, ends, answer_branch(tokenizer, CLOSE, TRACE[1]))
     expected = slow_needs(model.eval(), torch.tensor(prompt + response), request, window=1)
@@ -56,33 +59,28 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer):
     assert [len(row) for row in rows] == [len(response), 9]
 
 
-def test_the_answers_entropies_are_read_where_the_reward_is_made_of_them(model, tokenizer):
-    config = SwapConfig(step_tokens=8, step_reward="potential")
-    shared, slow = (
-        Scorer(model, tokenizer, config, scoring) for scoring in ("shared_prefix", "per_prefix")
-    )
+def test_both_backends_read_scores_and_the_answers_entropies(model, tokenizer, prompt, response):
+    config = CONFIG.replaced(step_reward="potential")
+    shared, slow = (Scorer(model, tokenizer, config, scoring) for scoring in BACKENDS)
     found = shared.score(*TRACE)
+    assert len(found["answer_logprobs"]) == len(found["steps"]) + 1 == 3
     for name in ("answer_logprobs", "answer_entropy"):
         assert found[name] == pytest.approx(slow.score(*TRACE)[name], abs=1e-9)
     # After the prompt alone, by torch's own entropy.
-    prompt, branch = prompt_ids(tokenizer, TRACE[0]), answer_branch(tokenizer, CLOSE, TRACE[1])
+    branch = answer_branch(tokenizer, CLOSE, TRACE[1])
     logits = model(torch.tensor([[*prompt, *branch.ids]])).logits[0, len(prompt) - 1 : -1]
-    entropies = torch.distributions.Categorical(logits=logits).entropy()[list(branch.scored)]
-    assert found["answer_entropy"][0] == pytest.approx(entropies.mean().item(), abs=1e-9)
-    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+    expected = entropies_of(logits)[list(branch.scored)].mean().item()
+    assert found["answer_entropy"][0] == pytest.approx(expected, abs=1e-9)
     traces = [shared.trace(prompt, response, TRACE[1], right) for right in (True, False)]
     assert len(traces[0].signals["answer_entropy"]) == 3 and not traces[1].signals
-    assert [len(row) for row in swap_advantages(traces, config)] == [len(response)] * 2
 
 
-def test_entropies_are_read_where_they_are_asked_for(model, tokenizer):
-    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8), entropy_temperature=0.7)
+def test_entropies_are_read_where_they_are_asked_for(model, tokenizer, prompt, response):
+    scorer = Scorer(model, tokenizer, CONFIG, entropy_temperature=0.7)
     found = scorer.score(*TRACE)
-    prompt = prompt_ids(tokenizer, TRACE[0])
-    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
     with torch.no_grad():
         logits = model(torch.tensor([prompt + response])).logits[0, len(prompt) - 1 :]
-    entropies = torch.distributions.Categorical(logits=logits / 0.7).entropy().tolist()
+    entropies = entropies_of(logits / 0.7).tolist()
     first, last = (end + 1 for end in found["step_ends"])
     expected = [fmean(entropies[:first]), fmean(entropies[first:last])]
     assert found["entropy"] == pytest.approx(expected, abs=1e-9)
@@ -91,97 +89,57 @@ def test_entropies_are_read_where_they_are_asked_for(model, tokenizer):
     assert wrong.signals["entropy"].tolist() == found["entropy"] and not wrong.answer_logprobs
 
 
-def test_a_response_takes_one_forward(model, tokenizer):
+def test_a_response_takes_one_forward(model, tokenizer, prompt, response):
     """Of its tokens, and of three branches of close template and answer."""
-    scorer, seen = Scorer(model, tokenizer, SwapConfig(step_tokens=8)), []
+    scorer, seen = Scorer(model, tokenizer, CONFIG), []
     hook = model.model.register_forward_pre_hook(
         lambda _model, _inputs, given: seen.append(given["input_ids"].shape), with_kwargs=True
     )
     scorer.score(*TRACE)
     hook.remove()
-    response, close = (
-        tokenizer(text, add_special_tokens=False)["input_ids"]
-        for text in (TRACE[2], CLOSE + TRACE[1])
-    )
-    assert seen == [(1, len(prompt_ids(tokenizer, TRACE[0])) + len(response) + 3 * len(close))]
-
-
-def test_without_a_template_the_prompt_begins_as_any_text(model):
-    """As in evaluation: a tokenizer that adds a beginning-of-text token does so here."""
-    from tokenizers import processors
-
-    tokenizer, without_processor = (AutoTokenizer.from_pretrained(POLICY) for _ in range(2))
-    tokenizer.chat_template = without_processor.chat_template = None
-    config = SwapConfig(step_tokens=8, close_template="</think>")
-    plain = Scorer(model, tokenizer, config).score(*TRACE)
-    first = tokenizer.convert_ids_to_tokens(0)
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{first} $A", special_tokens=[(first, 0)]
-    )
-    begun = Scorer(model, tokenizer, config).score(*TRACE)
-    spelled_out = Scorer(model, without_processor, config).score(first + TRACE[0], *TRACE[1:])
-    assert begun["answer_logprobs"] == pytest.approx(spelled_out["answer_logprobs"], abs=1e-12)
-    assert begun["answer_logprobs"] != pytest.approx(plain["answer_logprobs"], abs=1e-6)
-
-
-def test_an_answer_is_never_scored_after_the_end_of_the_text(model, tokenizer):
-    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
-    problem, answer, _ = TRACE
-    thought = "ones: 3+6+0=09\ntens: 2+5+0=07\n"
-    cut_off, stated = (
-        scorer.score(problem, answer, thought + rest) for rest in ("", r"It is \boxed{579}.<|end|>")
-    )
-    assert "".join(stated["steps"]) == thought
-    assert stated["step_ends"] == cut_off["step_ends"]
-    assert stated["answer_logprobs"] == pytest.approx(cut_off["answer_logprobs"], abs=1e-9)
+    branch = tokenizer(CLOSE + TRACE[1], add_special_tokens=False)["input_ids"]
+    assert seen == [(1, len(prompt) + len(response) + 3 * len(branch))]
 
 
 def test_a_model_that_cannot_be_branched_is_scored_prefix_by_prefix(tokenizer):
-    model = AutoModelForCausalLM.from_config(
-        BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2),
-        attn_implementation="eager",
-    ).eval()
-    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
-    scores, said = scorer.score(*TRACE), "\n".join(scorer.messages)
-    assert said.startswith("thought: '<think>' to '</think>' (r1, opened by the chat template); ")
-    assert "\nscoring each prefix in a forward of its own" in said
-    assert "(per_prefix), because branching a small BloomForCausalLM failed" in said
-    assert len(scores["answer_logprobs"]) == 3
+    shape = {"vocab_size": len(tokenizer), "hidden_size": 32, "n_layer": 1, "n_head": 2}
+    model = AutoModelForCausalLM.from_config(BloomConfig(**shape), attn_implementation="eager")
+    scorer = Scorer(model.eval(), tokenizer, CONFIG)
+    assert len(scorer.score(*TRACE)["answer_logprobs"]) == 3
+    said = "(per_prefix), because branching a small BloomForCausalLM failed"
+    assert any(said in message for message in scorer.messages)
 
 
 def test_what_cannot_be_scored_is_refused(model, tokenizer):
-    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
+    scorer = Scorer(model, tokenizer, CONFIG)
     with pytest.raises(DataError, match="longer than the model's context of"):
         scorer.score(TRACE[0], TRACE[1], TRACE[2] * 200)
     with pytest.raises(DataError, match="is empty"):
         scorer.score(TRACE[0], "$ $", TRACE[2])
 
 
-def test_a_trace_holds_what_is_scored_of_the_ids_and_leaves_the_model_in_training(model, tokenizer):
-    config = SwapConfig(step_tokens=8)
-    scores = Scorer(model, tokenizer, config).score(*TRACE)
-    prompt = prompt_ids(tokenizer, TRACE[0])
-    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
+def test_a_trace_holds_what_is_scored_and_leaves_the_model_in_training(
+    model, tokenizer, prompt, response
+):
+    scorer = Scorer(model, tokenizer, CONFIG)
+    scores = scorer.score(*TRACE)
     model.train()
-    trace = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=True)
+    trace = scorer.trace(prompt, response, TRACE[1], correct=True)
     assert model.training
     model.eval()
     assert (trace.length, list(trace.step_ends)) == (len(response), scores["step_ends"])
     assert trace.answer_logprobs == pytest.approx(scores["answer_logprobs"], abs=1e-6)
-    wrong = Scorer(model, tokenizer, config).trace(prompt, response, TRACE[1], correct=False)
+    wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
     assert (wrong.length, wrong.correct, list(wrong.step_ends)) == (len(response), False, [])
 
 
 def test_a_model_under_autocast_is_scored(tokenizer):
-    """As trainers run float32 weights in mixed precision: by a wrapper around the model's own
-    forward.
-    """
+    """As trainers run float32 weights in mixed precision: by a wrapper around its forward."""
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32)
-    config = SwapConfig(step_tokens=8)
-    exact = Scorer(model, tokenizer, config).score(*TRACE)["answer_logprobs"]
+    exact = Scorer(model, tokenizer, CONFIG).score(*TRACE)["answer_logprobs"]
     model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
-    for scoring in ("shared_prefix", "per_prefix"):
-        found = Scorer(model, tokenizer, config, scoring).score(*TRACE)["answer_logprobs"]
+    for scoring in BACKENDS:
+        found = Scorer(model, tokenizer, CONFIG, scoring).score(*TRACE)["answer_logprobs"]
         assert found == pytest.approx(exact, abs=0.1) and found != exact
 
 
@@ -198,9 +156,7 @@ def test_a_token_across_the_seam_is_scored():
 
 
 KINDS = {
-    "lists": list,
     "tuples": tuple,
-    "tensors": torch.tensor,
     "int32 tensors": lambda ids: torch.tensor(ids, dtype=torch.int32),
     "arrays": np.array,
     "lists of tensors": lambda ids: list(torch.tensor(ids)),
@@ -208,14 +164,11 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_token_ids_of_any_kind_give_the_same_trace(model, tokenizer, kind):
-    scorer = Scorer(model, tokenizer, SwapConfig(step_tokens=8))
-    prompt = prompt_ids(tokenizer, TRACE[0])
-    response = tokenizer(TRACE[2], add_special_tokens=False)["input_ids"]
-    seen = [(10, tokenizer("Well. ", add_special_tokens=False)["input_ids"])]
-    known = scorer.trace(prompt, response, "579", True, seen)
-    held = KINDS[kind]
-    observed = [(held([10])[0], held(seen[0][1]))]
+def test_token_ids_of_any_kind_give_the_same_trace(model, tokenizer, prompt, response, kind):
+    scorer, held = Scorer(model, tokenizer, CONFIG), KINDS[kind]
+    seen = tokenizer("Well. ", add_special_tokens=False)["input_ids"]
+    known = scorer.trace(prompt, response, "579", True, [(10, seen)])
+    observed = [(held([10])[0], held(seen))]
     found = scorer.trace(held(prompt), held(response), 579, held([1])[0], observed)
     assert found == known and len(known.step_ends) >= 2
     states = scorer.state_trace(held(prompt), held(response), True).states
@@ -227,7 +180,6 @@ def test_token_ids_of_any_kind_give_the_same_trace(model, tokenizer, kind):
     [
         ({"response": torch.tensor([[1, 2]])}, "response has several dimensions"),
         ({"response": torch.tensor([1.0, 2.0])}, r"response\[0\] is 1.0 \(float\); give whole"),
-        ({"response": "a text"}, r"response is 'a text' \(str\); give a list, tensor"),
         ({"prompt": {"input_ids": [1]}}, r"prompt\[0\] is 'input_ids'"),
         ({"answer": None}, "answer is None .*give a text, or a number"),
         ({"correct": torch.tensor(0.5)}, "correct is 0.5, neither right nor wrong"),
@@ -257,5 +209,3 @@ def test_text_is_asked_for_where_ids_or_numbers_are_given(model, tokenizer):
         scorer.score(5, "5", "five")
     with pytest.raises(DataError, match=r"response\[0\] is 7, which is no turn"):
         scorer.score("What?", "5", [7, 8])
-    with pytest.raises(DataError, match="the action of turn 0 is None"):
-        scorer.score("What?", "5", [{"observation": "five"}])

@@ -9,17 +9,8 @@ from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 from openrlhf_swap.scoring.states import read_states, recording_states
 
-FAMILIES = [
-    "qwen2",
-    "gemma3_text",
-    "gpt_oss",
-    "deepseek_v3",
-    "qwen3_5_text",
-    "nemotron_h",
-    "bloom",
-    "opt",
-    "gpt_neox",
-]
+FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h"]
+FAMILIES += ["bloom", "opt", "gpt_neox"]
 LENGTHS = (44, 31)
 
 
@@ -47,10 +38,9 @@ def expected_states(model, ids, mask, requests):
     found = []
     for request in requests:
         present = mask[request.row].bool()
+        options = {"output_hidden_states": True, "use_cache": False}
         with torch.no_grad():
-            hidden = model(
-                ids[request.row][present][None], output_hidden_states=True, use_cache=False
-            ).hidden_states
+            hidden = model(ids[request.row][present][None], **options).hidden_states
         places = present.cumsum(0)[list(request.prefix_ends)] - 1
         middle = hidden[model.config.get_text_config().num_hidden_layers // 2][0, places]
         found.append(torch.cat([normalised(middle), normalised(hidden[-1][0, places])], -1))
@@ -85,28 +75,31 @@ def test_of_packed_rows():
     assert_states(recorded, model, ids, mask, requests)
 
 
+def number_of_hooks(model):
+    parts = model.modules()
+    return sum(len(part._forward_hooks) + len(part._forward_pre_hooks) for part in parts)
+
+
 def test_only_the_first_forward_is_recorded_and_no_hook_stays():
     model = made("qwen2")
     ids, mask, requests = rows()
-    hooks = lambda: [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]  # noqa: E731
-    before = hooks()
+    before = number_of_hooks(model)
     with torch.no_grad(), recording_states(model, mask, requests) as recorded:
-        assert hooks() != before
+        assert number_of_hooks(model) > before
         model(ids, attention_mask=mask, use_cache=False)
         model(ids.flip(0), attention_mask=mask, use_cache=False)
-    assert hooks() == before
+    assert number_of_hooks(model) == before
     assert_states(recorded, model, ids, mask, requests)
 
 
-def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
-    wide = LlamaConfig(
-        hidden_size=192,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        vocab_size=WORDS,
-    )
-    model = AutoModelForCausalLM.from_config(wide).eval()
+def llama(hidden_size, layers):
+    shape = {"hidden_size": hidden_size, "num_hidden_layers": layers, "intermediate_size": 32}
+    config = LlamaConfig(**shape, num_attention_heads=4, vocab_size=WORDS)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def test_wide_states_are_projected_by_the_same_matrix_everywhere():
+    model = llama(192, layers=2)
     ids, mask, requests = rows()
     whole = expected_states(model, ids, mask, requests)
     found = read_states(model, ids, mask, requests)
@@ -115,21 +108,11 @@ def test_wide_states_are_projected_by_the_same_matrix_everywhere(monkeypatch):
     for ours, same, plain in zip(found, again, whole, strict=True):
         assert ours.shape == (len(plain), 2 * states.WIDTH) and torch.equal(ours, same)
         # A random projection keeps products up to about 1/sqrt(128) of the lengths.
-        products, shown = (
-            plain[:, :192] @ plain[:, :192].T / 192,
-            ours[:, :128] @ ours[:, :128].T / 128,
-        )
+        products = plain[:, :192] @ plain[:, :192].T / 192
+        shown = ours[:, :128] @ ours[:, :128].T / 128
         assert (products - shown).abs().max() < 0.35
 
 
 def test_a_model_of_one_layer_has_only_a_last_state():
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        vocab_size=WORDS,
-    )
-    ids, mask, requests = rows()
-    found = read_states(AutoModelForCausalLM.from_config(config).eval(), ids, mask, requests)
+    found = read_states(llama(32, layers=1), *rows())
     assert [tuple(one.shape) for one in found] == [(3, 32), (1, 32)]

@@ -1,6 +1,4 @@
-"""The arithmetic of a plan against hand-worked numbers, and against what the real code computes and
-allocates.
-"""
+"""A plan's arithmetic against hand-worked numbers and what the real code computes and holds."""
 
 import importlib
 import math
@@ -36,9 +34,6 @@ from openrlhf_swap.sizing.models import GIB, Model, read_model
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
 SMALL = read_model(R1 + "1.5B", 14_000)
 MIB = 2**20
-
-
-# Memory by hand
 
 
 def test_the_update_of_the_1_5b_by_hand():
@@ -83,37 +78,16 @@ def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradi
     assert memory.checkpoint_bytes(model, settings) == {"deepspeed": checkpoint, "model": 16_000}
 
 
-def test_what_sleeps_and_what_is_offloaded_leaves_the_gpu():
-    awake = replace(NODE, vllm_sleeps=False, actor_sleeps=False)
-    asleep, held = (memory.phases(SMALL, settings, 100 * GIB) for settings in (NODE, awake))
-    assert held["update"]["vLLM"] == 70 * GIB
-    assert "vLLM" not in asleep["update"]
-    assert held["generate"]["optimizer"] == 12 * 222_136_000
-    assert "optimizer" not in asleep["generate"]
-    offloaded = memory.update_moments(SMALL, replace(NODE, adam_offload=True))["loss"]
-    assert "optimizer" not in offloaded
-    assert offloaded["gradients"] == 0
-
-
-@pytest.mark.parametrize(
-    ("stage", "buffer", "flat"), [(2, 2 * 500, 6 * 8_000), (3, None, 6 * 3_000)]
-)
+@pytest.mark.parametrize(("stage", "buffer", "flat"), [(2, 1_000, 48_000), (3, None, 18_000)])
 def test_one_rank_of_adam_by_hand(monkeypatch, stage, buffer, flat):
-    """As measured on an H100: flat gradients in bf16 and float32, under ZeRO-3 by groups; a buffer
-    when offloaded.
-    """
+    """As measured on an H100: flat gradients in bf16 and float32, under ZeRO-3 by groups."""
     monkeypatch.setattr(memory, "SUB_GROUP", 3_000)
-    model, settings = (
-        replace(SMALL, parameters=8_000, largest=500),
-        replace(NODE, stage=stage, ranks=1),
-    )
+    model = replace(SMALL, parameters=8_000, largest=500)
+    settings = replace(NODE, stage=stage, ranks=1)
     assert memory.adam_step(model, settings)["flat gradients"] == flat
     offloaded = memory.adam_step(model, replace(settings, adam_offload=True))
     assert offloaded.get("offload buffer") == buffer
     assert "flat gradients" not in offloaded
-
-
-# Main memory of a node by hand
 
 
 def test_pinned_blocks_are_powers_of_two_by_hand():
@@ -132,21 +106,9 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
     # 1 twice, 4.5 as 8, 26.25 as 32 three times a layer; biases of 3,072 and twice 512 bytes as
     # 4,096 and 512, two norms and the last of 3,072 as 4,096.
     earlier = 28 * (114 * MIB + 4096 + 2 * 512 + 2 * 4096) + 4096 + 2 * 512 * MIB
-    assert memory.host_bytes(
-        SMALL, replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True), 1
-    ) == {"optimizer": 20 * GIB + 8 * 1_777_088_000 + earlier}
-
-
-def test_zero_3_pins_group_by_group():
-    # 9.6e9 parameters on 8 ranks: a group of 1e9, 4e9 bytes as 4 GiB, one of 2e8, 8e8 bytes as 1
-    # GiB; gradients 2.4e9 bytes as 4 GiB.
-    model, settings = (
-        replace(SMALL, parameters=9_600_000_000),
-        replace(NODE, stage=3, vllm_sleeps=False),
-    )
-    assert memory.host_bytes(model, settings, 8) == {
-        "sleeping optimizer": 8 * (3 * (4 + 1) + 4) * GIB
-    }
+    offloaded = replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True)
+    optimizer = 20 * GIB + 8 * 1_777_088_000 + earlier
+    assert memory.host_bytes(SMALL, offloaded, 1) == {"optimizer": optimizer}
 
 
 # What stays on the GPU, by hand
@@ -159,38 +121,6 @@ def place(gib, *flags, size="1gpu", gpus=1):
     return model, given, memory.place_optimizer(model, given, memory.Machine(int(gib * GIB), gpus))
 
 
-def stays(gib, *flags, size="1gpu", gpus=1):
-    """vLLM's share of a GPU beside an optimizer that stays; None if it leaves."""
-    _, given, placed = place(gib, *flags, size=size, gpus=gpus)
-    assert (placed == given) == placed.actor_sleeps
-    assert placed.vllm_sleeps == given.vllm_sleeps
-    return None if placed.actor_sleeps else placed.utilization
-
-
-def test_the_optimizer_stays_where_vllm_still_runs_as_many_responses():
-    # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1 GiB are
-    # left. The cache of 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281 responses of
-    # 6,200 tokens of 28,672 bytes: all 256.
-    assert stays(79.1) == 0.65
-    # Of 72 GiB 62% are left, for 240 responses; with the optimizer away 70% hold all 256.
-    assert stays(72) is None
-    # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70 responses
-    # instead of 159.
-    assert stays(44) is None
-    assert stays(44, "--swap.engine_sequences", "64") == 0.38
-
-
-@pytest.mark.parametrize("size", ["1.5b", "7b"])
-def test_on_eight_gpus_there_is_room_beside_the_share_that_is_given(size):
-    assert stays(79.1, size=size, gpus=8) == 0.7
-
-
-def test_it_leaves_where_there_is_nothing_to_stay_for():
-    assert stays(79.1, "--ds.adam_offload") is None
-    assert stays(79.1, "--no-vllm.enable_sleep") is None
-    assert stays(79.1, size="1.5b", gpus=4) is None  # two nodes: nobody reads the GPUs of the other
-
-
 def step_of(prompts, responses):
     batch = ["--rollout.batch_size", str(prompts), "--train.batch_size", str(prompts * responses)]
     return [*batch, "--rollout.n_samples_per_prompt", str(responses)]
@@ -198,6 +128,31 @@ def step_of(prompts, responses):
 
 SHORT = ["--data.max_len", "3048", "--rollout.max_new_tokens", "2048", *step_of(8, 8)]
 LORA = ["--actor.model_name_or_path", f"{R1}7B", "--ds.lora.rank", "32"]
+BOTH_LEAVE, ONE_STAYS, BOTH_STAY = (True, True), (False, True), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("gib", "gpus", "size", "flags", "leave"),
+    [
+        # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1
+        # GiB are left. The cache of 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281
+        # responses of 6,200 tokens of 28,672 bytes: all 256.
+        (79.1, 1, "1gpu", [], ONE_STAYS),
+        # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70
+        # responses instead of 159.
+        (44, 1, "1gpu", [], BOTH_LEAVE),
+        (44, 1, "1gpu", ["--swap.engine_sequences", "64"], ONE_STAYS),
+        (79.1, 4, "1.5b", [], BOTH_LEAVE),  # two nodes: nobody reads the other's GPUs
+        # 64 responses of 3,048 tokens of a 7B take 10.5 GiB on each of eight GPUs.
+        (79.1, 8, "7b", [*SHORT, *step_of(8, 64)], BOTH_STAY),
+        # LoRA on 48 GB: 27.2 GiB of vLLM are 5.8 too many in the update.
+        (48, 1, "1gpu", [*SHORT, *LORA], ONE_STAYS),
+        (79.1, 1, "1gpu", ["--ds.adam_offload"], BOTH_LEAVE),
+    ],
+)
+def test_what_fits_beside_the_others_stays(gib, gpus, size, flags, leave):
+    _, _, placed = place(gib, *flags, size=size, gpus=gpus)
+    assert (placed.actor_sleeps, placed.vllm_sleeps) == leave
 
 
 def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
@@ -211,33 +166,7 @@ def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
     # A step with sleep moves the optimizer's 12 bytes and the weights' 2, out and in.
     assert memory.copied_bytes(model, given) == 2 * (12 + 2) * 1_777_088_000
     assert memory.copied_bytes(model, replace(given, actor_sleeps=False)) == 2 * 2 * 1_777_088_000
-    assert memory.describe_place(model, given, placed) == (
-        "stays on the GPU beside vLLM, which takes 14% of it and never sleeps: a step copies 0.0 "
-        "GiB on each GPU, 46.3 less than if both left"
-    )
-    # Nothing sleeps in main memory either, and a user's smaller share or flag wins.
-    assert memory.host_bytes(model, placed, 1) == {}
-    assert place(79.1, *SHORT, "--vllm.gpu_memory_utilization", "0.13")[2].vllm_sleeps
-    _, given, placed = place(79.1, *SHORT, "--no-ds.enable_sleep")
-    assert placed == given
-
-
-@pytest.mark.parametrize(
-    ("gib", "gpus", "size", "flags", "sleeps"),
-    [
-        # 16 x 8 responses of 14,000 tokens take 48.0 GiB. With 5.8 of weights, graphs and
-        # activations and 23.2 + 4 of the policy they are 1.9 GiB too many.
-        (79.1, 1, "1gpu", step_of(16, 8), True),
-        # 256 responses of a 7B take 191 GiB on each of eight GPUs, 64 of 3,048 tokens 10.5.
-        (79.1, 8, "7b", [], True),
-        (79.1, 8, "7b", [*SHORT, *step_of(8, 64)], False),
-        # LoRA on 48 GB: 27.2 GiB of vLLM are 5.8 too many in the update.
-        (48, 1, "1gpu", [*SHORT, *LORA], True),
-    ],
-)
-def test_vllm_sleeps_where_a_phase_needs_its_room(gib, gpus, size, flags, sleeps):
-    _, _, placed = place(gib, *flags, size=size, gpus=gpus)
-    assert (placed.vllm_sleeps, placed.actor_sleeps) == (sleeps, False)
+    assert memory.host_bytes(model, placed, 1) == {}  # nothing sleeps in main memory either
 
 
 # Memory by the real code
@@ -259,9 +188,7 @@ class SavesLikeFlashAttention(torch.autograd.Function):
 
 
 class SavesLikeFlashCrossEntropy(torch.autograd.Function):
-    """The same for flash-attention's cross-entropy kernel, which OpenRLHF takes the
-    log-probabilities from.
-    """
+    """The same for flash-attention's kernel of cross-entropy, with which OpenRLHF scores tokens."""
 
     @staticmethod
     def forward(ctx, logits, labels):
@@ -274,18 +201,16 @@ class SavesLikeFlashCrossEntropy(torch.autograd.Function):
 
 
 def attend(module, query, key, value, mask, **_):
-    return SavesLikeFlashAttention.apply(
-        *(part.transpose(1, 2) for part in (query, key, value))
-    ), None
+    parts = (part.transpose(1, 2) for part in (query, key, value))
+    return SavesLikeFlashAttention.apply(*parts), None
 
 
 AttentionInterface.register("sizes_only", attend)
 AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
 
 
-def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train, chunk=0):
-    """Bytes allocated at the peak of forward, loss and backward, besides weights and their
-    gradients.
+def traced_peak(monkeypatch, config, rows, tokens, checkpointing, train, chunk):
+    """Bytes allocated at the peak of forward, loss and backward, besides weights and gradients.
 
     Without a chunk, the forward is OpenRLHF's own.
     """
@@ -298,50 +223,35 @@ def traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, t
     kernel.cross_entropy_loss = lambda *given: (SavesLikeFlashCrossEntropy.apply(*given),)
     monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", kernel)
     with FakeTensorMode():
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=torch.bfloat16, attn_implementation="sizes_only"
-        )
+        options = {"dtype": torch.bfloat16, "attn_implementation": "sizes_only"}
+        model = AutoModelForCausalLM.from_config(config, **options)
         if checkpointing:
-            model.gradient_checkpointing_enable(
-                gradient_checkpointing_kwargs={"use_reentrant": False}
-            )
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         model.train(train)
+        model.config.use_cache = False
         actor = ChunkedActor(model)
         if chunk:
             actor.head = Head(model.lm_head, LogitTransform(), chunk)
             # These tensors have no values: all tokens are actions.
-            monkeypatch.setattr(
-                torch.Tensor, "nonzero", lambda mask: torch.arange(mask.numel()).unsqueeze(-1)
-            )
-        actor.packing_samples, actor.temperature = False, temperature
+            places = lambda mask: torch.arange(mask.numel()).unsqueeze(-1)  # noqa: E731
+            monkeypatch.setattr(torch.Tensor, "nonzero", places)
+        actor.packing_samples, actor.temperature = False, 0.6
         sequences = torch.zeros(rows, tokens, dtype=torch.int64)
-        present, actions = (
-            torch.ones_like(sequences),
-            torch.ones(rows, tokens - 1, dtype=torch.int64),
-        )
+        present = torch.ones_like(sequences)
+        actions = present[:, 1:]
         old = torch.zeros(rows, tokens - 1)
         tracker = MemTracker()
         tracker.track_external(model)
-        with tracker:
+        with tracker, torch.set_grad_enabled(train):
+            log_probs, output = actor(sequences, actions, present, return_output=True)
             if train:
-                model.config.use_cache = False
-                log_probs, output = actor(
-                    sequences, actions, attention_mask=present, return_output=True
-                )
                 info = {"dp_size": 1, "batch_num_tokens": 1.0}
                 PolicyLoss()(log_probs, old, old, action_mask=actions, **info)[0].backward()
-                assert (
-                    output["logits"].dtype == torch.float32
-                )  # held to the end, in OpenRLHF's training step
-            else:
-                with torch.no_grad():
-                    actor(sequences, actions, present, return_output=True, use_cache=False)
+                # OpenRLHF's training step holds the logits to the end.
+                assert output["logits"].dtype == torch.float32
         (peak,) = tracker.get_tracker_snapshot("peak").values()
-        return sum(
-            size
-            for kind, size in peak.items()
-            if getattr(kind, "value", "") in ("Activation", "Temp")
-        )
+        counted = ("Activation", "Temp")
+        return sum(size for kind, size in peak.items() if getattr(kind, "value", "") in counted)
 
 
 def wide_model(tmp_path, vocabulary):
@@ -354,33 +264,37 @@ def wide_model(tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize(
-    ("moment", "vocabulary", "checkpointing", "temperature"),
-    [("loss", 151_936, True, 0.6), ("layer", 1000, False, 0.6)],
+    ("moment", "vocabulary", "checkpointing", "chunk", "rows", "tokens"),
+    [
+        # So many rows that the gradients of the weights, which the peak has too, do not count.
+        ("loss", 151_936, True, 0, 2000, 3000),
+        ("layer", 1000, False, 0, 2000, 3000),
+        ("loss", 151_936, True, 1024, 1, 3000),
+        ("loss", 151_936, True, 4096, 1, 14_000),
+    ],
 )
-def test_the_update_allocates_what_the_plan_says_for_all_logits_at_once(
-    monkeypatch, tmp_path, moment, vocabulary, checkpointing, temperature
+def test_the_update_allocates_what_the_plan_says(
+    monkeypatch, tmp_path, moment, vocabulary, checkpointing, chunk, rows, tokens
 ):
     config, model = wide_model(tmp_path, vocabulary)
-    # So many rows that the gradients of the weights, which the peak has too, do not count.
-    rows, tokens = 2000, 3000
     shape = {"checkpointing": checkpointing, "context": tokens, "update_rows": rows}
-    settings = replace(NODE, **shape, logits_chunk=0)
-    parts = memory.update_moments(model, settings)[moment]
-    names = ("kept activations", "logits", "gradients of logits", "layer at work")
+    parts = memory.update_moments(model, replace(NODE, **shape, logits_chunk=chunk))[moment]
+    names = ["kept activations", "logits", "gradients of logits", "layer at work"]
+    if chunk:
+        names.append("gradients of the head")
     planned = sum(parts.get(name, 0) for name in names)
-    traced = traced_peak(monkeypatch, config, rows, tokens, checkpointing, temperature, train=True)
+    traced = traced_peak(monkeypatch, config, rows, tokens, checkpointing, True, chunk)
     # All but positions and their embedding: some 500 bytes a token.
     assert planned == pytest.approx(traced, rel=0.005)
-    assert 0 < traced - planned < 600 * rows * tokens
 
 
-@pytest.mark.parametrize(("chunk", "tokens"), [(1024, 3000), (4096, 14_000), (1024, 1000)])
-def test_the_update_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk, tokens):
+@pytest.mark.parametrize("chunk", [0, 1024])
+def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
     config, model = wide_model(tmp_path, 151_936)
-    parts = memory.update_moments(model, replace(NODE, context=tokens, logits_chunk=chunk))["loss"]
-    planned = sum(parts[name] for name in ("kept activations", "logits", "gradients of the head"))
-    traced = traced_peak(monkeypatch, config, 1, tokens, True, 0.6, train=True, chunk=chunk)
-    assert planned == pytest.approx(traced, rel=0.005)
+    settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk, branches=0)
+    planned = memory.scoring_pass(model, settings)["logits"]
+    traced = traced_peak(monkeypatch, config, 2, 3000, False, False, chunk)
+    assert planned == pytest.approx(traced, rel=0.001)
 
 
 def test_lora_trains_and_keeps_its_adapters_only():
@@ -388,10 +302,8 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert memory.partition(model, NODE) == 125_000
     assert memory.weights(model, NODE) == {"weights": 2 * (SMALL.parameters + 1_000_000)}
     assert memory.optimizer(model, NODE) == {"optimizer": 12 * 125_000}
-    assert memory.checkpoint_bytes(model, NODE) == {
-        "deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000),
-        "model": 2_000_000,
-    }
+    saved = {"deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000), "model": 2_000_000}
+    assert memory.checkpoint_bytes(model, NODE) == saved
     capacity = memory.engine_capacity(model, NODE, 80 * GIB, 6200)
     assert capacity["weights_bytes"] == 2 * SMALL.parameters  # vLLM gets merged weights
     # An adapter's output is scaled before it is added.
@@ -426,15 +338,6 @@ def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
     assert sum(parts.values()) / GIB == pytest.approx(35.7, abs=0.05)
 
 
-@pytest.mark.parametrize("chunk", [0, 1024, 4096])
-def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
-    config, model = wide_model(tmp_path, 151_936)
-    settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk, branches=0)
-    parts = memory.scoring_pass(model, settings)
-    traced = traced_peak(monkeypatch, config, 2, 3000, False, 0.6, train=False, chunk=chunk)
-    assert parts["logits"] == pytest.approx(traced, rel=0.001)
-
-
 def test_need_keeps_keys_and_values_by_hand():
     """Of 28 layers with 256 numbers each for keys and values, in bf16; 25 steps, 26 branches."""
     need = replace(NODE, hides_steps=True)
@@ -446,19 +349,6 @@ def test_need_keeps_keys_and_values_by_hand():
     # The logits of 1,024 tokens, beside hidden states of 1,536 numbers.
     assert parts["logits"] == 6 * 1024 * 151_936 + 2 * 1_536 * (1024 + 14_000)
     assert "kept keys" not in plain and "branches" not in parts
-
-
-@pytest.mark.parametrize("key_value_heads", [1, 2, 4])
-def test_kept_cache_is_what_transformers_keeps(tmp_path, key_value_heads):
-    heads = {"num_attention_heads": 4, "num_key_value_heads": key_value_heads}
-    config = Qwen2Config(
-        hidden_size=64, num_hidden_layers=3, intermediate_size=96, vocab_size=50, **heads
-    )
-    config.save_pretrained(tmp_path)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    cache = model(torch.zeros(2, 70, dtype=torch.int64), use_cache=True).past_key_values
-    kept = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
-    assert memory.kept_cache(read_model(str(tmp_path), 1), 2 * 70) == kept
 
 
 def test_constants_are_those_of_the_installed_packages():
@@ -476,50 +366,41 @@ def test_constants_are_those_of_the_installed_packages():
     # 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)
     assert UsageContext.ENGINE_CONTEXT not in sequences
-    assert (
-        SchedulerConfig.DEFAULT_MAX_NUM_SEQS,
-        SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS,
-    ) == (128, 2048)
-
-
-# Operations, by hand and by the real forwards
+    assert SchedulerConfig.DEFAULT_MAX_NUM_SEQS == 128
+    assert SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS == 2048
 
 
 def count_flops(function):
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        result = function()
-    return counter.get_total_flops(), result
+        function()
+    return counter.get_total_flops()
 
 
 def test_flops_are_those_of_the_real_forwards():
-    model = AutoModelForCausalLM.from_pretrained(
-        POLICY, attn_implementation="eager", dtype=torch.float32
-    ).eval()
+    options = {"attn_implementation": "eager", "dtype": torch.float32}
+    model = AutoModelForCausalLM.from_pretrained(POLICY, **options).eval()
     sizes = read_model(str(POLICY), 512)
     prompt, response, steps = 40, 400, 8
     tokens = prompt + response
     ids = torch.zeros(1, tokens, dtype=torch.int64)
     present = torch.ones_like(ids)
-    counted, _ = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
+    counted = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
     # Eager attention computes both triangles: 4 times layers, width and the square of the length
     # instead of 2.
-    assert counted == pytest.approx(
-        memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2, rel=0.01
-    )
+    expected = memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
+    assert counted == pytest.approx(expected, rel=0.01)
 
     branch = AnswerBranch(ids=(1,) * memory.BRANCH, scored=(False,) * 18 + (True,) * memory.ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
-    plain, _ = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
+    given = (model, model.config, ids, present, [request])
+    plain = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
     with masks_of(MAX_MASK):
-        scored, _ = count_flops(
-            lambda: score_shared_prefix(model, model.config, ids, present, [request])
-        )
+        scored = count_flops(lambda: score_shared_prefix(*given))
     one_token = 2 * sizes.hidden * sizes.vocabulary
-    assert scored - plain + one_token == pytest.approx(
-        memory.scoring_flops(sizes, prompt, response, steps), rel=0.01
-    )
+    planned = memory.scoring_flops(sizes, prompt, response, steps)
+    assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
 
 
 def test_a_step_by_hand():
@@ -529,48 +410,35 @@ def test_a_step_by_hand():
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
     flops = memory.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
-    assert flops == {
-        "generate": forward,
-        "log-probabilities": forward,
-        "score": 0,
-        "update": 4 * forward,
-    }
-    at_once = memory.step_flops(
-        model, replace(NODE, branches=0, logits_chunk=0), 40, 60, 3, epochs=1
-    )
+    each = {"generate": forward, "log-probabilities": forward, "update": 4 * forward}
+    assert flops == {**each, "score": 0}
+    settings = replace(NODE, branches=0, logits_chunk=0)
+    at_once = memory.step_flops(model, settings, 40, 60, 3, epochs=1)
     assert at_once["update"] == 4 * forward - 2_000
     twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
 
 
-# Seconds by hand
-
-
 # A token's keys and values take 2 x 10 x 200 = 4,000 bytes.
-MODEL = Model(
-    10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000, windows=(math.inf,) * 10, cached=200
+SHAPE = (10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000)
+MODEL = Model(*SHAPE, windows=(math.inf,) * 10, cached=200)
+
+
+@pytest.mark.parametrize(
+    ("responses", "at_a_time", "arithmetic", "seconds"),
+    [
+        # 256 responses of 1,000 tokens, 128 at a time: 2,000 readings of 2e9 bytes of weights and
+        # 128 caches of 600 tokens on average, .6e12 bytes a second.
+        (256, 128, 1e15, 2000 * (2e9 + 128 * 2.4e6) / 0.6e12),
+        # All 64 at a time: 1,500 readings for the longest, 64,000 / 1,500 run on average.
+        (64, 64, 1e15, 1500 * (2e9 + 64_000 / 1500 * 2.4e6) / 0.6e12),
+        # Bound by arithmetic: 2 x 128 x 1e9 operations a reading.
+        (256, 128, 1e12, 2000 * 256e9 / 0.3e12),
+    ],
 )
-PEAKS = (1e15, 1e12)
-
-
-def test_generation_by_hand():
-    """Weights and cache are read once for each token of all running responses: 600 tokens of
-    context on average.
-    """
-    # Two engines, 256 responses each, 128 at a time: 2,000 readings of 2e9 + 128 x 600 x 4,000
-    # bytes, .6e12 a second.
-    two = replace(NODE, context=1700, prompt_limit=200, engine_responses=256)
-    seconds = memory.generation_seconds(MODEL, two, 100, 1000, 128, PEAKS)
-    assert seconds == pytest.approx(2000 * (2e9 + 128 * 2.4e6) / 0.6e12)
-    # Eight engines, 64 responses each, all at a time: 1,500 readings for the longest, 64,000 /
-    # 1,500 run on average.
-    seconds = memory.generation_seconds(
-        MODEL, replace(two, engine_responses=64), 100, 1000, 64, PEAKS
-    )
-    assert seconds == pytest.approx(1500 * (2e9 + 64_000 / 1500 * 2.4e6) / 0.6e12)
-    # Bound by arithmetic: 2 x 128 x 1e9 operations a reading. Two GPUs take half as long.
-    for size in (1, 2):
-        seconds = memory.generation_seconds(
-            MODEL, replace(two, tensor_parallel=size), 100, 1000, 128, (1e12, 1e12)
-        )
-        assert seconds == pytest.approx(2000 * 256e9 / 0.3e12 / size)
+def test_generation_by_hand(responses, at_a_time, arithmetic, seconds):
+    """Weights and cache are read once for each token of all running responses."""
+    settings = replace(NODE, context=1700, prompt_limit=200, engine_responses=responses)
+    peaks = (arithmetic, 1e12)
+    found = memory.generation_seconds(MODEL, settings, 100, 1000, at_a_time, peaks)
+    assert found == pytest.approx(seconds)

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -15,32 +13,20 @@ from openrlhf_swap.sizing.models import read_model
 def test_a_model_in_a_folder():
     # Its README's 0.8M; input and output share their weights, so all of them multiply.
     model = read_model(str(POLICY), 512)
-    weights = AutoModelForCausalLM.from_pretrained(POLICY).state_dict()
-    assert model.parameters == sum(
-        weight.numel() for name, weight in weights.items() if name != "lm_head.weight"
-    )
+    assert model.parameters == AutoModelForCausalLM.from_pretrained(POLICY).num_parameters()
     assert (model.layers, model.query, model.key_value, model.looked_up) == (4, 128, 64, 0)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (None, "is not a valid JSON file"),
-        ({"hidden_size": "wide"}, "Validation error for field 'hidden_size'"),
-        ({"hidden_size": -8}, "negative dimension"),
-        ([], "list indices"),
-    ],
-)
-def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, change, reason):
-    known = json.loads((POLICY / "config.json").read_text())
-    text = "{" if change is None else json.dumps({**known, **change} if change else change)
+WIDE = '{"model_type": "qwen2", "hidden_size": "wide"}'
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{", "not a valid JSON file"), (WIDE, "field")])
+def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path, text, reason):
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(ConfigError) as raised:
+    message = rf"--actor.model_name_or_path is {tmp_path}, whose configuration cannot .*{reason}"
+    with pytest.raises(ConfigError, match=message) as raised:
         read_model(str(tmp_path), 1)
-    (line,) = str(raised.value).splitlines()
-    assert f"--actor.model_name_or_path is {tmp_path}, whose configuration cannot be read (" in line
-    assert reason in line
-    assert "; give a folder with config.json, a model id of the hub" in line
+    assert len(str(raised.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "down_proj"]])
@@ -68,11 +54,11 @@ def test_published_mixtures_of_experts(family, billions, active, tmp_path):
     assert model.multiplying / 1e9 == pytest.approx(active, rel=0.1)
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "deepseek_v3", "qwen3_5_text", "gpt_oss"])
+@pytest.mark.parametrize(
+    "family", ["qwen2", "gemma3_text", "deepseek_v3", "qwen3_5_text", "gpt_oss"]
+)
 def test_caches_are_those_of_transformers(family, tmp_path):
-    """Keys, latent vectors as they are, and states of recurrent layers; of fewer tokens than a
-    window has.
-    """
+    """Keys, latent vectors and states of recurrent layers, of fewer tokens than a window has."""
     small = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     small.save_pretrained(tmp_path)
     model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 6, dtype=torch.int64)
@@ -80,17 +66,14 @@ def test_caches_are_those_of_transformers(family, tmp_path):
     with torch.no_grad():
         small(ids, use_cache=True, past_key_values=cache)
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    assert kept_cache(model, 6) == 2 * sum(
-        part.numel() for layer in layers for part in (layer.keys, layer.values)
-    )
-    names = ("conv_states", "recurrent_states")
+    keys_and_values = sum(layer.keys.numel() + layer.values.numel() for layer in layers)
+    assert kept_cache(model, 6) == 2 * keys_and_values
     states = [
         state
         for layer in cache.layers
-        for name in names
+        for name in ("conv_states", "recurrent_states")
         for state in getattr(layer, name, {}).values()
     ]
     assert model.states == sum(state.numel() for state in states)
-    assert len(model.windows) == len(layers) and (min(model.windows) == 8) == (
-        family in ("gemma3_text", "gpt_oss")
-    )
+    assert len(model.windows) == len(layers)
+    assert (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))

@@ -39,42 +39,27 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
 
 def test_vllm_and_deepspeed_at_the_same_time(capsys):
     """Half of the eight GPUs each: a step takes as long as the slower of them."""
-    flags = f"--response 12000 --config {script('1.5b')}"
-    status, apart = run(capsys, "--gpu h100", flags, f"--config {ROOT}/scripts/async.yaml")
+    flags = f"--gpu h100 --response 12000 --config {script('1.5b')}"
+    status, apart = run(capsys, flags, f"--config {ROOT}/scripts/async.yaml")
     assert (status, apart["gpus"]) == (0, 8)
     assert (apart["settings"]["ranks"], apart["settings"]["engines"]) == (4, 4)
-    _, together = run(capsys, "--gpu h100", flags)
+    _, together = run(capsys, flags)
     assert apart["seconds"]["train"] == pytest.approx(2 * together["seconds"]["train"])
     assert apart["seconds"]["step"] == max(apart["seconds"]["train"], apart["seconds"]["generate"])
-    node = f"--gpus 8 --model {R1}1.5B --train.async_enable --response 12000"
-    _, short = run(capsys, "--gpu h100", node, "--vllm.gpu_memory_utilization 0.9")
-    assert short["seconds"] == apart["seconds"]
-    assert plan.main(["--gpu", "79.1", *flags.split()]) == 0
-    assert "unknown: give --gpu by its name" in capsys.readouterr().out
+
+
+UPDATE = "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0"
+SCORE = "1.5B --gpu h100 --rollout.micro_batch_size 128"
 
 
 @pytest.mark.parametrize(
     ("flags", "place", "flag"),
     [
-        (
-            "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0",
-            "update",
-            "--swap.logits_chunk 1024",
-        ),
+        (UPDATE, "update", "--swap.logits_chunk 1024"),
         (
             "1.5B --gpu h100 --rollout.micro_batch_size 128",
             "score",
             "--rollout.micro_batch_size 64",
-        ),
-        (
-            "1.5B --gpu 50 --vllm.gpu_memory_utilization 0.95",
-            "generate",
-            "--vllm.gpu_memory_utilization 0.85",
-        ),
-        (
-            "14B --gpu 24 --ds.zero_stage 3",
-            "vLLM's cache",
-            "--vllm.tensor_parallel_size 2 --vllm.num_engines 4",
         ),
         ("1.5B --gpu 80 --node-memory 32", "main memory", "--no-vllm.enable_sleep"),
     ],
@@ -85,45 +70,28 @@ def test_what_a_flag_is_said_to_save_it_saves(capsys, flags, place, flag):
     status, found = run(capsys, base)
     assert (status, found["fits"]) == (1, False)
     saved = found["savings"][place][flag]
-    assert list(found["savings"][place].values()) == sorted(
-        found["savings"][place].values(), reverse=True
-    )
-    (warning,) = (text for text in found["warnings"] if f"{flag} saves {saved / GIB:.1f}" in text)
+    assert any(f"{flag} saves {saved / GIB:.1f}" in text for text in found["warnings"])
     _, changed = run(capsys, base, flag)
-    if place == "vLLM's cache":
-        assert found["vllm"]["full_sequences"] == 0 < changed["vllm"]["full_sequences"]
-        return
-    if place == "main memory":
-        assert warning.startswith("a node needs 32.8 GiB of main memory in addition to the proc")
-        before, after = (each["host_bytes"] for each in (found, changed))
-    else:
-        before, after = (each["phases"][place] for each in (found, changed))
+    before, after = (
+        plan["host_bytes"] if place == "main memory" else plan["phases"][place]
+        for plan in (found, changed)
+    )
     assert saved == sum(before.values()) - sum(after.values()) > 0
 
 
-def test_the_text_says_what_the_numbers_say(capsys):
+def test_the_text_is_that_of_the_page(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
-    output = capsys.readouterr().out
-    lines = output.splitlines()
+    lines = capsys.readouterr().out.splitlines()
     page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
     (shown,) = (part.strip().splitlines() for part in page.split("```") if "GiB on a GPU" in part)
     shown.remove("...")  # five rows are left out
-    left_out = [line for line in lines if line not in shown]
-    assert [line for line in lines if line in shown] == shown and len(left_out) == 5
-    assert lines[0] == "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, 1,777,088,000 parameters"
+    assert [line for line in lines if line in shown] == shown and len(lines) == len(shown) + 5
     table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
     # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
     # 29,248 bytes, is more than logits of 1,024. The branches meet all of them in two calls.
     assert table["logits"] == ["-", "1.8", "-", "-", "-"]
     assert table["branches"] == ["-", "0.0", "-", "-", "-"]
     assert table["weights"] == ["3.3"] * 5
-    said = " ".join(output.split())
-    # 628 steps of 189.7 s.
-    assert (
-        "40,315 prompts (assumed from the data set's name; --rows sets them), 628 steps with 628 "
-        "updates: 33.1 hours (1.4 days); 31 checkpoints, 175.4 GiB of disk"
-    ) in said
-    assert lines[-1] == "It fits."
 
 
 def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
@@ -148,14 +116,11 @@ SEVEN = f"--gpu 80 --model {R1}7B --gpus"
     ("flags", "expected"),
     [
         ("--gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
-        (f"{SEVEN} 1 --train.async_enable", "--vllm.num_engines is 0"),
         (f"{SEVEN} 7", "--train.micro_batch_size is 1; 7 actors"),
         ("--gpu 80 --gpus 8 --model no/model", "--actor.model_name_or_path is no/model, whose"),
-        (f"{SEVEN} 8 --vllm.num_engines 4", "both must be equal"),
-        (f"{SEVEN} 16 --vllm.tensor_parallel_size 16", "28 attention"),
         (
             f"{SEVEN} 1 --prompt 9000",
-            "with responses of 6000 tokens more than --data.max_len 14000",
+            "responses of 6000 tokens more than --data.max_len 14000",
         ),
     ],
 )
