@@ -22,10 +22,9 @@ def same_answer(gold: str, response: str) -> bool:
         return gold.strip() == response.strip()
     gold = canonical(gold)
     response = canonical(response)
-    if PATTERNS.letter.fullmatch(gold) or (
-        PATTERNS.label.match(gold) and PATTERNS.letter.fullmatch(response)
-    ):
-        return gold.strip("(")[0] == find_letter(response)
+    choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")
+    if choice:
+        return choice["letter"] == find_letter(response)
     gold = _marked(gold)
     response = _marked(response)
     return same_value(gold, response) or same_value(
@@ -46,9 +45,7 @@ def _marked(text: str) -> str:
 
 
 def _join_thousands(text: str) -> str:
-    return PATTERNS.thousands.sub(
-        lambda found: found[0].replace(",", "") if found["number"] else found[0], text
-    )
+    return PATTERNS.thousands.sub(lambda number: number[0].replace(",", ""), text)
 
 
 def _rename(
@@ -61,10 +58,11 @@ def _rename(
 
 def written(text: str) -> str:
     """The text to compare as it stands: without spaces, and braces around single characters."""
-    plain = re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s+", "", text))
-    for operation in (r"\cup", r"\cap"):
-        if operation in plain and not re.search(r"\\c[au]p", plain.replace(operation, "")):
-            plain = operation.join(sorted(plain.split(operation)))
+    plain = re.sub(r"\{(\w)\}", r"\1", text.replace(" ", ""))
+    operators = set(re.findall(r"\\c[au]p", plain))
+    if len(operators) == 1:  # A \cup B is B \cup A
+        operator = operators.pop()
+        return operator.join(sorted(plain.split(operator)))
     return plain
 
 
@@ -88,29 +86,29 @@ def same_value(gold: str, response: str) -> bool:
 def _take_apart(text: str) -> tuple[str, list[str]]:
     r"""The brackets around a list and its items; "" without brackets. A sign ± makes two items."""
     value = _split_name(text)[1]
-    inside = value[2:-2]
-    if value == rf"\{{{inside}\}}" and r"\}" not in inside and r"\mid" not in inside:
-        return "{}", _with_both_signs(split_at(inside, ",;"))
-    items = split_at(value[1:-1], ",;")
-    is_bracketed = value[:1] in ("(", "[") and value[-1:] in (")", "]")
-    if not is_bracketed or len(items) == 1 or 0 in depths(value)[:-1]:
-        return "", _with_both_signs(split_at(text, ",;"))
+    items = PATTERNS.set_of_items.fullmatch(value)
+    if items:
+        return "{}", _with_both_signs(split_at(items[1]))
+    coordinates = split_at(value[1:-1])
+    is_bracketed = PATTERNS.bracketed.fullmatch(value) and 0 not in depths(value)[:-1]
+    if not is_bracketed or len(coordinates) == 1:
+        return "", _with_both_signs(split_at(text))
     points = _with_both_signs([value])
     if len(points) > 1:
-        return ("", points)
-    return (value[0] + value[-1], items)
+        return "", points
+    return value[0] + value[-1], coordinates
 
 
-def split_at(text: str, separators: str) -> list[str]:
+def split_at(text: str, separator: str = "") -> list[str]:
     """The parts of a text between these characters, those inside of brackets left alone.
 
-    Between ",;" semicolons separate if there is one, and else commas.
+    Without a character semicolons separate if there is one, and else commas.
     """
-    if separators == ",;":
-        separators = ";" if len(split_at(text, ";")) > 1 else ","
+    if not separator:
+        separator = ";" if len(split_at(text, ";")) > 1 else ","
     parts = [""]
     for character, depth in zip(text, depths(text), strict=True):
-        if depth <= 0 and character in separators:
+        if depth <= 0 and character == separator:
             parts.append("")
         else:
             parts[-1] += character
@@ -163,11 +161,11 @@ def _name_of(item: str) -> str:
 def _split_name(text: str) -> tuple[str, str]:
     r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
     named = PATTERNS.named.fullmatch(text)
-    if named and not PATTERNS.declared.match(text):
-        return written(named["name"]), named["value"].strip()
+    if named:
+        return written(named["name"]), named["value"]
     named = PATTERNS.named_behind.fullmatch(text)
     if named and expressions.is_number(named["value"]):
-        return named["name"], named["value"].strip()
+        return named["name"], named["value"]
     return "", text
 
 
@@ -179,26 +177,22 @@ def _same_item(gold: str, response: str) -> bool:
     if (missing and gold_words and response_words) or not all(map(may_be_missing, missing)):
         return False
     if missing == {"percent"}:
-        sides = (gold_plain, response_plain) if gold_words else (response_plain, gold_plain)
-        return _same_percentage(*sides)
+        if gold_words:
+            return _same_percentage(gold_plain, response_plain)
+        return _same_percentage(response_plain, gold_plain)
     if gold_words or response_words:
         return same_value(gold_plain, response_plain)
+    calls = PATTERNS.calls.match(f"{gold}\n{response}")
+    if calls:
+        response = _rename(response, calls["other"], calls["variable"])
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
-    if gold_name and response_name:
-        calls = PATTERNS.calls.fullmatch(f"{gold_name} {response_name}")
-        if calls:
-            return same_value(gold_value, _rename(response_value, calls[3], calls[2]))
-        are_variables = len(gold_name) == len(response_name) == 1
-        if gold_name == response_name:
-            return same_value(gold_value, response_value)
-        if are_variables and all(map(expressions.is_number, (gold_value, response_value))):
-            return False  # x = 5 and y = 5
+    names = {gold_name, response_name} - {""}
+    if len(names) == 2:
         return expressions.are_equal(gold, response)
-    if gold_name and "=" not in response:
-        return same_value(gold_value, response)
-    if response_name and "=" not in gold:
-        return same_value(gold, response_value)
+    is_value = "=" not in (response if gold_name else gold)
+    if names and (is_value or gold_name == response_name):
+        return same_value(gold_value, response_value)
     if response_name and gold.count("=") == 1:
         return expressions.are_equal(gold, response)
     return _same_unnamed(gold_value, response_value)

@@ -21,9 +21,7 @@ OPTIONS = "options"  # the column with the options' texts, in order
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _MARKS = " *_`\"'\t"
 _LONGEST = 200  # characters of a response that may be nothing but an answer
-# Tokens that families put around an answer, and at its end: `<|im_end|>`, `<turn|>`, `</s>`.
-_LONGEST_TOKEN = 40  # characters
-_MOST_TOKENS = 8
+_TAIL = 400  # characters that may hold a family's tokens: `<|im_end|>`, `<turn|>`, `</s>`
 
 
 class _Box(NamedTuple):
@@ -39,11 +37,10 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    visible = response.split(end_of_thought, 1)[-1].rstrip()
-    for _ in range(_MOST_TOKENS):
-        start = max(0, len(visible) - _LONGEST_TOKEN)
-        visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
-    return PATTERNS.tokens_before.sub("", visible.lstrip(), count=1)
+    visible = response.split(end_of_thought, 1)[-1].strip()
+    start = max(0, len(visible) - _TAIL)
+    visible = visible[:start] + PATTERNS.tokens_after.sub("", visible[start:])
+    return PATTERNS.tokens_before.sub("", visible, count=1).rstrip()
 
 
 def last_boxed(text: str) -> str | None:
@@ -99,8 +96,8 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
     announced = None if start is None else last_announcement(plain[start:])
     if announced:
         return announced[1] or None
-    line = plain.rstrip().rpartition("\n")[2]
-    return _only_answer(text) or (_answer_of_line(line) if closed else None)
+    line = plain.rstrip().rpartition("\n")[2] if closed else ""
+    return _only_answer(text) or _answer_of_line(line)
 
 
 def _boxed_answer(text: str) -> str | None:
