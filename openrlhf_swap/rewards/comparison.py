@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
-from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths, is_balanced
+from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing, split_words
 
 LONGEST = 1000  # characters of an answer that is taken apart; others are compared as they stand
@@ -25,41 +25,17 @@ def same_answer(gold: str, response: str) -> bool:
     choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")
     if choice:
         return choice["letter"] == find_letter(response)
-    gold = _marked(gold)
-    response = _marked(response)
+    gold = mark_words(gold)
+    response = mark_words(response)
     return same_value(gold, response) or same_value(
-        _join_thousands(gold), _join_thousands(response)
+        PATTERNS.thousands.sub("", gold), PATTERNS.thousands.sub("", response)
     )
-
-
-def _marked(text: str) -> str:
-    r"""A canonical text without the label of a choice, and with its words in marks.
-
-    The only variable that is declared in it is named k: n\pi, n \in \mathbb{Z}.
-    """
-    marked = mark_words(PATTERNS.label.sub("", text))
-    declared = PATTERNS.declared.findall(marked)
-    if len(declared) == 1:
-        return _rename(marked, declared[0], "k")
-    return marked
-
-
-def _join_thousands(text: str) -> str:
-    return PATTERNS.thousands.sub(lambda number: number[0].replace(",", ""), text)
-
-
-def _rename(
-    text: str,
-    letter: str,
-    other: str,
-) -> str:
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def written(text: str) -> str:
     """The text to compare as it stands: without spaces, and braces around single characters."""
     plain = re.sub(r"\{(\w)\}", r"\1", text.replace(" ", ""))
-    operators = set(re.findall(r"\\c[au]p", plain))
+    operators: set[str] = set(re.findall(r"\\c[au]p", plain))
     if len(operators) == 1:  # A \cup B is B \cup A
         operator = operators.pop()
         return operator.join(sorted(plain.split(operator)))
@@ -118,9 +94,8 @@ def split_at(text: str, separator: str = "") -> list[str]:
 def _with_both_signs(items: Sequence[str]) -> list[str]:
     signed: list[str] = []
     for item in items:
-        upper = item.replace(r"\pm", "+").replace(r"\mp", "-")
-        lower = item.replace(r"\pm", "-").replace(r"\mp", "+")
-        signed += dict.fromkeys((upper, lower))
+        both = [item.replace(r"\pm", one).replace(r"\mp", other) for one, other in ("+-", "-+")]
+        signed += dict.fromkeys(both)
     return signed
 
 
@@ -134,7 +109,7 @@ def _same_list(
     items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
     is_ordered |= has_values and len(split_words(",".join(items))[1]) > 1
-    if is_ordered or _are_named(gold) or _are_named(response) or len(gold) > MOST_ITEMS:
+    if is_ordered or any(map(_are_named, (gold, response))) or len(gold) > MOST_ITEMS:
         if sorted(map(_name_of, gold)) == sorted(map(_name_of, response)):
             gold = sorted(gold, key=_name_of)
             response = sorted(response, key=_name_of)
@@ -163,9 +138,6 @@ def _split_name(text: str) -> tuple[str, str]:
     named = PATTERNS.named.fullmatch(text)
     if named:
         return written(named["name"]), named["value"]
-    named = PATTERNS.named_behind.fullmatch(text)
-    if named and expressions.is_number(named["value"]):
-        return named["name"], named["value"]
     return "", text
 
 
@@ -184,7 +156,8 @@ def _same_item(gold: str, response: str) -> bool:
         return same_value(gold_plain, response_plain)
     calls = PATTERNS.calls.match(f"{gold}\n{response}")
     if calls:
-        response = _rename(response, calls["other"], calls["variable"])
+        other = rf"(?<![A-Za-z\\]){calls['other']}(?![A-Za-z])"
+        response = re.sub(other, calls["variable"], response)
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
     names = {gold_name, response_name} - {""}
@@ -220,9 +193,8 @@ def _same_unnamed(gold: str, response: str) -> bool:
     given = split_at(response, "=")
     if len(expected) == 1 and len(given) > 1:
         return _same_as_chain(gold, given)
-    if len(expected) > 1 and len(given) == 1:
-        is_value = len(expected) > 2 or all(map(expressions.is_number, expected))
-        return is_value and any(same_value(side, response) for side in expected)
+    if len(expected) > 2 and len(given) == 1:
+        return any(same_value(side, response) for side in expected)
     return expressions.are_equal(gold, response)
 
 
@@ -238,13 +210,11 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     """Whether a value equals a chain of equations, m + n = 100 + 16 = 116, that is not false."""
     numbers = [*filter(expressions.is_number, sides)]
     values = [*map(expressions.parse, numbers)]
-    stated = sides if len(numbers) == len(sides) else sides[-1:]
     is_true = all(map(expressions.are_near, values, values[1:]))
-    return is_true and any(same_value(gold, side) for side in stated)
+    return is_true and any(same_value(gold, side) for side in numbers or sides[-1:])
 
 
 def is_understood(gold: str) -> bool:
     """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
     plain = canonical(gold)
-    is_closed = is_balanced(gold) and depths(plain)[-1:] == [0]
-    return is_closed and not PATTERNS.broken.search(plain)
+    return depths(plain)[-1:] == [0] and not PATTERNS.broken.search(plain)

@@ -38,11 +38,10 @@ def look_up(table: str) -> dict[str, str]:
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A pattern of the tables, in which double braces name a part, or a table of words."""
-
-    def part(name: re.Match[str]) -> str:
-        return str(TABLES["parts"].get(name[1]) or "|".join(words(name[1])))
-
-    return re.compile(re.sub(r"\{\{([a-z_]+)\}\}", part, pattern))
+    for name in re.findall(r"\{\{([a-z_]+)\}\}", pattern):
+        part = TABLES["parts"].get(name) or "|".join(words(name))
+        pattern = pattern.replace(f"{{{{{name}}}}}", part)
+    return re.compile(pattern)
 
 
 def _unicode(match: re.Match[str]) -> str:
@@ -62,7 +61,7 @@ def _undressed(match: re.Match[str]) -> str:
     inside = match[3]
     name = inside.strip().lstrip("\\")
     if name in words("functions"):
-        return f"{before}{look_up('commands').get(name, chr(92) + name)} "
+        return f"{before}\\{name} "
     if PATTERNS.dressed.search(match[0]):
         return f"{before}\\text{{{inside}}}"
     if before:
@@ -130,11 +129,8 @@ _UNICODE = _FORMS[1:7]
 
 
 def canonical(text: str) -> str:
-    """The text with every row of the table applied, less braces around all of it."""
-    text = apply(_FORMS, unicodedata.normalize("NFC", text)).strip()
-    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
-        text = text[1:-1].strip()
-    return text
+    """The text with every row of the table applied."""
+    return apply(_FORMS, unicodedata.normalize("NFC", text)).strip()
 
 
 def write_latex(text: str) -> str:

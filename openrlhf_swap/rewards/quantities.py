@@ -13,9 +13,9 @@ UNITS = look_up("units")
 
 
 def mark_words(text: str) -> str:
-    """The text with its words in marks, in one spelling; "and" and "or" between values are commas.
+    """A canonical text with its words in marks, in one spelling.
 
-    So are places where a value follows a word.
+    Between values "and" and "or" are commas, and so are places where a value follows a word.
     """
     return apply(_ROWS, text)
 
@@ -52,4 +52,8 @@ def _named(match: re.Match[str]) -> str:
     return f"⟦{' '.join(names)}⟧"
 
 
-_ROWS = compile_rows("word_forms", marked=_marked, listed=_listed, named=_named)
+def _renamed(match: re.Match[str]) -> str:
+    return re.sub(rf"(?<![A-Za-z\\]){match[1]}(?![A-Za-z])", "k", match[0])
+
+
+_ROWS = compile_rows("word_forms", marked=_marked, listed=_listed, named=_named, renamed=_renamed)

@@ -30,23 +30,23 @@ LONGEST = 2**27
 # seconds of CPU time of each call in the program. Where the checks run there are none.
 PIPES: tuple[int, ...] = globals().get("PIPES", ())
 SECONDS: int = globals().get("SECONDS", 0)
-CONNECTIONS = [*map(Connection, PIPES)]
+CONNECTIONS: list[Any] = [*map(Connection, PIPES)]
 KEPT: list[Any] = []  # the objects that the other process knows by their numbers
 # Subclasses of the first ones are sent as these: a named tuple, a Counter, an IntEnum.
 _ITERABLE = (tuple, list, set, frozenset)
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, *_ITERABLE)
-_DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
-_LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
-_VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
+_DATA = (*_PLAIN, type(None), range, bytearray)
+_LIBRARY = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
+_VALUES: dict[Any, Any] = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 # A comparison or a sum with a value of the checks would tell it to the program.
 _BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__"
-_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__"
-_FUNCTIONS = (len, iter, next, str, repr, bool, float, abs)
+_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__ __abs__"
+_FUNCTIONS = "__len__ __iter__ __next__ __str__ __repr__ __bool__ __float__"
 _SPECIAL: dict[str, Any] = {
-    "__call__": lambda function, *arguments, **named: function(*arguments, **named),
-    **{name: getattr(operator, name) for name in _OPERATORS.split()},
-    **{f"__{kind.__name__}__": kind for kind in _FUNCTIONS},
+    name: getattr(operator, name, None) or getattr(builtins, name.strip("_"))
+    for name in f"{_OPERATORS} {_FUNCTIONS}".split()
 }
+_SPECIAL["__call__"] = lambda function, *arguments, **named: function(*arguments, **named)
 
 
 class _Pickler(pickle.Pickler):
@@ -133,7 +133,7 @@ class Remote:
 
 def _forward(name: str) -> Any:
     def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
-        if name in _BETWEEN_OBJECTS and not isinstance(arguments[0], Remote):
+        if name in _BETWEEN_OBJECTS.split() and not isinstance(arguments[0], Remote):
             return NotImplemented
         send("call", (self, name, arguments, named))
         return receive()

@@ -140,7 +140,7 @@ def last_code(response: str) -> str | None:
 
 
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
-    """The checks of a function, each a text that ends with an assert; or (input, output) of programs.
+    """The checks of a function, each a text that ends with an assert; or programs' (input, output).
 
     Raises an error of some kind for other texts. APPS and TACO have lists of inputs and of outputs
     in one object, and HumanEval a function `check`, which the column `entry_point` is for.
@@ -298,9 +298,7 @@ def _started(
                 status = _KILLED[0]
             output.seek(0)
             printed = output.read(OUTPUT_BYTES).decode(errors="replace")
-            if status in _KILLED:
-                return Run("timeout", printed)
-            return Run("failed" if status else "ok", printed)
+            return Run("timeout" if status in _KILLED else "failed" if status else "ok", printed)
 
         with process:
             try:
@@ -353,7 +351,7 @@ def _confined(bwrap: str, program: int) -> list[str]:
     for root in ("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix):
         for name in ("bin", "lib", "lib64", "pyvenv.cfg"):
             command += ["--ro-bind-try", f"{root}/{name}", f"{root}/{name}"]
-    command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
+    command += f"--ro-bind-data {program} /program.py --remount-ro /".split()
     return [*command, sys.executable, "-I", "-B", "/program.py"]
 
 
