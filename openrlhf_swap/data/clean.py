@@ -41,6 +41,7 @@ FEWEST_NUMBERS = 2
 # another problem.
 FEWEST_ROWS = 3  # of the set, which begin and end with the same text
 FEWEST_LETTERS = 4  # where it is on one side only: many problems end with "+ 2x"
+MOST_ROWS = 0.5  # share of the set with the same text around them, which is a wrapper in any form
 SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
 # Characters of the keys by which contained problems are looked up; shorter problems are compared as
 # a whole.
@@ -281,6 +282,9 @@ class RowSet:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
         before = _NUMBERS.sub("#", before).rstrip()  # a space if a number follows
         after = _NUMBERS.sub("#", after)
+        count = self._count(before, after)
+        if count >= max(FEWEST_ROWS, MOST_ROWS * len(self._keys)):
+            return True
         letters_before = sum(map(str.isalpha, before))
         letters_after = sum(map(str.isalpha, after))
         if not letters_before and not letters_after:
@@ -291,7 +295,7 @@ class RowSet:
         one_side = not letters_before or not letters_after
         if one_side and letters_before + letters_after < FEWEST_LETTERS and not is_label:
             return False
-        return self._count(before, after) >= FEWEST_ROWS
+        return count >= FEWEST_ROWS
 
     def _count(self, before: str, after: str) -> int:
         """How many rows begin and end with these texts."""

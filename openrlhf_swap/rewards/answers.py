@@ -4,10 +4,11 @@ import ast
 import html
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from decimal import Decimal
 
-from openrlhf_swap.rewards.forms import PATTERNS, TABLES, is_balanced, words, write_latex
+from openrlhf_swap.rewards.forms import PATTERNS, TABLES, compiled, is_balanced, words, write_latex
 from openrlhf_swap.rewards.statements import last_boxes
 from openrlhf_swap.rewards.verifiers import answer_text
 
@@ -26,7 +27,7 @@ LONGEST = 200  # characters; the longest answer of the benchmarks has 198
 NUMBER = PATTERNS.number
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
 _DEEPEST = 20  # wrappers inside of wrappers
-_PLACEHOLDER = re.compile("|".join(TABLES["placeholders"]))
+_PLACEHOLDERS = [*map(compiled, TABLES["placeholders"])]
 
 
 def strip_answer(answer: str) -> str:
@@ -70,15 +71,15 @@ def normal_answer(value: object) -> str:
 def _unescaped(text: str) -> str:
     """The text less escapes of JSON and HTML, quotes around it, and doubled backslashes."""
     text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), text)
-    text = re.sub(r"&#?\w{2,8};", lambda entity: html.unescape(entity[0]), text)
+    text = html.unescape(text)
     text = re.sub("^\\s*[\"'`\u201c]([^\"'`\u201c\u201d]*)[\"'`\u201d]\\s*$", r"\1", text)
     text = text.replace("\\/", "/")
-    while "\\" in text and all(len(run) % 2 == 0 for run in PATTERNS.backslashes.findall(text)):
-        text = PATTERNS.backslashes.sub(lambda run: run[0][::2], text)
+    while PATTERNS.doubled.fullmatch(text):
+        text = text.replace("\\\\", "\\")
     return text
 
 
-def _listed(text: str) -> list[object] | None:
+def _listed(text: str) -> Sequence[object] | None:
     r"""The items of a list of texts that JSON or Python wrote, such as `["165"]`; else None.
 
     LaTeX in it may have been escaped or not: `\f` begins `\frac` and is no form feed.
@@ -89,9 +90,7 @@ def _listed(text: str) -> list[object] | None:
         text = re.sub(r"\\(?![\"'])", r"\\\\", text)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         items = ast.literal_eval(text.strip())
-        if isinstance(items, list | tuple):
-            return list(items)
-        return None
+        return items if isinstance(items, list | tuple) else None
     return None
 
 
@@ -113,10 +112,5 @@ def visible_fault(answer: str) -> str | None:
 
 
 def _is_placeholder(bare: str) -> bool:
-    found = re.findall(r"[^\W_]+", re.sub(r"\\(?!text)[A-Za-z]+|\\text|\bby [a-z]+", " ", bare))
-    lower = {word if word == "A" else word.casefold() for word in found}  # "Answer: A" is one
-    telling = lower.intersection(words("telling"))
-    if telling and telling.union(words("around")) >= lower:
-        return True
-    whole = "".join(found).casefold() or bare
-    return bool(_PLACEHOLDER.fullmatch(bare) or _PLACEHOLDER.fullmatch(whole))
+    whole = re.sub(r"\\[A-Za-z]+|[\W_]", "", bare).casefold() or bare
+    return any(row.fullmatch(bare) or row.fullmatch(whole) for row in _PLACEHOLDERS)

@@ -28,13 +28,13 @@ def verify(
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be one letter, of an option if those are known."""
-    letter = answer.strip().upper()
     options = metadata.get(OPTIONS) or LETTERS
-    if len(letter) != 1 or letter not in LETTERS:
-        return "an answer that is not a letter"
-    if letter in LETTERS[: len(options)]:
+    letter = answer.strip().upper()
+    if letter in [*LETTERS[: len(options)]]:
         return None
-    return "an answer that is no option's letter"
+    if letter in [*LETTERS]:
+        return "an answer that is no option's letter"
+    return "an answer that is not a letter"
 
 
 def stated_letter(
@@ -57,17 +57,16 @@ def stated_letter(
 
 def _letter_of(stated: str, options: Sequence[str]) -> str | None:
     texts = [_written(option) for option in options]
-    if texts.count(_written(stated)) == 1:
-        return find_letter(stated) or LETTERS[texts.index(_written(stated))]
-    return find_letter(stated)
+    letter = find_letter(stated)
+    if letter is None and texts.count(_written(stated)) == 1:
+        return LETTERS[texts.index(_written(stated))]
+    return letter
 
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins; None if it begins otherwise or names another one."""
     choice = PATTERNS.choice.match(_without_braces(text))
-    if choice:
-        return choice["letter"].upper()
-    return None
+    return choice and choice["letter"].upper()
 
 
 def _written(text: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
-from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths, is_balanced
+from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing, split_words
 
 LONGEST = 1000  # characters of an answer that is taken apart; others are compared as they stand
@@ -22,49 +22,23 @@ def same_answer(gold: str, response: str) -> bool:
         return gold.strip() == response.strip()
     gold = canonical(gold)
     response = canonical(response)
-    if PATTERNS.letter.fullmatch(gold) or (
-        PATTERNS.label.match(gold) and PATTERNS.letter.fullmatch(response)
-    ):
-        return gold.strip("(")[0] == find_letter(response)
-    gold = _marked(gold)
-    response = _marked(response)
+    choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")
+    if choice:
+        return choice["letter"] == find_letter(response)
+    gold = mark_words(gold)
+    response = mark_words(response)
     return same_value(gold, response) or same_value(
-        _join_thousands(gold), _join_thousands(response)
+        PATTERNS.thousands.sub("", gold), PATTERNS.thousands.sub("", response)
     )
-
-
-def _marked(text: str) -> str:
-    r"""A canonical text without the label of a choice, and with its words in marks.
-
-    The only variable that is declared in it is named k: n\pi, n \in \mathbb{Z}.
-    """
-    marked = mark_words(PATTERNS.label.sub("", text))
-    declared = PATTERNS.declared.findall(marked)
-    if len(declared) == 1:
-        return _rename(marked, declared[0], "k")
-    return marked
-
-
-def _join_thousands(text: str) -> str:
-    return PATTERNS.thousands.sub(
-        lambda found: found[0].replace(",", "") if found["number"] else found[0], text
-    )
-
-
-def _rename(
-    text: str,
-    letter: str,
-    other: str,
-) -> str:
-    return re.sub(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", other, text)
 
 
 def written(text: str) -> str:
     """The text to compare as it stands: without spaces, and braces around single characters."""
-    plain = re.sub(r"\{(\w)\}", r"\1", re.sub(r"\s+", "", text))
-    for operation in (r"\cup", r"\cap"):
-        if operation in plain and not re.search(r"\\c[au]p", plain.replace(operation, "")):
-            plain = operation.join(sorted(plain.split(operation)))
+    plain = re.sub(r"\{(\w)\}", r"\1", text.replace(" ", ""))
+    operators: set[str] = set(re.findall(r"\\c[au]p", plain))
+    if len(operators) == 1:  # A \cup B is B \cup A
+        operator = operators.pop()
+        return operator.join(sorted(plain.split(operator)))
     return plain
 
 
@@ -88,29 +62,29 @@ def same_value(gold: str, response: str) -> bool:
 def _take_apart(text: str) -> tuple[str, list[str]]:
     r"""The brackets around a list and its items; "" without brackets. A sign ± makes two items."""
     value = _split_name(text)[1]
-    inside = value[2:-2]
-    if value == rf"\{{{inside}\}}" and r"\}" not in inside and r"\mid" not in inside:
-        return "{}", _with_both_signs(split_at(inside, ",;"))
-    items = split_at(value[1:-1], ",;")
-    is_bracketed = value[:1] in ("(", "[") and value[-1:] in (")", "]")
-    if not is_bracketed or len(items) == 1 or 0 in depths(value)[:-1]:
-        return "", _with_both_signs(split_at(text, ",;"))
+    items = PATTERNS.set_of_items.fullmatch(value)
+    if items:
+        return "{}", _with_both_signs(split_at(items[1]))
+    coordinates = split_at(value[1:-1])
+    is_bracketed = PATTERNS.bracketed.fullmatch(value) and 0 not in depths(value)[:-1]
+    if not is_bracketed or len(coordinates) == 1:
+        return "", _with_both_signs(split_at(text))
     points = _with_both_signs([value])
     if len(points) > 1:
-        return ("", points)
-    return (value[0] + value[-1], items)
+        return "", points
+    return value[0] + value[-1], coordinates
 
 
-def split_at(text: str, separators: str) -> list[str]:
+def split_at(text: str, separator: str = "") -> list[str]:
     """The parts of a text between these characters, those inside of brackets left alone.
 
-    Between ",;" semicolons separate if there is one, and else commas.
+    Without a character semicolons separate if there is one, and else commas.
     """
-    if separators == ",;":
-        separators = ";" if len(split_at(text, ";")) > 1 else ","
+    if not separator:
+        separator = ";" if len(split_at(text, ";")) > 1 else ","
     parts = [""]
     for character, depth in zip(text, depths(text), strict=True):
-        if depth <= 0 and character in separators:
+        if depth <= 0 and character == separator:
             parts.append("")
         else:
             parts[-1] += character
@@ -120,9 +94,8 @@ def split_at(text: str, separators: str) -> list[str]:
 def _with_both_signs(items: Sequence[str]) -> list[str]:
     signed: list[str] = []
     for item in items:
-        upper = item.replace(r"\pm", "+").replace(r"\mp", "-")
-        lower = item.replace(r"\pm", "-").replace(r"\mp", "+")
-        signed += dict.fromkeys((upper, lower))
+        both = [item.replace(r"\pm", one).replace(r"\mp", other) for one, other in ("+-", "-+")]
+        signed += dict.fromkeys(both)
     return signed
 
 
@@ -136,7 +109,7 @@ def _same_list(
     items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
     is_ordered |= has_values and len(split_words(",".join(items))[1]) > 1
-    if is_ordered or _are_named(gold) or _are_named(response) or len(gold) > MOST_ITEMS:
+    if is_ordered or any(map(_are_named, (gold, response))) or len(gold) > MOST_ITEMS:
         if sorted(map(_name_of, gold)) == sorted(map(_name_of, response)):
             gold = sorted(gold, key=_name_of)
             response = sorted(response, key=_name_of)
@@ -163,11 +136,8 @@ def _name_of(item: str) -> str:
 def _split_name(text: str) -> tuple[str, str]:
     r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
     named = PATTERNS.named.fullmatch(text)
-    if named and not PATTERNS.declared.match(text):
-        return written(named["name"]), named["value"].strip()
-    named = PATTERNS.named_behind.fullmatch(text)
-    if named and expressions.is_number(named["value"]):
-        return named["name"], named["value"].strip()
+    if named:
+        return written(named["name"]), named["value"]
     return "", text
 
 
@@ -179,26 +149,23 @@ def _same_item(gold: str, response: str) -> bool:
     if (missing and gold_words and response_words) or not all(map(may_be_missing, missing)):
         return False
     if missing == {"percent"}:
-        sides = (gold_plain, response_plain) if gold_words else (response_plain, gold_plain)
-        return _same_percentage(*sides)
+        if gold_words:
+            return _same_percentage(gold_plain, response_plain)
+        return _same_percentage(response_plain, gold_plain)
     if gold_words or response_words:
         return same_value(gold_plain, response_plain)
+    calls = PATTERNS.calls.match(f"{gold}\n{response}")
+    if calls:
+        other = rf"(?<![A-Za-z\\]){calls['other']}(?![A-Za-z])"
+        response = re.sub(other, calls["variable"], response)
     gold_name, gold_value = _split_name(gold)
     response_name, response_value = _split_name(response)
-    if gold_name and response_name:
-        calls = PATTERNS.calls.fullmatch(f"{gold_name} {response_name}")
-        if calls:
-            return same_value(gold_value, _rename(response_value, calls[3], calls[2]))
-        are_variables = len(gold_name) == len(response_name) == 1
-        if gold_name == response_name:
-            return same_value(gold_value, response_value)
-        if are_variables and all(map(expressions.is_number, (gold_value, response_value))):
-            return False  # x = 5 and y = 5
+    names = {gold_name, response_name} - {""}
+    if len(names) == 2:
         return expressions.are_equal(gold, response)
-    if gold_name and "=" not in response:
-        return same_value(gold_value, response)
-    if response_name and "=" not in gold:
-        return same_value(gold, response_value)
+    is_value = "=" not in (response if gold_name else gold)
+    if names and (is_value or gold_name == response_name):
+        return same_value(gold_value, response_value)
     if response_name and gold.count("=") == 1:
         return expressions.are_equal(gold, response)
     return _same_unnamed(gold_value, response_value)
@@ -226,9 +193,8 @@ def _same_unnamed(gold: str, response: str) -> bool:
     given = split_at(response, "=")
     if len(expected) == 1 and len(given) > 1:
         return _same_as_chain(gold, given)
-    if len(expected) > 1 and len(given) == 1:
-        is_value = len(expected) > 2 or all(map(expressions.is_number, expected))
-        return is_value and any(same_value(side, response) for side in expected)
+    if len(expected) > 2 and len(given) == 1:
+        return any(same_value(side, response) for side in expected)
     return expressions.are_equal(gold, response)
 
 
@@ -244,13 +210,11 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     """Whether a value equals a chain of equations, m + n = 100 + 16 = 116, that is not false."""
     numbers = [*filter(expressions.is_number, sides)]
     values = [*map(expressions.parse, numbers)]
-    stated = sides if len(numbers) == len(sides) else sides[-1:]
     is_true = all(map(expressions.are_near, values, values[1:]))
-    return is_true and any(same_value(gold, side) for side in stated)
+    return is_true and any(same_value(gold, side) for side in numbers or sides[-1:])
 
 
 def is_understood(gold: str) -> bool:
     """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
     plain = canonical(gold)
-    is_closed = is_balanced(gold) and depths(plain)[-1:] == [0]
-    return is_closed and not PATTERNS.broken.search(plain)
+    return depths(plain)[-1:] == [0] and not PATTERNS.broken.search(plain)

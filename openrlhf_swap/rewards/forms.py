@@ -6,7 +6,7 @@ stays as it stands, and is compared as it stands. A new form is a new row and it
 
 import re
 import unicodedata
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,10 @@ def look_up(table: str) -> dict[str, str]:
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A pattern of the tables, in which double braces name a part, or a table of words."""
-
-    def part(name: re.Match[str]) -> str:
-        return str(TABLES["parts"].get(name[1]) or "|".join(words(name[1])))
-
-    return re.compile(re.sub(r"\{\{([a-z]+)\}\}", part, pattern))
+    for name in re.findall(r"\{\{([a-z_]+)\}\}", pattern):
+        part = TABLES["parts"].get(name) or "|".join(words(name))
+        pattern = pattern.replace(f"{{{{{name}}}}}", part)
+    return re.compile(pattern)
 
 
 def _unicode(match: re.Match[str]) -> str:
@@ -50,13 +49,10 @@ def _unicode(match: re.Match[str]) -> str:
     signs = look_up("signs")
     if character in signs:
         return signs[character]
-    kind = unicodedata.decomposition(character).partition(" ")[0]
     plain = unicodedata.normalize("NFKC", character)
-    if kind == "<fraction>":
+    if "\u2044" in plain:
         return r"\frac{{{}}}{{{}}}".format(*plain.split("\u2044"))
-    if kind in ("<wide>", "<narrow>", "<font>", "<super>", "<sub>"):
-        return signs.get(plain, plain)
-    return str(unicodedata.decimal(character, character))
+    return signs.get(plain, str(unicodedata.decimal(character, plain)))
 
 
 def _undressed(match: re.Match[str]) -> str:
@@ -65,9 +61,8 @@ def _undressed(match: re.Match[str]) -> str:
     inside = match[3]
     name = inside.strip().lstrip("\\")
     if name in words("functions"):
-        return f"{before}{look_up('commands').get(name, chr(92) + name)} "
-    is_spaced = match[2] == "text" and inside != name and re.search("[A-Za-z]", inside)
-    if is_spaced or PATTERNS.a_word.search(re.sub(r"\\[A-Za-z]+", "", inside)):
+        return f"{before}\\{name} "
+    if PATTERNS.dressed.search(match[0]):
         return f"{before}\\text{{{inside}}}"
     if before:
         return f"{before}{{{inside}}}"
@@ -91,24 +86,8 @@ def _radians(match: re.Match[str]) -> str:
     return PATTERNS.angle.sub(r"(\1\\cdot\\frac{\\pi}{180})", match[0])
 
 
-_FUNCTIONS = {
-    "unicode": _unicode,
-    "undressed": _undressed,
-    "digits": _digits,
-    "fraction": _fraction,
-    "radians": _radians,
-}
-
-
-def _replacement(form: dict[str, str]) -> Any:
-    """What a row's matches become: a text, or a function of the match."""
-    name = form.get("by")
-    if name in TABLES:
-        table = look_up(name)
-        return lambda match: table.get(match[1], match[0])
-    if name:
-        return _FUNCTIONS[name]
-    return form["to"]
+def _stands_for(table: dict[str, str], match: re.Match[str]) -> str:
+    return table.get(match[1], match[0])
 
 
 class _Patterns:
@@ -118,27 +97,45 @@ class _Patterns:
         return compiled(TABLES["patterns"][name])
 
 
+def compile_rows(table: str, **functions: Any) -> list[tuple[re.Pattern[str], Any]]:
+    """The rows of a table: a pattern each, and what its matches become (a text or a function)."""
+    rows = []
+    for row in TABLES[table]:
+        becomes = row.get("to")
+        name = row.get("by")
+        if name:
+            becomes = functions.get(name) or partial(_stands_for, look_up(name))
+        rows.append((compiled(row["from"]), becomes))
+    return rows
+
+
+def apply(rows: list[tuple[re.Pattern[str], Any]], text: str) -> str:
+    """The text with these rows applied in order."""
+    for pattern, becomes in rows:
+        text = pattern.sub(becomes, text)
+    return text
+
+
 PATTERNS = _Patterns()
-_FORMS = [(compiled(form["from"]), _replacement(form)) for form in TABLES["forms"]]
-_UNICODE = slice(1, 7)  # the rows that write Unicode as LaTeX
+_FORMS = compile_rows(
+    "forms",
+    unicode=_unicode,
+    undressed=_undressed,
+    digits=_digits,
+    fraction=_fraction,
+    radians=_radians,
+)
+_UNICODE = _FORMS[1:7]
 
 
 def canonical(text: str) -> str:
-    """The text with every row of the table applied, less braces around all of it."""
-    text = unicodedata.normalize("NFC", text)
-    for pattern, becomes in _FORMS:
-        text = pattern.sub(becomes, text)
-    text = text.strip()
-    while text.startswith("{") and text.endswith("}") and is_balanced(text[1:-1]):
-        text = text[1:-1].strip()
-    return text
+    """The text with every row of the table applied."""
+    return apply(_FORMS, unicodedata.normalize("NFC", text)).strip()
 
 
 def write_latex(text: str) -> str:
     """The text with Unicode's mathematics as LaTeX or ASCII: ¾, x², √2, 90°, full-width digits."""
-    for pattern, becomes in _FORMS[_UNICODE]:
-        text = pattern.sub(becomes, text)
-    return text
+    return apply(_UNICODE, text)
 
 
 def depths(

@@ -16,15 +16,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
-from itertools import count
 from queue import LifoQueue
 from typing import Any, Literal
 
@@ -36,7 +35,6 @@ from openrlhf_swap.rewards.verifiers import (
     THOUGHT_CLOSED,
     UNIT_TESTS,
     Reference,
-    Verifier,
     find_verifier,
     given_answer,
 )
@@ -47,7 +45,6 @@ START_SECONDS = 120.0  # that a process may take to import the verifier, on a bu
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
 UNIT_TESTS_SECONDS = 3600.0  # wall time where unit tests run; they have limits of their own
 SLOW = 0.5  # share of the CPU time limit above which a grading counts as slow
-TRACEBACKS = 3  # that a process prints: a verifier that fails mostly fails every time
 _PROGRAM = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from openrlhf_swap.rewards.grader import serve; serve(*limits)"
@@ -74,6 +71,10 @@ class Grade:
     score: float = field(default=0.0, repr=False)
     why: str = field(default="", compare=False, repr=False)
     stated: str | None = field(default=None, compare=False, repr=False)
+
+
+_LATE = Grade(False, "timeout", slow=True)
+_FAILED = Grade(False, "error", slow=True)
 
 
 class Grader:
@@ -116,11 +117,24 @@ class Grader:
         thought is not an answer. Raises DataError for a response that is no text, or an answer that
         is neither text nor a number; never for what they say.
         """
-        return self._ask_all([_request(*pair, end_of_thought) for pair in pairs])
+        requests = []
+        for response, answer in pairs:
+            check_text("response", response)
+            known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
+            request = {
+                "problem": known.problem,
+                "answer": known.answer,
+                "response": text_after_thought(response, end_of_thought),
+                "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
+            }
+            requests.append(request)
+        with ThreadPoolExecutor(self._processes) as threads:
+            return list(threads.map(self._ask, requests))
 
     def is_gradable(self, answers: Sequence[str]) -> list[bool]:
         """Whether math-verify can grade against each reference answer at all."""
-        return [grade.correct for grade in self._ask_all([{"answer": one} for one in answers])]
+        grades = self.grade_many([("", answer) for answer in answers])
+        return [grade.status == "no_answer" for grade in grades]
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
@@ -128,31 +142,12 @@ class Grader:
             child.stop()
             self._idle.put(child)
 
-    def _ask_all(self, requests: Sequence[dict[str, Any]]) -> list[Grade]:
-        def ask(request: dict[str, Any]) -> Grade:
-            child = self._idle.get()
-            try:
-                return child.ask(json.dumps(request, default=str).encode() + b"\n")
-            finally:
-                self._idle.put(child)
-
-        with ThreadPoolExecutor(self._processes) as threads:
-            return list(threads.map(ask, requests))
-
-
-def _request(
-    response: str,
-    answer: str | Reference,
-    end_of_thought: str,
-) -> dict[str, Any]:
-    check_text("response", response)
-    known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
-    return {
-        "problem": known.problem,
-        "answer": known.answer,
-        "response": text_after_thought(response, end_of_thought),
-        "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
-    }
+    def _ask(self, request: dict[str, Any]) -> Grade:
+        child = self._idle.get()
+        try:
+            return child.ask(json.dumps(request, default=str).encode() + b"\n")
+        finally:
+            self._idle.put(child)
 
 
 class _Child:
@@ -173,20 +168,20 @@ class _Child:
         may have been killed or stopped from outside. A second one that fares the same was the
         grading's own doing.
         """
-        status: Literal["timeout", "error"] = "error"
+        grade = _FAILED
         for attempt in range(ATTEMPTS):
             try:
-                fields, seconds = _exchange(self._start(), message, self._wall_seconds)
-                is_slow = attempt > 0 or seconds > SLOW * self._cpu_seconds
-                return Grade(**fields, slow=is_slow)
+                reply = _exchange(self._start(), message, self._wall_seconds)
+                reply["slow"] |= attempt > 0
+                return Grade(**reply)
             except TimeoutError:
-                status = "timeout"
+                grade = _LATE
                 self.stop()
             except (OSError, ValueError):  # it could not start, or ended: no line, or half a line
-                status = "error"
+                grade = _FAILED
                 if self.stop() == -signal.SIGPROF:  # its CPU time is used up
-                    return Grade(False, "timeout", slow=True)
-        return Grade(False, status, slow=True)
+                    return _LATE
+        return grade
 
     def stop(self) -> int | None:
         """Kill the process and all that it started; returns its exit status if there was one."""
@@ -206,7 +201,7 @@ class _Child:
         self.stop()
         if self._verifier == MATH and find_spec("math_verify") is None:  # it would only be gone
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
-        arguments = json.dumps([sys.path, MEMORY, self._cpu_seconds, self._verifier])
+        arguments = json.dumps([sys.path, self._cpu_seconds, self._verifier])
         command = [sys.executable, "-c", _PROGRAM, arguments]
         ours, theirs = socket.socketpair()
         with theirs:
@@ -229,48 +224,34 @@ def _exchange(
         return json.loads(replies.readline())
 
 
-def serve(
-    memory_limit: int,
-    cpu_limit: float,
-    name: str = MATH,
-) -> None:
+def serve(cpu_limit: float, name: str) -> None:
     """A grading process: says "ready", then answers lines of JSON until its standard input ends.
 
-    A request has the arguments of `Verifier.judge`, or only an answer, of which math-verify says
-    whether it can be graded against. The reply is the fields of a grade, and the CPU seconds that
-    it took. The kernel ends the process by SIGPROF after `cpu_limit` such seconds, in the middle of
-    any computation.
+    A request has the arguments of `Verifier.judge`, and a reply the fields of a grade. The kernel
+    ends the process by SIGPROF after `cpu_limit` seconds of CPU time for one request, in the middle
+    of any computation.
     """
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # a library may print
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's: it closes standard input
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_AS, (memory_limit, memory_limit))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     verifier = find_verifier(name)
     print(json.dumps("ready"), file=replies, flush=True)
-    failures = count()
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, cpu_limit)
-        started = time.process_time()
         try:
-            reply = _reply(verifier, **json.loads(line))
+            reply = dict(vars(verifier.judge(**json.loads(line))))
+            reply["status"] = "ok" if reply.pop("answered") else "no_answer"
         except Exception as error:  # noqa: BLE001 (code that we have not seen)
             why = traceback.format_exception_only(error)[-1].strip()
             if isinstance(error, ConfigError):
                 why = str(error)
-            elif name != MATH and next(failures) < TRACEBACKS:  # a parser fails on many a text
-                traceback.print_exc()
+            elif name != MATH:  # a parser fails on many a text
+                warnings.warn(traceback.format_exc(), stacklevel=1)  # which is shown once
             reply = {"correct": False, "status": "error", "why": why}
-        print(json.dumps([reply, time.process_time() - started]), file=replies, flush=True)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-
-
-def _reply(verifier: Verifier, answer: str, **request: Any) -> dict[str, Any]:
-    if not request:
-        return {"correct": verifier.find_fault(answer, {}) is None, "status": "ok"}
-    fields = dict(vars(verifier.judge(answer=answer, **request)))
-    fields["status"] = "ok" if fields.pop("answered") else "no_answer"
-    return fields
+        left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+        reply["slow"] = left < (1 - SLOW) * cpu_limit
+        print(json.dumps(reply), file=replies, flush=True)
 
 
 _shared = cache(lambda verifier: Grader(verifier=verifier))

@@ -28,10 +28,10 @@ def reward_func(
     """
     prompt = prompts[0]
     grade = Grade(correct=False, status="error")
-    # A beginning-of-text token may stand before the prompt. The prompt itself is never graded: it
-    # may quote an answer.
-    _, prompt_again, response = queries[0].partition(prompt or queries[0] + "?")
-    with suppress(ValueError):  # a label that cannot be read
+    with suppress(ValueError):  # an empty prompt, or a label that cannot be read
+        # A beginning-of-text token may stand before the prompt. The prompt itself is never graded:
+        # it may quote an answer.
+        _, prompt_again, response = queries[0].partition(prompt)
         if prompt_again:
             reference = Reference.parse(labels[0])
             text = text_to_grade(prompt, response, end_of_thought)

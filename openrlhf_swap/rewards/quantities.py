@@ -7,25 +7,17 @@ side: units, and the names of what is counted.
 
 import re
 
-from openrlhf_swap.rewards.forms import PATTERNS, look_up, words
+from openrlhf_swap.rewards.forms import PATTERNS, apply, compile_rows, look_up, words
 
 UNITS = look_up("units")
-_SIGNS = look_up("connectives")
 
 
 def mark_words(text: str) -> str:
-    """The text with its words in marks, in one spelling; "and" and "or" between values are commas.
+    """A canonical text with its words in marks, in one spelling.
 
-    So are places where a value follows a word.
+    Between values "and" and "or" are commas, and so are places where a value follows a word.
     """
-    is_relation = PATTERNS.relation.search(text)
-    signs = _SIGNS if is_relation else dict.fromkeys(_SIGNS, ", ")
-    marked = PATTERNS.words.sub(_mark_text, text)
-    marked = PATTERNS.mark.sub(lambda mark: signs.get(mark[1], mark[0]), marked)
-    marked = re.sub("⟧ *⟦", " ", marked)
-    marked = PATTERNS.mark.sub(lambda mark: f"⟦{name_words(mark[1])}⟧", marked)
-    marked = PATTERNS.power.sub(r"^\1⟧", marked.replace("⟦⟧", " "))
-    return PATTERNS.value_after.sub("⟧, ", PATTERNS.money_before.sub(r"\2⟦\1⟧", marked))
+    return apply(_ROWS, text)
 
 
 def split_words(text: str) -> tuple[str, set[str]]:
@@ -33,33 +25,35 @@ def split_words(text: str) -> tuple[str, set[str]]:
     return PATTERNS.mark.sub(" ", text).strip(), {*PATTERNS.mark.findall(text)}
 
 
-def _mark_text(match: re.Match[str]) -> str:
-    inside = match[0] if match["text"] is None else match["text"]
-    inside = re.sub(r"\\text|[{}]", " ", inside)
+def may_be_missing(text: str) -> bool:
+    """Whether the words are a unit or what is counted, which the other answer may leave out."""
+    names = re.findall(r"[^ /^\d]+", text)
+    return all(name in UNITS or PATTERNS.counted.fullmatch(name) for name in names)
+
+
+def _marked(match: re.Match[str]) -> str:
+    inside = re.sub(r"\\text|[{}]", " ", match[0])
     return PATTERNS.in_text.sub(r"⟦\g<0>⟧", inside)
 
 
-def name_words(text: str) -> str:
-    """Words in one spelling: small letters, the names of units, "cm^2" and "km/hour"."""
+def _listed(match: re.Match[str]) -> str:
+    return re.sub(r"\\l(?:and|or) ", ", ", match[0])
+
+
+def _named(match: re.Match[str]) -> str:
+    """Words in one spelling: small letters, and the names of units."""
     names = []
-    for word in text.replace("/", " / ").split():
+    for word in match[1].replace("/", " / ").split():
         name = word.strip(".")
         if len(name) > 1:  # N is a newton, and n is none
             name = name.casefold()
         if name not in words("aside"):
             names.append(UNITS.get(name) or UNITS.get(name.removesuffix("s")) or name)
-    named = " ".join(names).replace(" / ", "/")
-    named = re.sub(r"\b(?:square|sq) (\w+)|\b(\w+) squared\b", r"\1\2^2", named)
-    return re.sub(r"\bcubic (\w+)", r"\1^3", named)
+    return f"⟦{' '.join(names)}⟧"
 
 
-def may_be_missing(text: str) -> bool:
-    """Whether the words are a unit or what is counted, which the other answer may leave out."""
-    return all(map(_is_counted, re.findall(r"[^ /^\d]+", text)))
+def _renamed(match: re.Match[str]) -> str:
+    return re.sub(rf"(?<![A-Za-z\\]){match[1]}(?![A-Za-z])", "k", match[0])
 
 
-def _is_counted(name: str) -> bool:
-    if name in UNITS or not {name, name[0]}.isdisjoint(words("counted")):  # 个苹果
-        return True
-    is_plural = re.fullmatch(r"\w{2,}(?<![sui])s", name)
-    return is_plural is not None and name not in words("not_counted")
+_ROWS = compile_rows("word_forms", marked=_marked, listed=_listed, named=_named, renamed=_renamed)

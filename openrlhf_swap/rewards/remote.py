@@ -17,6 +17,7 @@ import signal
 import sys
 import types
 from collections import deque
+from contextlib import suppress
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -25,29 +26,31 @@ from typing import Any
 
 # Bytes of a message; what the program writes into the pipe itself begins with a larger number.
 LONGEST = 2**27
-# The sandbox sets it: to write to the other end, and to read.
+# Both are set above this text: the pipes to write to the other process and to read from it, and the
+# seconds of CPU time of each call in the program. Where the checks run there are none.
 PIPES: tuple[int, ...] = globals().get("PIPES", ())
+SECONDS: int = globals().get("SECONDS", 0)
+CONNECTIONS: list[Any] = [*map(Connection, PIPES)]
+KEPT: list[Any] = []  # the objects that the other process knows by their numbers
 # Subclasses of the first ones are sent as these: a named tuple, a Counter, an IntEnum.
 _ITERABLE = (tuple, list, set, frozenset)
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, *_ITERABLE)
-_DATA: tuple[Any, ...] = (*_PLAIN, type(None), range, bytearray)
-_LIBRARY: tuple[type, ...] = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
-_VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
+_DATA = (*_PLAIN, type(None), range, bytearray)
+_LIBRARY = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
+_VALUES: dict[Any, Any] = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 # A comparison or a sum with a value of the checks would tell it to the program.
 _BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__"
-_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__"
-_FUNCTIONS = (len, iter, next, str, repr, bool, float, abs)
+_OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__ __abs__"
+_FUNCTIONS = "__len__ __iter__ __next__ __str__ __repr__ __bool__ __float__"
 _SPECIAL: dict[str, Any] = {
-    "__call__": lambda function, *arguments, **named: function(*arguments, **named),
-    **{name: getattr(operator, name) for name in _OPERATORS.split()},
-    **{f"__{kind.__name__}__": kind for kind in _FUNCTIONS},
+    name: getattr(operator, name, None) or getattr(builtins, name.strip("_"))
+    for name in f"{_OPERATORS} {_FUNCTIONS}".split()
 }
+_SPECIAL["__call__"] = lambda function, *arguments, **named: function(*arguments, **named)
 
 
 class _Pickler(pickle.Pickler):
     """Keeps what is no value, and sends its number."""
-
-    link: "Link"
 
     def persistent_id(self, value: Any) -> Any:
         if isinstance(value, Remote):
@@ -55,8 +58,8 @@ class _Pickler(pickle.Pickler):
         kind = value if isinstance(value, type) else type(value)
         if kind in _VALUES.values() or isinstance(value, _DATA) or _is_numpy(value):
             return None
-        self.link.kept.append(value)
-        return ["mine", len(self.link.kept) - 1]
+        KEPT.append(value)
+        return ["mine", len(KEPT) - 1]
 
     def reducer_override(self, value: Any) -> Any:
         for kind in _PLAIN:
@@ -73,88 +76,67 @@ def _is_numpy(value: Any) -> bool:
 
 
 class _Unpickler(pickle.Unpickler):
-    link: "Link"
-
     def find_class(self, module: str, name: str) -> Any:
         return _VALUES[module, name]
 
     def persistent_load(self, reference: Any) -> Any:
         owner, number = reference
-        if owner == "yours":
-            return self.link.kept[number]
-        return Remote(self.link, number)
+        return KEPT[number] if owner == "yours" else Remote(number)
 
 
-class Link:
-    """Both ends of a connection call each other's objects, also during a call."""
+def send(kind: str, value: Any) -> None:
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump((kind, value))
+    CONNECTIONS[0].send_bytes(buffer.getbuffer())
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.kept: list[Any] = []
-        self._seconds = seconds  # of CPU time for each call; the process ends with them
-        self._out = Connection(PIPES[0], readable=False)
-        self._in = Connection(PIPES[1], writable=False)
 
-    def send(self, kind: str, value: Any) -> None:
-        buffer = io.BytesIO()
-        pickler = _Pickler(buffer)
-        pickler.link = self
-        pickler.dump((kind, value))
-        self._out.send_bytes(buffer.getbuffer())
+def receive() -> Any:
+    """The value of the next reply; calls that come before it are answered."""
+    while True:
+        message = CONNECTIONS[1].recv_bytes(LONGEST)
+        kind, value = _Unpickler(io.BytesIO(message)).load()
+        if kind == "value":
+            return value
+        if kind == "error":
+            raise getattr(builtins, str(value), Exception)("in the program")
+        _answer(*value)
 
-    def receive(self) -> Any:
-        """The value of the next reply; calls that come before it are answered."""
-        while True:
-            unpickler = _Unpickler(io.BytesIO(self._in.recv_bytes(LONGEST)))
-            unpickler.link = self
-            kind, value = unpickler.load()
-            if kind == "value":
-                return value
-            if kind == "error":
-                error = getattr(builtins, str(value), Exception)
-                is_error = isinstance(error, type) and issubclass(error, Exception)
-                raise (error if is_error else Exception)("in the program")
-            self._answer(*value)
 
-    def call(self, *request: Any) -> Any:
-        self.send("call", request)
-        return self.receive()
-
-    def _answer(
-        self,
-        target: Any,
-        name: str,
-        arguments: Any,
-        named: Any,
-    ) -> None:
-        try:
-            if self._seconds:
-                signal.setitimer(signal.ITIMER_PROF, self._seconds)
-            elif name != "__call__":  # the program may call what it was given, and nothing else
-                raise TypeError
-            run = _SPECIAL.get(name, lambda target: getattr(target, name))
-            self.send("value", run(target, *arguments, **named))
-        except BaseException as error:  # noqa: BLE001 (code that we have not seen)
-            self.send("error", type(error).__name__)
+def _answer(
+    target: Any,
+    name: str,
+    arguments: Any,
+    named: Any,
+) -> None:
+    try:
+        if SECONDS:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        elif name != "__call__":  # the program may call what it was given, and nothing else
+            raise TypeError
+        run = _SPECIAL.get(name, lambda target: getattr(target, name))
+        send("value", run(target, *arguments, **named))
+    except BaseException as error:  # noqa: BLE001 (code that we have not seen)
+        send("error", type(error).__name__)
 
 
 class Remote:
     """An object of the other process. It may equal objects of that process, and no value."""
 
-    def __init__(self, link: Link, number: int) -> None:
-        self._link = link
+    def __init__(self, number: int) -> None:
         self._number = number
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return self._link.call(self, name, (), {})
+        return _forward(name)(self)
 
 
 def _forward(name: str) -> Any:
     def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
-        if name in _BETWEEN_OBJECTS and not isinstance(arguments[0], Remote):
+        if name in _BETWEEN_OBJECTS.split() and not isinstance(arguments[0], Remote):
             return NotImplemented
-        return self._link.call(self, name, arguments, named)
+        send("call", (self, name, arguments, named))
+        return receive()
 
     return forwarded
 
@@ -164,7 +146,7 @@ for _name in _SPECIAL:
 
 
 def run_program(prelude: str) -> None:
-    given = json.load(sys.stdin)
+    code = sys.stdin.read()
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     os.dup2(sys.stdout.fileno(), 1)
     module = types.ModuleType("solution")
@@ -172,36 +154,35 @@ def run_program(prelude: str) -> None:
     space = vars(module)
     exec(prelude, space)
     before = dict(space)
-    link = Link(given["seconds"])
-    signal.setitimer(signal.ITIMER_PROF, given["seconds"])
-    exec(compile(given["code"], "solution.py", "exec"), space)
-    link.kept.append(space)
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    exec(compile(code, "solution.py", "exec"), space)
+    KEPT.append(space)
     defined = [name for name, value in space.items() if before.get(name, before) is not value]
-    link.send("value", defined)
-    link.receive()
+    send("value", defined)
+    receive()
 
 
 class _Names(dict[str, Any]):
-    """The checks' own names, then the program's, then the modules'.
+    """The checks' own names, then the program's, the modules', and those of a class Solution.
 
     The program's count also where they hide Python's own ones, if the checks use no other of them.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        modules: dict[str, Any],
-        tests: str,
-    ) -> None:
+    def __init__(self, imports: str, tests: str) -> None:
         super().__init__(__builtins__=builtins)
-        defined: set[str] = set(link.receive())
+        self._modules: dict[str, Any] = {}
+        exec(imports, self._modules)
+        defined: set[str] = set(receive())
         own = {name for name in defined if not hasattr(builtins, name)}
-        self._program: Any = Remote(link, 0)
-        self._modules = modules
-        self.defined = own if own.intersection(re.findall(r"\w+", tests)) else defined
+        self._defined = own if own.intersection(re.findall(r"\w+", tests)) else defined
 
     def __missing__(self, name: str) -> Any:
-        return (self._program if name in self.defined else self._modules)[name]
+        program: Any = Remote(0)
+        if name in self._defined:
+            return program[name]
+        if name in self._modules or hasattr(builtins, name):
+            return self._modules[name]  # a KeyError lets Python look for its own
+        return getattr(program["Solution"](), name)
 
 
 def run_checks(imports: str) -> None:
@@ -209,22 +190,10 @@ def run_checks(imports: str) -> None:
     tests = json.load(sys.stdin)
     results = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    modules: dict[str, Any] = {}
-    exec(imports, modules)
-    names = _Names(Link(), modules, json.dumps(tests))
+    names = _Names(imports, " ".join(tests))
     for test in tests:
-        try:
-            passed = _passes(test, names)
-        except BaseException:  # noqa: BLE001 (an assert, or code that we have not seen)
-            passed = False
-        print(json.dumps(passed), file=results, flush=True)
-
-
-def _passes(test: Any, names: _Names) -> bool:
-    if isinstance(test, str):
-        exec(compile(test, "tests.py", "exec"), names)
-        return True
-    name, arguments, expected = test
-    solution = "Solution" in names.defined
-    function = getattr(names["Solution"](), name) if solution else names[name]
-    return bool(json.loads(json.dumps(function(*arguments))) == expected)
+        passed = False
+        with suppress(BaseException):  # an assert, or code that we have not seen
+            exec(compile(test, "tests.py", "exec"), names)
+            passed = True
+        print(passed, file=results, flush=True)

@@ -21,9 +21,7 @@ OPTIONS = "options"  # the column with the options' texts, in order
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _MARKS = " *_`\"'\t"
 _LONGEST = 200  # characters of a response that may be nothing but an answer
-# Tokens that families put around an answer, and at its end: `<|im_end|>`, `<turn|>`, `</s>`.
-_LONGEST_TOKEN = 40  # characters
-_MOST_TOKENS = 8
+_TAIL = 400  # characters that may hold a family's tokens: `<|im_end|>`, `<turn|>`, `</s>`
 
 
 class _Box(NamedTuple):
@@ -39,11 +37,10 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    visible = response.split(end_of_thought, 1)[-1].rstrip()
-    for _ in range(_MOST_TOKENS):
-        start = max(0, len(visible) - _LONGEST_TOKEN)
-        visible = (visible[:start] + PATTERNS.token_after.sub("", visible[start:])).rstrip()
-    return PATTERNS.tokens_before.sub("", visible.lstrip(), count=1)
+    visible = response.split(end_of_thought, 1)[-1].strip()
+    start = max(0, len(visible) - _TAIL)
+    visible = visible[:start] + PATTERNS.tokens_after.sub("", visible[start:])
+    return PATTERNS.tokens_before.sub("", visible, count=1).rstrip()
 
 
 def last_boxed(text: str) -> str | None:
@@ -78,10 +75,8 @@ def last_boxes(text: str) -> str | None:
     joined: list[str] = []
     following = 0
     for box in reversed(_boxes(text)):
-        if joined:
-            between = PATTERNS.between_boxes.match(text, box.end, following)
-            if box.end > following or between is None or between.end() < following:
-                break
+        if joined and not PATTERNS.between_boxes.fullmatch(text, box.end, following):
+            break
         joined.insert(0, text[box.inside])
         following = box.begin
     return ", ".join(joined) or None
@@ -99,19 +94,19 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
     announced = None if start is None else last_announcement(plain[start:])
     if announced:
         return announced[1] or None
-    line = plain.rstrip().rpartition("\n")[2]
-    return _only_answer(text) or (_answer_of_line(line) if closed else None)
+    line = plain.rstrip().rpartition("\n")[2] if closed else ""
+    return _only_answer(text) or _answer_of_line(line)
 
 
 def _boxed_answer(text: str) -> str | None:
     *_, begun = PATTERNS.begun_box.finditer(text)
-    boxes = _boxes(text)
-    if not boxes or boxes[-1].begin < begun.start():
+    start = begun.start()
+    inside = last_boxes(text)
+    if inside is None or _boxes(text)[-1].begin < start:
         return None  # cut off
-    inside = last_boxes(text) or ""
     if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
-    compared = PATTERNS.compared.search(text[: begun.start()], max(0, begun.start() - 80))
+    compared = PATTERNS.compared.search(text, max(0, start - 80), start)
     if compared:
         return f"{compared[1]} {inside}"
     return inside
@@ -141,18 +136,13 @@ def _statement(text: str, start: int) -> str:
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
-    if not PATTERNS.alone.fullmatch(alone):
-        return None
-    prose = PATTERNS.prose.findall(alone)
-    is_formula = PATTERNS.one_formula.fullmatch(alone) and len(prose) == 1
-    if is_formula or not prose:
+    is_formula = bool(PATTERNS.one_formula.fullmatch(alone))
+    if PATTERNS.alone.fullmatch(alone) and len(PATTERNS.prose.findall(alone)) <= is_formula:
         return alone
     return None
 
 
 def _answer_of_line(line: str) -> str | None:
-    if len(line) > 2 * _LONGEST:  # a whole text without line breaks: its last sentence
-        line = PATTERNS.sentence_end.split(line[-2 * _LONGEST :])[-1]
     alone = _only_answer(line)
     if alone or line.endswith("?"):
         return alone
@@ -170,20 +160,19 @@ def answer_start(text: str) -> int | None:
     sentence that announces an answer, or all of it below a heading that does. Headings right above
     ("**Final Answer**") and lines without a word belong to it.
     """
-    boxes = list(PATTERNS.begun_box.finditer(text))
+    boxes = [*PATTERNS.begun_box.finditer(text)]
     place = len(text.rstrip().removesuffix("</answer>").rstrip())
     if boxes:
         place = boxes[-1].start()
     line = text.rfind("\n", 0, place) + 1
+    above = _above_headings(text, line)
     if not boxes:
-        above = _above_headings(text, line)
         announced = last_announcement(text[above:place])
         if announced is None or not announced[1]:
             return None
         place = max(above + announced[0], line)
     sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
-    start = sentences[-1] if sentences else _above_headings(text, line)
-    return len(text) - len(text[start:].lstrip())
+    return len(text) - len(text[[above, *sentences][-1] :].lstrip())
 
 
 def _above_headings(text: str, line: int) -> int:

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal, InvalidOperation
 from functools import cache
-from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal, NamedTuple
@@ -52,11 +51,11 @@ _OTHER_LANGUAGE = re.compile(r"(?!\{?\.?(?:py|\w*python))\{?\.?\w")
 # LiveCodeBench's authors run all code after these imports, of which a later one hides an earlier
 # one's names (`pow` is the built-in, `datetime` the module), and let it call itself this deeply.
 _MODULES = (
-    *("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random"),
-    *("statistics", "itertools", "functools", "operator", "io", "sys", "json"),
+    "string re datetime collections heapq bisect copy math random statistics itertools functools "
+    "operator io sys json"
 )
-_PRELUDE = "".join(f"from {name} import *\n" for name in (*_MODULES, "builtins", "typing"))
-_IMPORTS = f"import {', '.join(_MODULES)}\n"
+_IMPORTS = f"import {_MODULES.replace(' ', ', ')}\n"
+_PRELUDE = "".join(f"from {name} import *\n" for name in f"{_MODULES} builtins typing".split())
 _PRELUDE += f"{_IMPORTS}sys.setrecursionlimit(50_000)\nsys.set_int_max_str_digits(50_000)\n"
 _REMOTE = (
     f"exec(compile({Path(__file__).with_name('remote.py').read_text()!r}, 'remote.py', 'exec'))"
@@ -106,11 +105,9 @@ def verify(
         return NO_ANSWER
     tests = read_tests(answer, metadata)
     seconds = (SECONDS + 1) * len(tests) + 5.0
-    is_program = isinstance(tests[0], tuple) and len(tests[0]) == 2
-    run = _run_programs if is_program else _run_checks
-    is_test = [not isinstance(test, str) or test.startswith("assert") for test in tests]
-    passed = sum(compress(run(code, tests, seconds), is_test))
-    return Verdict(passed / sum(is_test), why=f"{passed} of {sum(is_test)} tests passed")
+    run = _run_checks if isinstance(tests[0], str) else _run_programs
+    passed = sum(run(code, tests, seconds))
+    return Verdict(passed / len(tests), why=f"{passed} of {len(tests)} tests passed")
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
@@ -143,7 +140,7 @@ def last_code(response: str) -> str | None:
 
 
 def read_tests(answer: str, metadata: Metadata) -> list[Any]:
-    """Statements as texts, (function, arguments, result), or (input, output) of programs.
+    """The checks of a function, each a text that ends with an assert; or programs' (input, output).
 
     Raises an error of some kind for other texts. APPS and TACO have lists of inputs and of outputs
     in one object, and HumanEval a function `check`, which the column `entry_point` is for.
@@ -161,26 +158,36 @@ def read_tests(answer: str, metadata: Metadata) -> list[Any]:
     if not pairs:
         raise ValueError(NO_TESTS)
     if function:
-        return [(function, *_read_call(*pair)) for pair in pairs]
+        return [_read_call(function, *pair) for pair in pairs]
     return [tuple(map(_read_lines, pair)) for pair in pairs]
 
 
 def _read_statements(answer: str, checked: str | None) -> list[str]:
-    statements = [ast.unparse(node) for node in ast.parse(answer).body]
+    """Each assert, behind the other statements that stand before it."""
     if checked and "def check(" in answer:
-        statements.append(f"assert check({checked}) is None")
-    if not any(statement.startswith("assert") for statement in statements):
+        answer += f"\nassert check({checked}) is None"
+    tests = [""]
+    for node in ast.parse(answer).body:
+        tests[-1] += f"{ast.unparse(node)}\n"
+        if isinstance(node, ast.Assert):
+            tests.append("")
+    if len(tests) == 1:
         raise ValueError(NO_TESTS)
-    return statements
+    return tests[:-1]
 
 
-def _read_call(given: Any, expected: Any) -> tuple[list[Any], Any]:
-    """The arguments (values, or a line of JSON for each) and the result of a call."""
+def _read_call(
+    function: str,
+    given: Any,
+    expected: Any,
+) -> str:
+    """The assert for a call with these arguments (values, or a line of JSON for each)."""
     if isinstance(given, str):
         given = map(json.loads, given.splitlines())
     if isinstance(expected, str):
         expected = json.loads(expected)
-    return [*given], expected
+    call = f"{function}(*json.loads({json.dumps([*given])!r}))"
+    return f"assert json.loads(json.dumps({call})) == json.loads({json.dumps(expected)!r})"
 
 
 def _read_lines(given: Any) -> str:
@@ -191,22 +198,21 @@ def _read_lines(given: Any) -> str:
 
 def _run_checks(
     code: str,
-    tests: Sequence[Any],
+    tests: Sequence[str],
     seconds: float,
 ) -> list[bool]:
     """Whether each test passed; the program, or the checks, may have ended before the last ones."""
-    program = f"{_REMOTE}\nrun_program({_PRELUDE!r})"
+    program = f"SECONDS = {SECONDS}\n{_REMOTE}\nrun_program({_PRELUDE!r})"
     checks = f"{_REMOTE}\nrun_checks({_IMPORTS!r})"
-    given = json.dumps({"code": code, "seconds": SECONDS})
     cpu = int(seconds)
     # Each writes to the other one, and reads from it. The program ends with the checks.
     checks_in, program_out = os.pipe()
     program_in, checks_out = os.pipe()
     with (
-        _started(program, given, cpu, (program_out, program_in)),
+        _started(program, code, cpu, (program_out, program_in)),
         _started(checks, json.dumps(tests), cpu, (checks_out, checks_in)) as finish,
     ):
-        return [line == "true" for line in finish(seconds).output.splitlines()]
+        return [line == "True" for line in finish(seconds).output.splitlines()]
 
 
 def _run_programs(
@@ -292,9 +298,7 @@ def _started(
                 status = _KILLED[0]
             output.seek(0)
             printed = output.read(OUTPUT_BYTES).decode(errors="replace")
-            if status in _KILLED:
-                return Run("timeout", printed)
-            return Run("failed" if status else "ok", printed)
+            return Run("timeout" if status in _KILLED else "failed" if status else "ok", printed)
 
         with process:
             try:
@@ -347,7 +351,7 @@ def _confined(bwrap: str, program: int) -> list[str]:
     for root in ("", "/usr", os.path.realpath(sys.base_prefix), sys.base_prefix, sys.prefix):
         for name in ("bin", "lib", "lib64", "pyvenv.cfg"):
             command += ["--ro-bind-try", f"{root}/{name}", f"{root}/{name}"]
-    command += ["--ro-bind-data", str(program), "/program.py", "--remount-ro", "/"]
+    command += f"--ro-bind-data {program} /program.py --remount-ro /".split()
     return [*command, sys.executable, "-I", "-B", "/program.py"]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError, DataError
+from openrlhf_swap.files import parse_value
 from openrlhf_swap.packages import import_named
 
 FLAG = "--swap.grader"
@@ -34,10 +35,9 @@ Metadata = Mapping[str, Any]
 
 def answer_text(answer: object) -> str:
     """An answer that is text or a number as text; empty for anything else."""
-    is_answer = isinstance(answer, str | int | float) and not isinstance(answer, bool)
-    if is_answer:
-        return str(answer)
-    return ""
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        return ""
+    return str(answer)
 
 
 def given_answer(answer: object) -> str:
@@ -74,11 +74,7 @@ class Reference:
         """The reference of a label, or of a bare answer; ValueError for half a label."""
         if not (isinstance(label, str) and label.startswith(_LABEL_START)):
             return cls(answer_text(label))
-        try:
-            row = json.loads(label)
-        except RecursionError as error:
-            raise ValueError(str(error)) from None
-        match row:
+        match parse_value(label.encode()):
             case {"reference_answer": str(answer), "problem": str(problem), "metadata": dict(rest)}:
                 return cls(answer, problem, rest)
         raise ValueError("reference_answer, problem or metadata is missing or of another type")
@@ -140,10 +136,9 @@ class Verifier:
         verdict = self.verify(problem, answer, response, metadata)
         if isinstance(verdict, Verdict):
             return verdict
-        if not isinstance(verdict, bool | int | float):
-            kind = type(verdict).__name__
-            raise TypeError(f"{self.name} returned {kind}; return a Verdict, a bool or a number")
-        return Verdict(float(verdict))
+        if isinstance(verdict, bool | int | float):
+            return Verdict(float(verdict))
+        raise TypeError(f"{self.name} returned {verdict!r}; return a Verdict, a bool or a number")
 
 
 def find_verifier(name: str) -> Verifier:
@@ -152,23 +147,22 @@ def find_verifier(name: str) -> Verifier:
     Raises a ConfigError for other names. A function may have attributes `answer_is_text` (default
     True) and `find_fault`.
     """
-    if name not in BUILT_IN and ":" not in name:
-        known = ", ".join((*BUILT_IN, f"{REGEX}PATTERN"))
-        own = "or a function of your own: module:function"
-        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, {own}")
     if name.startswith(REGEX):
         function: Any = _match_last(name.removeprefix(REGEX))
-    else:
+    elif name in BUILT_IN or ":" in name:
         function = import_named(BUILT_IN.get(name, name), FLAG)
+    else:
+        known = ", ".join(
+            (*BUILT_IN, f"{REGEX}PATTERN, or a function of your own: module:function")
+        )
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}")
     if not callable(function):
         see = "see docs/use/own_verifier.md"
         raise ConfigError(f"{FLAG} is {name!r}, which is not a function; {see}")
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
-        if is_text and not answer.strip():
-            return "an empty answer"
-        return None
+        return None if answer.strip() or not is_text else "an empty answer"
 
     return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
 
@@ -198,7 +192,6 @@ def _match_last(pattern: str) -> Verify:
         if not matches or matches[-1] is None:
             return NO_ANSWER
         stated = matches[-1].strip()
-        is_same = normal_answer(stated) == normal_answer(answer)
-        return Verdict(float(is_same), why=f"read {stated[:60]!r}", stated=stated)
+        return Verdict(float(normal_answer(stated) == normal_answer(answer)), stated=stated)
 
     return verify

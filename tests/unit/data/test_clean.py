@@ -237,6 +237,10 @@ FORMS = {
     "XML": lambda text, n: f'<task id="{n}"><statement>{html.escape(text)}</statement></task>',
     "an example in front": lambda text, n: EXAMPLE.format(text),
     "BBCode": lambda text, n: f"[i]{text}[/i]",
+    "a label behind": lambda text, n: f"{text} A:",
+    "a number behind": lambda text, n: f"{text} #{n}",
+    "three letters behind": lambda text, n: f"{text} ANS",
+    "asterisks": lambda text, n: f"*{text}*",
     "twice": lambda text, n: f"{text}\n\n{text}",
 }
 SHORT = [
