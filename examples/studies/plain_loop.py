@@ -54,6 +54,7 @@ from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
+from openrlhf_swap.scoring.signals import by_request
 
 PROMPTS = 8  # of a step
 RESPONSES = 8  # to each
@@ -171,22 +172,22 @@ class Loop:
         rows = [prompts[i] + responses[i] for i in chosen]
         ids, mask = padded_right(rows, self.tokenizer.pad_token_id)
         all_ends = [self.reader.step_ends(responses[i]) for i in chosen]
-        names = (ANSWER_LOGPROBS.name,)
-        if self.reads_need:
-            names += (NEED.name,)
         requests = []
         for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
             first = len(prompts[i])
             prefixes = (first - 1, *(first + end for end in ends))
             branch = answer_branch(self.tokenizer, CLOSE, problems[i].answer)
-            requests.append(ScoreRequest(row, prefixes, branch, signals=names))
+            names = [ANSWER_LOGPROBS.name]
+            if self.reads_need and ends:  # a response without steps needs none
+                names.append(NEED.name)
+            requests.append(ScoreRequest(row, prefixes, branch, signals=tuple(names)))
         found = read_shared_prefix(self.model, self.model.config, ids, mask, requests)
-        for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
-            scores = found[ANSWER_LOGPROBS.name][row].tolist()
-            needs = {}
-            if self.reads_need:
-                needs = {NEED.name: found[NEED.name][row]}
-            traces[i] = StepTrace(len(responses[i]), True, scores, ends, needs)
+        known = by_request(requests, found)
+        for i, ends, signals in zip(chosen, all_ends, known, strict=True):
+            scores = signals.pop(ANSWER_LOGPROBS.name).tolist()
+            if self.reads_need and not ends:
+                signals[NEED.name] = torch.zeros(0)
+            traces[i] = StepTrace(len(responses[i]), True, scores, ends, signals)
 
     def labels(self, problem: Problem, response: Sequence[int]) -> list[str]:
         return self.world.label_lines(problem.question, self.text(response))
