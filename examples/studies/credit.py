@@ -128,6 +128,16 @@ def means_table(runs: pd.DataFrame) -> str:
     return str(means.reset_index().to_markdown(index=False, floatfmt=".3g"))
 
 
+def kept_runs(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add runs to a CSV, in the place of those with the same settings; returns all of them."""
+    runs = runs.round(5)
+    if path.exists():
+        runs = pd.concat([pd.read_csv(path), runs])
+    runs = runs.drop_duplicates(SETTINGS, keep="last").sort_values(SETTINGS)
+    runs.to_csv(path, index=False)
+    return runs
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__,
@@ -140,14 +150,11 @@ def main() -> None:
     parser.add_argument("--test", action="store_true", help="print the comparisons")
     args = parser.parse_args()
     if args.runs:
-        runs = pd.read_json(args.runs, lines=True, precise_float=True)[KEPT].round(5)
+        runs = pd.read_json(args.runs, lines=True, precise_float=True)[KEPT]
     else:
         runs = pd.read_csv(args.results)
     if args.keep:
-        if args.keep.exists():
-            runs = pd.concat([pd.read_csv(args.keep), runs])
-        runs = runs.drop_duplicates(SETTINGS, keep="last").sort_values(SETTINGS)
-        runs.to_csv(args.keep, index=False)
+        runs = kept_runs(args.keep, runs)
     if args.seeds:
         runs = runs[runs.seed.isin(args.seeds)]
     print(test_table(runs) if args.test else means_table(runs))

@@ -92,5 +92,6 @@ class Coefficients:
     @property
     def chooses_steps(self) -> bool:
         """Whether tau decides which steps pay more than others."""
-        shares_by_weights = self.length_coef > 0 or self.price_by_weights
-        return self.needs_scores and shares_by_weights and not math.isinf(self.tau)
+        if self.rewards_need or math.isinf(self.tau):  # weights are uniform
+            return False
+        return self.needs_scores and (self.length_coef > 0 or self.price_by_weights)

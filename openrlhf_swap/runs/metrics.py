@@ -53,16 +53,20 @@ def step_metrics(
     outcome: Tensor,
     process: Tensor,
     process_weight: float,
+    price_by_weights: bool = False,
 ) -> Metrics:
     """Summarise one batch in finite numbers; a mean over nothing is left out.
 
     `advantages` (actions,) are the unified advantages of all actions, `outcome` and `process`
-    (actions,) their two terms without weights; `process_weight` is theta.
+    (actions,) their two terms without weights; `process_weight` is theta. With `price_by_weights`
+    every correct response pays by its weights, otherwise those with a penalty.
     """
+    paid = signals.weights if price_by_weights else signals.penalties
     means = {
         **_of_lengths(batch),
         **_of_groups(batch, signals, process_weight),
         **_of_steps(batch, signals),
+        "swap/weights_from_uniform": distances_from_uniform(paid, batch.step_mask),
         "swap/adv_outcome_absmean": outcome.abs(),
         "swap/adv_process_absmean": process.abs(),
         "swap/adv_negative_frac": advantages < 0,
@@ -130,7 +134,6 @@ def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
     changes = signals.local_gains[steps]
     after_known = shares_after_known(batch.answer_logprobs, batch.step_ends, steps)
     means = {
-        "swap/weights_from_uniform": distances_from_uniform(signals.penalties, steps),
         "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
         "swap/gain_zero_frac": gains == 0,
@@ -148,7 +151,7 @@ def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
 
 
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
-    """The total variation distance between w and uniform weights, from (..., K) P w_k.
+    """The total variation distance between w and uniform weights, from (..., K) w_k or P w_k.
 
     (responses,) at least 0 and below 1, of those with a penalty on at least two steps.
     """

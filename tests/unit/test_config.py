@@ -102,6 +102,7 @@ def test_every_row_of_the_ablation_has_coefficients():
         ({"objective": "no_penalty"}, False),
         ({"objective": "no_penalty", "step_price": "weights"}, True),
         ({"objective": "uniform_penalty", "step_price": "weights"}, False),
+        ({"step_reward": "need"}, False),
         ({"objective": "grpo"}, False),
     ],
 )

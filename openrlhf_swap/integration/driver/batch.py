@@ -66,6 +66,7 @@ def describe(
         terms.outcome,
         terms.process,
         objective.process_weight,
+        objective.coefficients.price_by_weights,
     )
     metrics |= turn_metrics(batch.groups, batch.signals.penalties)
     return metrics | objective.metrics()

@@ -19,17 +19,24 @@ def test_every_row_of_a_preset_names_its_objective():
         assert configure(row["train"], on_cpu=True).method.objective == name
 
 
-# By hand from the authors' scripts: mini-batch of responses, rates, KL, temperature and longest
-# response; and the steps that they trained, or a pass over DeepScaleR.
+# By hand from the authors' scripts: mini-batch of responses, rates, KL, entropy bonus, temperature
+# and longest response; and the steps that they trained, or their passes over DeepScaleR.
 NUMBERS = {
-    "thinkprune": (2048, 1e-6, 0, 1.0, 4000, 540),
-    "lc_r1": (96, 2e-6, 0.04, 0.9, 8192, 3359),
-    "adaptthink": (2048, 2e-6, 0, 0.6, 16384, 314),
-    "laser_d": (512, 1e-6, 1e-3, 0.6, 16384, 900),
-    "laser_de": (512, 1e-6, 1e-3, 0.6, 16384, 900),
-    "l1_exact": (1024, 1e-6, 1e-3, 0.6, 4096, 700),
-    "l1_max": (1024, 4e-6, 1e-3, 0.6, 4500, 120),
-    "swap": (2048, 1e-6, 0, 0.6, 12000, 623),
+    "thinkprune": (2048, 1e-6, 0, 1e-3, 1.0, 4000, 540),
+    "lc_r1": (96, 2e-6, 0.04, 0, 0.9, 8192, 3359),
+    "adaptthink": (2048, 2e-6, 0, 0, 0.6, 16384, 314),
+    "laser_d": (512, 1e-6, 1e-3, 1e-3, 0.6, 16384, 900),
+    "laser_de": (512, 1e-6, 1e-3, 1e-3, 0.6, 16384, 900),
+    "l1_exact": (1024, 1e-6, 1e-3, 1e-3, 0.6, 4096, 700),
+    "l1_max": (1024, 4e-6, 1e-3, 1e-3, 0.6, 4500, 120),
+    "swap": (2048, 1e-6, 0, 0, 0.6, 12000, 623),
+    "autothink": (512, 1e-6, 0, 1e-3, 0.6, 24576, 6 * 314),
+    "grpo_lead": (240, 1e-6, 0, 1e-3, 0.8, 12288, 3 * 1343),
+    "short_rl": (512, 1e-6, 1e-3, 1e-3, 0.6, 8192, 5 * 314),
+    "sas": (512, 1e-6, 1e-3, 0, 1.0, 4096, 2 * 314),
+    "saber": (256, 1e-6, 0, 1e-3, 0.7, 20480, 314),
+    "attnpo": (1024, 2e-6, 0, 0, 1.0, 16384, 314),
+    "step_grpo": (640, 1e-6, 1e-2, 0, 1.0, 16384, 100),
 }
 
 
@@ -42,6 +49,7 @@ def test_the_numbers_of_a_recipe(name):
         args.train.batch_size,
         args.actor.adam.lr,
         args.algo.kl.init_coef,
+        args.actor.entropy_coef or 0,
         args.rollout.temperature,
         args.rollout.max_new_tokens,
         steps,

@@ -27,13 +27,12 @@ from openrlhf_swap.runs.metrics import (
 )
 
 
-def metrics_of(*groups):
+def metrics_of(*groups, **settings):
     batch = StepBatch.from_traces(groups)
-    signals = step_signals(batch, Coefficients())
+    numbers = Coefficients(**settings)
+    signals = step_signals(batch, numbers)
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
-    return step_metrics(
-        batch, signals, advantages=flat, outcome=flat, process=2 * flat, process_weight=0.3
-    )
+    return step_metrics(batch, signals, flat, flat, 2 * flat, 0.3, numbers.price_by_weights)
 
 
 def test_metrics_by_hand():
@@ -62,6 +61,16 @@ def test_metrics_by_hand():
     # Of 10, 30 and 50 tokens, interpolated.
     quantiles = {name: metrics[f"length/{name}"] for name in ("p10", "p50", "p90", "max", "std")}
     assert quantiles == pytest.approx({"p10": 14, "p50": 30, "p90": 46, "max": 50, "std": 20})
+
+
+def test_weights_that_share_a_price_are_looked_at_without_a_penalty():
+    trace = StepTrace(30, True, [-4.0, -3.0, -3.0 - math.log(3)], [9, 19])  # g 1 and -ln 3
+    wrong = StepTrace(50, False, [], [])
+    metrics = metrics_of([trace, wrong], length_coef=0.0)
+    assert "swap/weights_from_uniform" not in metrics
+    metrics = metrics_of([trace, wrong], length_coef=0.0, step_price="weights")
+    # w_1/w_2 = exp(-1 - ln 3)
+    assert metrics["swap/weights_from_uniform"] == pytest.approx(0.5 - 1 / (1 + 3 * math.e))
 
 
 def test_what_is_needed_and_known_by_hand():
