@@ -180,7 +180,7 @@ class Loop:
             prefixes = (first - 1, *(first + end for end in ends))
             branch = answer_branch(self.tokenizer, CLOSE, problems[i].answer)
             requests.append(ScoreRequest(row, prefixes, branch, signals=names))
-        found = read_shared_prefix(self.model, self.model.config, ids, mask, requests)
+        found = read_shared_prefix(self.model, ids, mask, requests)
         for row, (i, ends) in enumerate(zip(chosen, all_ends, strict=True)):
             scores = found[ANSWER_LOGPROBS.name][row].tolist()
             needs = {}

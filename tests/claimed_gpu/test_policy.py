@@ -44,11 +44,11 @@ def test_a_mix_of_devices_raises():
 def test_scores_alone(family):
     ids, _, mask, requests = micro_batch()
     model = model_of(family)
-    expected = torch.cat(score_shared_prefix(model, model.config, ids, mask, requests))
+    expected = torch.cat(score_shared_prefix(model, ids, mask, requests))
     with claiming(), torch.no_grad():
         to_claimed(model)
         given = ids.to(device()), mask.to(device())
-        scores = torch.cat(score_shared_prefix(model, model.config, *given, requests))
+        scores = torch.cat(score_shared_prefix(model, *given, requests))
     assert scores.device.type == "cpu"
     assert scores.sub(expected).abs().max() < 0.05  # bfloat16, in calls of other sizes
 

@@ -513,9 +513,7 @@ def test_flops_are_those_of_the_real_forwards():
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
     plain, _ = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
     with masks_of(MAX_MASK):
-        scored, _ = count_flops(
-            lambda: score_shared_prefix(model, model.config, ids, present, [request])
-        )
+        scored, _ = count_flops(lambda: score_shared_prefix(model, ids, present, [request]))
     one_token = 2 * sizes.hidden * sizes.vocabulary
     assert scored - plain + one_token == pytest.approx(
         memory.scoring_flops(sizes, prompt, response, steps), rel=0.01
