@@ -2,17 +2,20 @@
 
 How likely does the answer become after each step? Read one by one, K+1 prefixes cost K+1 forwards,
 but they share their tokens. So the response is read once, as a row, and K+1 branches stand behind
-it; here a is the close template with the answer, and the prompt x is followed by two steps:
+it; here the prompt x is followed by two steps, and a is the close template with the answer:
 
               row               branch 0  branch 1   branch 2
     tokens    x x x s1 s1 s2 s2 x a  a    s1 a  a    s2 a  a
     position  0 1 2 3  4  5  6  2 3  4    4  5  6    6  7  8
 
-Branch k sees the response before the last token of prefix k, and itself; its positions are those
-that a forward over prefix k and the answer would have. It starts with a second copy of that last
-token, which predicts the branch's next one: so even an empty close template needs nothing of the
-row but its keys, values and states. A target is a token that is predicted: those of the answer in
-each branch and, for `need`, those of the steps in the row. docs/method/scoring.md says more.
+Prefix k ends with the last token of the prompt, or of step k. Branch k starts with a second copy of
+that token, sees the response before it, and itself, and has the positions that a forward over the
+prefix and the answer would have. The copy predicts the branch's next token: so even an empty close
+template needs nothing of the row but its keys, values and states.
+
+A target is a token that is predicted: the answer's in each branch and, for `need`, the steps' in
+the row. A hidden step (`need.py`) is one more kind of branch, which does not see that step.
+docs/method/scoring.md says more.
 
 Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m targets.
 """
