@@ -30,7 +30,7 @@ def with_need(case: Case, window: int) -> Case:
 
 def run(case: Case) -> dict[str, list[Tensor]]:
     """Scores, and need where it is wanted."""
-    return read_shared_prefix(case.model, case.model.config, case.ids, case.mask, case.requests)
+    return read_shared_prefix(case.model, case.ids, case.mask, case.requests)
 
 
 def token_log_probs(model: PreTrainedModel, ids: Tensor, hidden: range, since: int) -> Tensor:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 
@@ -167,14 +168,15 @@ class Case:
 
     def fused(self, packed: bool) -> list[torch.Tensor]:
         """Run the same pass with the branches behind its rows."""
-        rows = BranchedRows(self.model, self.model.config, self.mask, self.requests, packed)
+        rows = BranchedRows(self.model, self.mask, self.requests, packed)
         at_rows, columns = rows.predicting
         of_branches, places = columns.unique(return_inverse=True)
         kept = torch.cat([torch.arange(rows.tokens, device=columns.device), of_branches])
         with rows.branching():
             logits = self.model(**rows.inputs(*self._rows(packed)), logits_to_keep=kept).logits
         logits = logits[at_rows, rows.tokens + places].float()
-        return rows.scores(logits.log_softmax(-1).gather(-1, rows.targets[:, None]).squeeze(-1))
+        log_probs = logits.log_softmax(-1).gather(-1, rows.targets[:, None])
+        return rows.answers(log_probs)[ANSWER_LOGPROBS.name]
 
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""

@@ -130,7 +130,7 @@ class ObjectiveLoop(Loop):
         found = {}
         scored = naming(requests, ANSWER_LOGPROBS)
         if scored:
-            found |= read_shared_prefix(self.model, self.model.config, *given, scored)
+            found |= read_shared_prefix(self.model, *given, scored)
         entropic = naming(requests, ENTROPY)
         if entropic:
             found[ENTROPY.name] = read_entropies(self.model, *given, entropic, temperature=1.0)

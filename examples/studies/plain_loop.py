@@ -181,7 +181,7 @@ class Loop:
             if self.reads_need and ends:  # a response without steps needs none
                 names.append(NEED.name)
             requests.append(ScoreRequest(row, prefixes, branch, signals=tuple(names)))
-        found = read_shared_prefix(self.model, self.model.config, ids, mask, requests)
+        found = read_shared_prefix(self.model, ids, mask, requests)
         known = by_request(requests, found)
         for i, ends, signals in zip(chosen, all_ends, known, strict=True):
             scores = signals.pop(ANSWER_LOGPROBS.name).tolist()

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
@@ -23,9 +24,9 @@ def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
 
     (..., K), 0 where there is no step, from (..., K+1) l_0..l_K in nats per answer token.
     """
-    best_before = answer_logprobs.cummax(dim=-1).values[..., :-1]
-    gains = (answer_logprobs[..., 1:] - best_before).clamp(min=0)
-    return torch.where(step_mask, gains, 0.0)
+    best_so_far = answer_logprobs.cummax(dim=-1).values
+    changes = answer_logprobs[..., 1:] - best_so_far[..., :-1]
+    return torch.where(step_mask, changes.clamp(min=0), 0.0)
 
 
 def local_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
@@ -54,7 +55,8 @@ def penalty_masses(
     """
     target = target_lengths(lengths, correct).unsqueeze(-1)
     pays = correct & (lengths > target) & (target > 0)
-    return torch.where(pays, length_coef * (lengths.double() - target) / target, 0.0)
+    excess = lengths.double() - target
+    return torch.where(pays, length_coef * excess / target, 0.0)
 
 
 def penalty_weights(
@@ -120,30 +122,31 @@ def step_signals(
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
     ranked = gains if coefficients.monotone_weights else changes
+    tau = step_tau(ranked, mask, coefficients)
     if coefficients.rewards_need:
-        earned = gains + needs(batch)
         mass = torch.zeros_like(mass)
-        tau: float | Tensor = math.inf
-    else:
-        earned = gains
-        if coefficients.rewards_potential:
-            earned = local_gains(potentials(batch), mask)
-        tau = step_tau(ranked, mask, coefficients)
+        tau = math.inf
     if weights is None:
         weights = penalty_weights(ranked, mask, tau)
     penalties = mass.unsqueeze(-1) * weights
-    rewards = earned - penalties
+    rewards = _earned(batch, gains, coefficients) - penalties
 
-    pooled = moments(rewards.flatten(1), mask.flatten(1), coefficients.eps)
-    divisor = pooled.deviation.clamp(min=coefficients.step_noise) + coefficients.eps
+    eps = coefficients.eps
+    pooled = moments(rewards.flatten(1), mask.flatten(1), eps)
+    deviation = pooled.deviation.clamp(min=coefficients.step_noise)
+    divisor = deviation + eps
     price = pooled.mean / divisor * coefficients.centres_steps
     has_signal = mask & pooled.spreads.unsqueeze(-1)
     charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
     if coefficients.price_by_weights:
-        charges = charges * mask.sum(-1, keepdim=True) * weights
-    scaled = torch.where(has_signal, rewards / divisor.unsqueeze(-1), 0.0)
+        steps = mask.sum(-1, keepdim=True)
+        charges = charges * steps * weights
+    in_deviations = rewards / divisor.unsqueeze(-1)
+    scaled = torch.where(has_signal, in_deviations, 0.0)
     constant = coefficients.step_constant
     normalised = torch.where(mask, scaled - charges - constant, 0.0)
+    known_deviation = torch.where(pooled.spreads, pooled.deviation, math.nan)
+    known_price = torch.where(pooled.spreads, price, math.nan)
     return StepSignals(
         gains=gains,
         local_gains=changes,
@@ -153,9 +156,22 @@ def step_signals(
         rewards=rewards,
         charges=charges,
         normalised=normalised,
-        deviation=torch.where(pooled.spreads, pooled.deviation, math.nan).squeeze(-1),
-        price=torch.where(pooled.spreads, price, math.nan).squeeze(-1),
+        deviation=known_deviation.squeeze(-1),
+        price=known_price.squeeze(-1),
     )
+
+
+def _earned(
+    batch: StepBatch,
+    gains: Tensor,
+    coefficients: Coefficients,
+) -> Tensor:
+    """(G, N, K) float64, what each step earns before it pays."""
+    if coefficients.rewards_need:
+        return gains + needs(batch)
+    if coefficients.rewards_potential:
+        return local_gains(potentials(batch), batch.step_mask)
+    return gains
 
 
 def needs(batch: StepBatch) -> Tensor:
@@ -163,7 +179,8 @@ def needs(batch: StepBatch) -> Tensor:
 
     Raises ValueError for a batch with scored steps whose need was not read.
     """
-    return torch.where(batch.step_mask, _rewarded(batch, NEED, "need"), 0.0)
+    values = _rewarded(batch, NEED, "need")
+    return torch.where(batch.step_mask, values, 0.0)
 
 
 SOLVED = 0.9  # a potential from which on SPAE takes a problem for solved
@@ -178,8 +195,10 @@ def potentials(batch: StepBatch) -> Tensor:
     ValueError for a batch with scored steps whose answers' entropies were not read.
     """
     right = batch.answer_logprobs.exp()
-    sure = (-_rewarded(batch, ANSWER_ENTROPY, "potential")).exp()
-    return (1.5 * right * sure + 0.5 * right - sure).clamp(max=SOLVED)
+    entropy = _rewarded(batch, ANSWER_ENTROPY, "potential")
+    sure = (-entropy).exp()
+    potential = 1.5 * right * sure + 0.5 * right - sure
+    return potential.clamp(max=SOLVED)
 
 
 def _rewarded(
@@ -195,8 +214,8 @@ def _rewarded(
             f"--swap.step_reward is {reward}, but the responses have no {signal.name}; read it by "
             f"`Scorer` with the same settings, or give StepTrace signals={{'{signal.name}': ...}}"
         )
-    shape = (*batch.lengths.shape, signal.count(batch.step_mask.shape[-1]))
-    return torch.zeros(shape, dtype=torch.float64)
+    count = signal.count(batch.step_mask.shape[-1])
+    return torch.zeros(*batch.lengths.shape, count, dtype=torch.float64)
 
 
 def step_tau(
@@ -212,7 +231,8 @@ def step_tau(
     """
     if not coefficients.in_deviations:
         return coefficients.tau
-    pooled = moments(gains.double().flatten(1), step_mask.flatten(1), coefficients.eps)
+    of_group = gains.double().flatten(1)
+    pooled = moments(of_group, step_mask.flatten(1), coefficients.eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
     deviation = torch.where(pooled.spreads, deviation, torch.inf)
     return (coefficients.tau * deviation).unsqueeze(-1)
@@ -221,9 +241,10 @@ def step_tau(
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
     """(G, N) float64: c, or c - c P for an objective that penalises the outcome."""
     rewards = batch.correct.double()
-    if coefficients.penalises_outcome:
-        rewards = rewards - penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    return rewards
+    if not coefficients.penalises_outcome:
+        return rewards
+    mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
+    return rewards - mass
 
 
 def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
@@ -267,7 +288,8 @@ def process_advantages(
     is 1, and 0 leaves each reward in its own step. (..., A) in the dtype of `normalised`, which is
     (..., K) r~ and 0 where there is no step: constant inside a step, 0 after the last step's end.
     """
-    values = torch.nn.functional.pad(sum_to_come(normalised, discount), (0, 1))
+    of_steps = sum_to_come(normalised, discount)
+    values = pad(of_steps, (0, 1))
     return per_token(values, step_ends, step_mask, tokens)
 
 
@@ -293,11 +315,14 @@ def per_token(
     """
     *leading, count = values.shape
     rows = math.prod(leading)
-    ends = torch.where(step_mask, step_ends, tokens).reshape(rows, count - 1)
+    ends = torch.where(step_mask, step_ends, tokens)
+    ends = ends.reshape(rows, count - 1)
     # Number of steps that ended before token t, which is the index of the step that t lies in.
-    positions = torch.arange(tokens, device=ends.device).expand(rows, -1)
-    step_of_token = torch.searchsorted(ends.contiguous(), positions.contiguous())
-    return values.reshape(rows, count).gather(-1, step_of_token).view(*leading, tokens)
+    positions = torch.arange(tokens, device=ends.device)
+    positions = positions.expand(rows, -1).contiguous()
+    step_of_token = torch.searchsorted(ends.contiguous(), positions)
+    of_tokens = values.reshape(rows, count).gather(-1, step_of_token)
+    return of_tokens.view(*leading, tokens)
 
 
 def unified_advantages(
@@ -329,15 +354,19 @@ def group_advantages(
     A tensor has `length` float64 values. `rewards` are (G, N), of the outcome; `process` is (G, N,
     A), or None.
     """
-    outcome = outcome_advantages(rewards, coefficients.eps).unsqueeze(-1)
-    outcome = outcome.expand(-1, -1, int(batch.lengths.max()))
+    longest = int(batch.lengths.max())
+    outcome = outcome_advantages(rewards, coefficients.eps)
+    outcome = outcome.unsqueeze(-1).expand(-1, -1, longest)
     advantages = unified_advantages(
         outcome, process, coefficients.outcome_weight, coefficients.process_weight
     )
-    return [
-        [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
-        for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True)
-    ]
+    groups = []
+    for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True):
+        group = []
+        for row, length in zip(rows, lengths, strict=True):
+            group.append(row[:length].clone())
+        groups.append(group)
+    return groups
 
 
 class Moments(NamedTuple):
@@ -356,11 +385,14 @@ def moments(
 ) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     count = mask.sum(-1, keepdim=True)
-    total = torch.where(mask, values, 0.0).sum(-1, keepdim=True)
+    present = torch.where(mask, values, 0.0)
+    total = present.sum(-1, keepdim=True)
     mean = total / count.clamp(min=1)
     centred = torch.where(mask, values - mean, 0.0)
     degrees = count - 1 if unbiased else count
-    variance = centred.square().sum(-1, keepdim=True) / degrees.clamp(min=1)
+    squares = centred.square().sum(-1, keepdim=True)
+    variance = squares / degrees.clamp(min=1)
     deviation = variance.sqrt()
     noise = eps * mean.abs().clamp(min=1)
-    return Moments(mean, deviation, (count > 1) & (deviation > noise))
+    spreads = (count > 1) & (deviation > noise)
+    return Moments(mean, deviation, spreads)

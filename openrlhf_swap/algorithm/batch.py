@@ -88,21 +88,36 @@ class StepBatch:
             raise ValueError(
                 f"groups have sizes {sorted(sizes)}; every group needs the same number of responses"
             )
-        shape = (len(groups), *sizes)
-        known = _Responses(traces, *sizes)
-        padded = {name: known.padded(SIGNALS[name]) for name in known.names}
-        ends_of_rows = [torch.tensor(ends, dtype=torch.int64) for ends in known.ends]
-        step_ends = pad_sequence(ends_of_rows, batch_first=True)
-        counts = torch.tensor([len(ends) for ends in known.ends])
-        prefixes = torch.arange(step_ends.shape[-1] + 1) <= counts.unsqueeze(-1)
-        scored = torch.tensor(known.scored).unsqueeze(-1)
+        (size,) = sizes
+        shape = (len(groups), size)
+        names = {ANSWER_LOGPROBS.name}
+        for trace in traces:
+            names |= trace.signals.keys()
+        # The steps of an incorrect response matter only to a signal that all responses have, and
+        # where there is such a signal, no response needs scores.
+        shared = any(not SIGNALS[name].only_correct for name in names)
+        responses = []
+        for row, trace in enumerate(traces):
+            where = f"response {row % size} of group {row // size}"
+            responses.append(_Response.checked(where, trace, shared))
+        signals = {}
+        for name in names:
+            rows = _padded(responses, SIGNALS[name])
+            signals[name] = rows.view(*shape, *rows.shape[1:])
+        ends = [torch.tensor(response.ends, dtype=torch.int64) for response in responses]
+        step_ends = pad_sequence(ends, batch_first=True)
+        counts = torch.tensor([len(response.ends) for response in responses])
+        scored = torch.tensor([response.scored for response in responses])
+        prefix = torch.arange(step_ends.shape[-1] + 1)
+        exists = prefix <= counts.unsqueeze(-1)
+        is_scored = exists[:, 1:] & scored.unsqueeze(-1)
         return cls(
             lengths=torch.tensor([trace.length for trace in traces]).view(shape),
             correct=torch.tensor([trace.correct for trace in traces]).view(shape),
             step_ends=step_ends.view(*shape, -1),
-            step_mask=(prefixes[:, 1:] & scored).view(*shape, -1),
-            state_mask=prefixes.view(*shape, -1),
-            signals={name: rows.view(*shape, *rows.shape[1:]) for name, rows in padded.items()},
+            step_mask=is_scored.view(*shape, -1),
+            state_mask=exists.view(*shape, -1),
+            signals=signals,
         )
 
     @property
@@ -122,8 +137,9 @@ class StepBatch:
         tokens = self._tokens_before
         steps = torch.arange(tokens.shape[-1]).expand_as(tokens)
         progress = torch.stack([tokens, tokens.sqrt(), steps], dim=-1)
+        passed = progress[self.state_mask].double()
         states = self.signals[STATES.name][self.state_mask]
-        return torch.cat([states, progress[self.state_mask].double()], dim=-1)
+        return torch.cat([states, passed], dim=-1)
 
     @property
     def tokens_left(self) -> Tensor:
@@ -136,77 +152,82 @@ class StepBatch:
         return pad(self.step_ends + 1, (1, 0))
 
 
-class _Responses:
-    """The responses of a batch in a row, checked one after the other."""
+@dataclass(frozen=True)
+class _Response:
+    """A response of a batch, and what of it counts.
 
-    def __init__(self, traces: Sequence[StepTrace], size: int) -> None:
-        """Take the responses of all groups, and the size of a group."""
-        self._traces = traces
-        self._size = size
-        self.names = {ANSWER_LOGPROBS.name}.union(*(trace.signals for trace in traces))
-        # The steps of an incorrect response matter only to a signal that all responses have, and
-        # where there is such a signal, no response needs scores.
-        self._shared = any(not SIGNALS[name].only_correct for name in self.names)
-        self.ends = [
-            list(trace.step_ends) if trace.correct or self._shared else [] for trace in traces
-        ]
-        self.scored = [
-            trace.correct and len(ends) > 0 and not (self._shared and not trace.answer_logprobs)
-            for trace, ends in zip(traces, self.ends, strict=True)
-        ]
-        for row, trace in enumerate(traces):
-            self._check(row, trace.length)
+    Attributes:
+        name: which one it is, for messages.
+        trace: what the caller gives.
+        ends: e_1..e_K; empty where nothing is made of the steps.
+        scored: whether the steps earn by the answer's scores.
+    """
 
-    def padded(self, signal: Signal) -> Tensor:
-        """(responses, K or K+1, ...) float64, 0 where a response has no value."""
-        values = [self._values(row, signal) for row in range(len(self._traces))]
-        width = signal.count(max(len(ends) for ends in self.ends))
-        tail = max(tuple(each.shape[1:]) for each in values)
-        rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
-        for row, each in enumerate(values):
-            if len(each):
-                rows[row, : len(each)] = each
-        return rows
+    name: str
+    trace: StepTrace
+    ends: list[int]
+    scored: bool
 
-    def _values(self, row: int, signal: Signal) -> Tensor:
-        """The (K or K+1, ...) float64 values of one response; empty where it has none."""
-        trace = self._traces[row]
-        has_values = trace.correct or not signal.only_correct
-        given = trace.signals.get(signal.name, ())
+    @classmethod
+    def checked(
+        cls,
+        name: str,
+        trace: StepTrace,
+        shared: bool,
+    ) -> _Response:
+        """Check a response's length and steps; `shared` says that all responses have a signal."""
+        ends = list(trace.step_ends) if trace.correct or shared else []
+        needs_no_scores = shared and not trace.answer_logprobs
+        scored = trace.correct and len(ends) > 0 and not needs_no_scores
+        length = trace.length
+        if length < 0:
+            raise ValueError(f"{name}: length is {length}; use the number of generated tokens")
+        bounds = pairwise([-1, *ends, length])
+        if ends and not all(before < after for before, after in bounds):
+            raise ValueError(f"{name}: step_ends {ends} must ascend within 0..{length - 1}")
+        return cls(name, trace, ends, scored)
+
+    def values(self, signal: Signal) -> Tensor:
+        """(K or K+1, ...) float64; empty where the response has no value."""
+        has_values = self.trace.correct or not signal.only_correct
+        given = self.trace.signals.get(signal.name, ())
         if signal is ANSWER_LOGPROBS:
-            has_values = self.scored[row]
-            given = trace.answer_logprobs
+            has_values = self.scored
+            given = self.trace.answer_logprobs
         if not has_values:
             return torch.empty(0, dtype=torch.float64)
-        if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
-            given = torch.stack(list(given))
-        values = torch.as_tensor(given, dtype=torch.float64)
-        steps = len(self.ends[row])
+        values = _as_tensor(given)
+        steps = len(self.ends)
         if values.dim() != signal.dimensions or len(values) != signal.count(steps):
             each = "the prompt and of each step" if signal.per == "prefix" else "each step"
             raise ValueError(
-                f"{self._name(row)}: {signal.name} of shape {tuple(values.shape)} for {steps} "
+                f"{self.name}: {signal.name} of shape {tuple(values.shape)} for {steps} "
                 f"step_ends; give one of {each}"
             )
         if signal.dimensions == 1 and not values.isfinite().all():
             place = int((~values.isfinite()).nonzero()[0])
             raise NonFiniteError(
-                f"{self._name(row)}: {signal.name}[{place}] is {values[place]}; a log-probability "
+                f"{self.name}: {signal.name}[{place}] is {values[place]}; a log-probability "
                 "must be finite"
             )
         return values
 
-    def _name(self, row: int) -> str:
-        return f"response {row % self._size} of group {row // self._size}"
 
-    def _check(self, row: int, length: int) -> None:
-        ends = self.ends[row]
-        if length < 0:
-            raise ValueError(
-                f"{self._name(row)}: length is {length}; use the number of generated tokens"
-            )
-        bounds = [-1, *ends, length]
-        if ends and not all(before < after for before, after in pairwise(bounds)):
-            raise ValueError(
-                f"{self._name(row)}: step_ends {ends} must ascend within 0..{length - 1}"
-            )
+def _as_tensor(given: Any) -> Tensor:
+    """Numbers, or a list with tensors among them, as float64."""
+    if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
+        given = torch.stack(list(given))
+    return torch.as_tensor(given, dtype=torch.float64)
+
+
+def _padded(responses: Sequence[_Response], signal: Signal) -> Tensor:
+    """(responses, K or K+1, ...) float64, 0 where a response has no value."""
+    values = [response.values(signal) for response in responses]
+    steps = max(len(response.ends) for response in responses)
+    width = signal.count(steps)
+    tail = max(tuple(each.shape[1:]) for each in values)
+    rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
+    for row, each in enumerate(values):
+        if len(each):
+            rows[row, : len(each)] = each
+    return rows

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.errors import NonFiniteError
@@ -61,8 +62,8 @@ class StateCritic:
         _check_finite(states.isfinite().all(-1), "hidden state")
         _check_finite(returns.isfinite(), "return")
         # One, the state and the return in a row: their products are all that a regression needs.
-        columns = [torch.ones_like(returns)[:, None], states, returns[:, None]]
-        rows = torch.cat(columns, dim=-1)
+        ones = torch.ones_like(returns)
+        rows = torch.cat([ones[:, None], states, returns[:, None]], dim=-1)
         fold_of_row = groups % self._folds
         parts = [rows[fold_of_row == fold] for fold in range(self._folds)]
         products = [part.T @ part for part in parts]
@@ -82,11 +83,9 @@ class StateCritic:
                 break
             values[fold_of_row == fold] = part[:, :-1] @ weights
         if not solved:
-            sizes = groups.bincount()
-            sums = torch.zeros(len(sizes), dtype=returns.dtype)
-            means = sums.index_add(0, groups, returns) / sizes.clamp(min=1)
-            values = means[groups]
-        self._earlier = self._decay * (torch.stack(products).sum(0) + earlier)
+            values = _group_means(returns, groups)
+        everything = torch.stack(products).sum(0) + earlier
+        self._earlier = self._decay * everything
         return Prediction(values, _explained(values, returns), solved)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -100,6 +99,15 @@ class StateCritic:
         self._earlier = state["products"].clone() if state else None
 
 
+def _group_means(returns: Tensor, groups: Tensor) -> Tensor:
+    """(n,) the mean return of each row's group."""
+    sizes = groups.bincount()
+    zeros = torch.zeros(len(sizes), dtype=returns.dtype)
+    sums = zeros.index_add(0, groups, returns)
+    means = sums / sizes.clamp(min=1)
+    return means[groups]
+
+
 def _check_finite(finite: Tensor, name: str) -> None:
     if not finite.all():
         row = int((~finite).nonzero()[0])
@@ -108,10 +116,12 @@ def _check_finite(finite: Tensor, name: str) -> None:
 
 def _explained(values: Tensor, returns: Tensor) -> float:
     """The share of the variance that the values explain; 0 where the returns do not vary."""
-    variance = (returns - returns.mean()).square().sum()
+    centred = returns - returns.mean()
+    variance = centred.square().sum()
     if not variance > 0:
         return 0.0
-    return float(1 - (values - returns).square().sum() / variance)
+    error = (values - returns).square().sum()
+    return float(1 - error / variance)
 
 
 def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
@@ -127,16 +137,20 @@ def _ridge_weights(products: Tensor, ridge: float) -> Tensor | None:
     covariance = products[1:, 1:] / count - mean.outer(mean)
     variance = covariance.diagonal()[:-1]
     # A number that never changes has a variance of rounding errors, and no weight.
-    varies = variance > 1e-9 * (variance + mean[:-1].square())
+    size = variance + mean[:-1].square()
+    varies = variance > 1e-9 * size
     scale = torch.where(varies, variance, 1.0).sqrt()
-    cross = torch.where(varies, covariance[:-1, -1] / scale, 0.0)
+    cross = covariance[:-1, -1] / scale
+    cross = torch.where(varies, cross, 0.0)
     correlation = covariance[:-1, :-1] / scale.outer(scale)
     correlation = correlation * varies.outer(varies)
-    correlation += torch.diag(ridge / count + (~varies).double())
+    penalty = ridge / count + (~varies).double()
+    correlation += torch.diag(penalty)
     factor, failed = torch.linalg.cholesky_ex(correlation)
     if failed:
         return None
-    weights = torch.cholesky_solve(cross[:, None], factor)[:, 0] / scale
+    solution = torch.cholesky_solve(cross[:, None], factor)
+    weights = solution[:, 0] / scale
     intercept = mean[-1] - weights @ mean[:-1]
     return torch.cat([intercept[None], weights])
 
@@ -157,7 +171,8 @@ def step_costs(
     """
     # delta_k is the fall of this, and the sum of all delta from a step on is this at its start.
     surprise = left - predicted
-    delta = surprise - torch.nn.functional.pad(surprise, (0, 1))[..., 1:]
+    next_surprise = pad(surprise, (0, 1))[..., 1:]
+    delta = surprise - next_surprise
     costs = torch.empty_like(delta)
     following = torch.zeros_like(delta[..., 0])
     for step in reversed(range(delta.shape[-1])):
@@ -177,7 +192,8 @@ def predict_tokens(
     """
     batch = StepBatch.from_traces([[trace] for trace in traces])
     mask = batch.state_mask
-    numbers = torch.tensor(problems)[mask.nonzero()[:, 0]]
+    responses = mask.nonzero()[:, 0]
+    numbers = torch.tensor(problems)[responses]
     left = batch.tokens_left[mask]
     prediction = StateCritic().predict(batch.states, left, numbers)
     counts = mask.sum(-1).flatten().tolist()

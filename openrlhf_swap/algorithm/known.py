@@ -49,7 +49,8 @@ def known_from(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
     """
     exists = pad(step_mask, (1, 0), value=True)
     unknown = exists & (answer_logprobs <= KNOWN)
-    number = torch.arange(1, exists.shape[-1] + 1)
+    prefixes = exists.shape[-1]
+    number = torch.arange(1, prefixes + 1)
     return torch.where(unknown, number, 0).amax(-1)
 
 
@@ -64,7 +65,8 @@ def shares_after_known(
     """
     ends = torch.where(step_mask, step_ends + 1, 0)
     tokens = pad(ends, (1, 1)).cummax(-1).values  # of each prefix, and again of the whole thought
-    known = known_from(answer_logprobs, step_mask).unsqueeze(-1)
     thought = tokens[..., -1]
+    known = known_from(answer_logprobs, step_mask).unsqueeze(-1)
     before = tokens.gather(-1, known).squeeze(-1)
-    return (thought - before).double() / thought.clamp(min=1)
+    after = thought - before
+    return after.double() / thought.clamp(min=1)

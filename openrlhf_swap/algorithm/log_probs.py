@@ -89,9 +89,9 @@ class _TokenLogProbs(torch.autograd.Function):
         values = hidden.new_zeros(len(hidden), 1 + settings.entropy, dtype=torch.float32)
         sums = hidden.new_zeros(len(hidden), dtype=torch.float32)
         for part in torch.split(wanted, settings.chunk):
-            values[part], sums[part] = _values(
-                _logits(hidden[part], weight, bias, settings), targets[part], settings.entropy
-            )
+            logits = _logits(hidden[part], weight, bias, settings)
+            values[part], sums[part] = _values(logits, targets[part], settings.entropy)
+            del logits  # before the next ones are made
         context.save_for_backward(hidden, weight, bias, targets, wanted, sums, values)
         context.settings = settings
         return values
@@ -100,20 +100,23 @@ class _TokenLogProbs(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, wanted, sums, values = context.saved_tensors
-        parts = torch.split(wanted, context.settings.chunk)
+        settings = context.settings
+        parts = torch.split(wanted, settings.chunk)
         # Gradients of the weight are summed over the chunks in float32; a single chunk needs no
         # such buffer.
-        dtypes = (hidden.dtype, weight.dtype if len(parts) == 1 else torch.float32, torch.float32)
-        hidden_grad, weight_grad, bias_grad = (
-            torch.zeros_like(tensor, dtype=dtype) if needed else None
-            for tensor, dtype, needed in zip(
-                (hidden, weight, bias), dtypes, context.needs_input_grad, strict=False
-            )
-        )
+        weight_dtype = weight.dtype if len(parts) == 1 else torch.float32
+        needs_hidden, needs_weight, needs_bias, *_ = context.needs_input_grad
+        hidden_grad = weight_grad = bias_grad = None
+        if needs_hidden:
+            hidden_grad = torch.zeros_like(hidden)
+        if needs_weight:
+            weight_grad = torch.zeros_like(weight, dtype=weight_dtype)
+        if needs_bias:
+            bias_grad = torch.zeros_like(bias, dtype=torch.float32)
         for part in parts:
-            logits = _logits(hidden[part], weight, bias, context.settings)
+            logits = _logits(hidden[part], weight, bias, settings)
             logit_grads = _logit_gradients(
-                logits, targets[part], sums[part], values[part], gradient[part], context.settings
+                logits, targets[part], sums[part], values[part], gradient[part], settings
             )
             del logits  # shares memory with the gradients, unless there is a cap
             if bias_grad is not None:
@@ -124,9 +127,10 @@ class _TokenLogProbs(torch.autograd.Function):
             if weight_grad is not None:
                 weight_grad += logit_grads.t() @ hidden[part]
             del logit_grads  # before the next ones are made
-        weight_grad, bias_grad = (
-            None if grad is None else grad.to(weight.dtype) for grad in (weight_grad, bias_grad)
-        )
+        if weight_grad is not None:
+            weight_grad = weight_grad.to(weight.dtype)
+        if bias_grad is not None:
+            bias_grad = bias_grad.to(weight.dtype)
         return hidden_grad, weight_grad, bias_grad, None, None, None
 
 
@@ -137,8 +141,11 @@ def _logits(
     settings: HeadPass,
 ) -> Tensor:
     """(m, V) float32 logits of the policy."""
-    logits = settings.transform(functional.linear(hidden, weight, bias).float())
-    return logits if settings.temperature == 1.0 else logits.div_(settings.temperature)
+    logits = functional.linear(hidden, weight, bias).float()
+    logits = settings.transform(logits)
+    if settings.temperature == 1.0:
+        return logits
+    return logits.div_(settings.temperature)
 
 
 def _values(
@@ -158,7 +165,8 @@ def _values(
     sums = total.log() + top
     columns = [chosen - sums]
     if entropy:
-        columns.append(total.log() - powers.mul_(logits).sum(-1, keepdim=True) / total)
+        weighted = powers.mul_(logits).sum(-1, keepdim=True)
+        columns.append(total.log() - weighted / total)
     return torch.cat(columns, -1), sums.squeeze(-1)
 
 
@@ -182,5 +190,6 @@ def _logit_gradients(
     if settings.entropy:
         factor = factor - gradient[:, 1:] * (log_p + values[:, 1:])
     logit_grads = log_p.exp_().mul_(factor)
-    logit_grads[torch.arange(len(targets), device=targets.device), targets] += gradient[:, 0]
+    every = torch.arange(len(targets), device=targets.device)
+    logit_grads[every, targets] += gradient[:, 0]
     return logit_grads.mul_(slope).div_(settings.temperature)

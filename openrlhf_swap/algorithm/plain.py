@@ -13,7 +13,10 @@ KINDS = "a list, tensor or array with one dimension"
 def plain_ints(name: str, values: Any) -> list[int]:
     """Whole numbers, such as token ids."""
     numbers = _plain_list(name, values)
-    return [plain_int(f"{name}[{place}]", number) for place, number in enumerate(numbers)]
+    ints = []
+    for place, number in enumerate(numbers):
+        ints.append(plain_int(f"{name}[{place}]", number))
+    return ints
 
 
 def plain_floats(name: str, values: Any) -> list[float]:

@@ -3,14 +3,14 @@
 Everything else is tested against `score_per_prefix`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, Signal
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, Signal
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards.answers import strip_answer
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 LOGITS = 1024  # tokens whose logits are widened at a time
+# By a signal's name, one tensor on the CPU for each request that wants it, in order.
+Readings = dict[str, list[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,26 @@ def answer_branch(
         raise ConfigError(f"{kind} is a slow tokenizer; scoring needs a fast one (tokenizer.json)")
     text = close_template + bare
     encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    scored = tuple(end > len(close_template) for _, end in encoded["offset_mapping"])
-    return AnswerBranch(tuple(encoded["input_ids"]), scored)
+    scored = [end > len(close_template) for _, end in encoded["offset_mapping"]]
+    return AnswerBranch(tuple(encoded["input_ids"]), tuple(scored))
+
+
+def by_signal(
+    requests: Sequence[ScoreRequest],
+    answers: Iterable[Tensor],
+) -> Readings:
+    """The (K+1,) l_0..l_K and h_0..h_K of the requests that want them.
+
+    Takes a (K+1, 1) tensor l for each request, or (K+1, 2) with h.
+    """
+    log_probs = []
+    entropies = []
+    for request, both in zip(requests, answers, strict=True):
+        if ANSWER_LOGPROBS.name in request.signals:
+            log_probs.append(both[:, 0])
+        if ANSWER_ENTROPY.name in request.signals:
+            entropies.append(both[:, 1])
+    return {ANSWER_LOGPROBS.name: log_probs, ANSWER_ENTROPY.name: entropies}
 
 
 def score_per_prefix(*args: Any) -> Tensor:
@@ -98,7 +118,7 @@ def score_per_prefix(*args: Any) -> Tensor:
 
 @torch.no_grad()
 def read_per_prefix(
-    model: Callable[..., Any],
+    model: nn.Module,
     input_ids: Tensor,
     prefix_lengths: Sequence[int],
     branch: AnswerBranch,
@@ -113,21 +133,48 @@ def read_per_prefix(
     ids = torch.tensor(branch.ids, device=input_ids.device)
     scores = []
     for length in prefix_lengths:
-        sequence = torch.cat([input_ids[:length], ids]).unsqueeze(0)
-        logits = model(sequence, logits_to_keep=len(ids) + 1).logits[0, :-1]
-        log_probs = widen(logits).log_softmax(-1)
-        entropies = torch.special.entr(log_probs.exp()).sum(-1, keepdim=True)
-        chosen = log_probs.gather(-1, ids.unsqueeze(-1))
-        both = torch.cat([chosen, entropies], dim=-1)
-        scores.append(both[branch.places].mean(0))
+        sequence = torch.cat([input_ids[:length], ids])
+        output = model(sequence.unsqueeze(0), logits_to_keep=len(ids) + 1)
+        values = values_of(output.logits[0, :-1], ids, entropies=True)
+        scores.append(values[branch.places].mean(0))
     return torch.stack(scores)
+
+
+def values_of(
+    logits: Tensor,
+    targets: Tensor,
+    entropies: bool,
+) -> Tensor:
+    """(m, 1) log-probabilities of the targets, or (m, 2) with the entropies of the distributions.
+
+    Takes (m, V) logits and (m,) int64 targets; computes in float32, or float64 for float64 logits.
+    """
+    log_probs = widen(logits).log_softmax(-1)
+    del logits  # as many numbers as the log-probabilities
+    of_targets = log_probs.gather(-1, targets.unsqueeze(-1))
+    if not entropies:
+        return of_targets
+    of_tokens = torch.special.entr(log_probs.exp())
+    return torch.cat([of_targets, of_tokens.sum(-1, keepdim=True)], dim=-1)
 
 
 def widen(logits: Tensor) -> Tensor:
     """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    return logits.to(dtype)
+
+
+def run_rows(
+    model: nn.Module,
+    sequences: Tensor,
+    attention_mask: Tensor,
+) -> Any:
+    """The output of a forward over (B, T) rows that are padded on either side."""
+    positions = row_positions(attention_mask)
+    return model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
 
 
 def row_positions(attention_mask: Tensor) -> Tensor:
     """The position ids of rows, from their (B, T) mask, 1 for tokens; 0 for padding before them."""
-    return (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
+    counted = attention_mask.long().cumsum(-1)
+    return (counted - 1).clamp(min=0)

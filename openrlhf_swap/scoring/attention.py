@@ -4,8 +4,6 @@ Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row; H
 of H_kv key heads, D numbers of a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn.attention.varlen import varlen_attn
+from torch.nn.functional import pad, scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from openrlhf_swap.packages.versions import replaced
@@ -27,9 +26,6 @@ MAX_WIDTH = 256  # numbers of a head that the kernel for varying lengths takes
 # Attention that caps scores; SDPA, and what is built on it, leaves the cap out.
 CAPPING = ("eager", "flash", "flex")
 
-# Attends queries (H, tokens, D) to keys and values (H_kv, keys, D) under an additive mask
-# (tokens, keys); gives (tokens, H, D_v).
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # The keys and values of the rows, (heads, B*T, D) each, by attention layer.
 RowKeys = dict[nn.Module, tuple[Tensor, Tensor]]
 
@@ -39,6 +35,12 @@ class Parts(NamedTuple):
 
     rows: Tensor
     behind: Tensor
+
+    def seen(self, columns: slice, own: slice) -> Tensor:
+        """Those of some columns of the rows, and then of some tokens of the branches."""
+        of_rows = self.rows[:, columns]
+        of_branches = self.behind[:, own]
+        return torch.cat([of_rows, of_branches], dim=1)
 
 
 class BranchAttention:
@@ -62,7 +64,8 @@ class BranchAttention:
         self._tokens = tokens
         self._layout = layout
         self._keys = keys
-        self._calls = attention_calls(layout, on_cpu=layout.position.device.type == "cpu")
+        on_cpu = layout.position.device.type == "cpu"
+        self._calls = attention_calls(layout, on_cpu)
         self._masks: dict[Any, Tensor] = {}
         # Long branches would have large masks; a kernel for varying lengths needs none. Layers with
         # a window have masks all the same: a window counts positions, and those of a branch can
@@ -84,7 +87,8 @@ class BranchAttention:
             eager: Callable[..., Any],
         ) -> Callable[..., Any]:
             attend_rows = get_interface(interface, name, eager)
-            return partial(self._attend, attend_rows, eager, name.startswith(CAPPING))
+            caps_scores = name.startswith(CAPPING)
+            return partial(self._attend, attend_rows, eager, caps_scores)
 
         def get_mask_of_rows(interface: Any, name: str) -> Callable[..., Any]:
             return partial(self._mask_of_rows, get_mask(interface, name))
@@ -117,24 +121,18 @@ class BranchAttention:
         attention_mask: Any,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """(B, T + n/B, H, D_v) and no weights.
+        """(B, T + n/B, H, D_v) and no weights, in the place of the layer's own attention.
 
         `query` is (B, H, T + n/B, D); `key` and `value` have H_kv heads.
         """
-        scaling = options.get("scaling")
-        window = options.get("sliding_window")
+        has_sinks = options.get("s_aux") is not None
         has_cap = caps_scores and options.get("softcap") is not None
-        is_special = has_cap or options.get("s_aux") is not None
+        own_way = None
+        if has_sinks or has_cap:
+            own_way = partial(eager, module, **options)
         queries = self._parts(query).behind
         keys, values = self._keys_and_values(module, key, value, queries.dtype)
-        plain = window is None and not is_special
-        if self._varying is not None and plain and fits_kernel(queries):
-            behind = self._varying.attend(queries, keys, values, scaling)
-        else:
-            attend: Attend = partial(_attend_by_sdpa, scaling)
-            if is_special:
-                attend = partial(_attend_in_slices, partial(eager, module, **options))
-            behind = self._attend_branches(attend, queries, keys, values, window)
+        behind = self._attend_behind(queries, keys, values, own_way, options)
         if not self._tokens:
             return behind[None].to(query.dtype), None
         if options.get("position_ids") is not None:
@@ -142,8 +140,9 @@ class BranchAttention:
             options["position_ids"] = options["position_ids"][..., : self._tokens]
         rows = [part[:, :, : self._tokens] for part in (query, key, value)]
         output, _ = attend_rows(module, *rows, attention_mask, **options)
-        behind = behind.view(len(output), -1, *behind.shape[1:]).to(output.dtype)
-        return torch.cat([output, behind], dim=1), None
+        by_row = behind.view(len(output), -1, *behind.shape[1:])
+        whole = torch.cat([output, by_row.to(output.dtype)], dim=1)
+        return whole, None
 
     def _keys_and_values(
         self,
@@ -169,25 +168,30 @@ class BranchAttention:
         behind = by_head[:, :, self._tokens :]
         return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
 
-    def _attend_branches(
+    def _attend_behind(
         self,
-        attend: Attend,
-        all_queries: Tensor,
+        queries: Tensor,
         keys: Parts,
         values: Parts,
-        window: int | None,
+        own_way: Callable[..., Any] | None,
+        options: dict[str, Any],
     ) -> Tensor:
-        """(n, H, D_v), from (H, n, D) queries."""
+        """(n, H, D_v), from (H, n, D) queries; in the family's own way, if SDPA cannot be used."""
+        scaling = options.get("scaling")
+        window = options.get("sliding_window")
+        attend = partial(_attend_by_sdpa, scaling)
+        if own_way is not None:
+            attend = partial(_attend_in_slices, own_way)
+        elif self._varying is not None and window is None and fits_kernel(queries):
+            return self._varying.attend(queries, keys, values, scaling)
         outputs = []
         for call in self._calls:
-            queries = all_queries[:, call.queries]
-            seen = call.columns(window)
-            seen_keys, seen_values = (
-                torch.cat([part.rows[:, seen], part.behind[:, call.own]], dim=1)
-                for part in (keys, values)
-            )
+            columns = call.columns(window)
+            own = queries[:, call.queries]
+            seen_keys = keys.seen(columns, call.own)
+            seen_values = values.seen(columns, call.own)
             mask = self.mask(call, window, queries.dtype)
-            outputs.append(attend(queries, seen_keys, seen_values, mask))
+            outputs.append(attend(own, seen_keys, seen_values, mask))
         return torch.cat(outputs)
 
     def mask(
@@ -205,24 +209,27 @@ class BranchAttention:
             visible = self._visible(call, window)
             tokens, keys = visible.shape
             size = (tokens, keys + -keys % ALIGNED)
-            mask = torch.full(size, -torch.inf, dtype=dtype, device=visible.device)
-            self._masks[which] = mask[:, :keys].masked_fill_(visible, 0.0)
+            hiding = torch.full(size, -torch.inf, dtype=dtype, device=visible.device)
+            mask = hiding[:, :keys]
+            self._masks[which] = mask.masked_fill_(visible, 0.0)
         return self._masks[which]
 
     def _visible(self, call: Call, window: int | None) -> Tensor:
         """(tokens, keys) bool."""
         layout = self._layout
         position = layout.position[call.queries, None]
+        branch = layout.branch[call.queries, None]
         first = layout.first[call.queries, None]
         end = layout.end[call.queries, None]
         own_position = layout.position[call.own]
+        own_branch = layout.branch[call.own]
         columns = call.columns(window)
         column = torch.arange(columns.start, columns.stop, device=position.device)
         of_rows = (column >= first) & (column < end)
-        of_branches = layout.branch[call.queries, None] == layout.branch[call.own]
-        of_branches &= position >= own_position
+        of_branches = (own_branch == branch) & (own_position <= position)
         if window is not None:
-            of_rows &= position - (column - first) < window
+            row_position = column - first
+            of_rows &= position - row_position < window
             of_branches &= position - own_position < window
         return torch.cat([of_rows, of_branches], dim=-1)
 
@@ -230,9 +237,11 @@ class BranchAttention:
 def fits_kernel(queries: Tensor) -> bool:
     """Whether torch's kernel for varying lengths takes these queries, on this device."""
     half = queries.dtype in (torch.bfloat16, torch.float16)
-    if not (queries.is_cuda and half and queries.shape[-1] <= MAX_WIDTH):
+    width = queries.shape[-1]
+    if not (queries.is_cuda and half and width <= MAX_WIDTH):
         return False
-    return torch.cuda.get_device_capability(queries.device) >= (8, 0)
+    capability = torch.cuda.get_device_capability(queries.device)
+    return capability >= (8, 0)
 
 
 class VaryingLengths:
@@ -244,16 +253,18 @@ class VaryingLengths:
 
     def __init__(self, layout: Layout) -> None:
         """Find the keys of each branch."""
-        device = layout.position.device
         lengths = []
         totals = []
-        columns: list[int] = []  # -1, -2, .. are the branches' own tokens
-        for branch, start in zip(layout.branches, layout.starts, strict=True):
-            columns += range(branch.first, branch.end)
-            columns += range(-1 - start, -1 - start - branch.length, -1)
+        index: list[int] = []  # among the n tokens of the branches, with the columns behind them
+        for placed in layout.placed:
+            branch = placed.branch
+            index += range(layout.tokens + branch.first, layout.tokens + branch.end)
+            index += range(placed.start, placed.stop)
+            seen = branch.end - branch.first
             lengths.append(branch.length)
-            totals.append(branch.end - branch.first + branch.length)
-        self._columns = torch.tensor(columns, device=device)
+            totals.append(seen + branch.length)
+        device = layout.position.device
+        self._index = torch.tensor(index, device=device)
         self._query_starts = _starts(lengths, device)
         self._key_starts = _starts(totals, device)
         self._longest = (max(lengths), max(totals))
@@ -286,19 +297,20 @@ class VaryingLengths:
 
     def _gathered(self, parts: Parts) -> Tensor:
         """(keys, H_kv, D) of all branches, one after the other."""
-        behind_rows = parts.rows.shape[1] - 1 - self._columns
-        index = torch.where(self._columns < 0, behind_rows, self._columns)
-        return torch.cat(parts, dim=1)[:, index].transpose(0, 1)
+        both = torch.cat([parts.behind, parts.rows], dim=1)
+        return both[:, self._index].transpose(0, 1)
 
 
 def _starts(lengths: Sequence[int], device: torch.device) -> Tensor:
+    """(branches + 1,) where each branch begins, and where the last one ends."""
     bounds = list(accumulate(lengths, initial=0))
     return torch.tensor(bounds, dtype=torch.int32, device=device)
 
 
 def _widened(part: Tensor, width: int) -> Tensor:
     """Zeros, which change no score, fill heads up to a width that the kernel takes."""
-    return nn.functional.pad(part, (0, width - part.shape[-1])).contiguous()
+    missing = width - part.shape[-1]
+    return pad(part, (0, missing)).contiguous()
 
 
 def _attend_by_sdpa(
@@ -308,16 +320,19 @@ def _attend_by_sdpa(
     values: Tensor,
     mask: Tensor,
 ) -> Tensor:
-    """(tokens, H, D_v) by torch's SDPA.
+    """(tokens, H, D_v) by torch's SDPA, from (H, tokens, D) queries and (H_kv, keys, D) keys.
 
-    The S query heads of a key head lie along the batch axis, so nothing is copied for them.
+    `mask` is additive, (tokens, keys). The S query heads of a key head lie along the batch axis, so
+    nothing is copied for them.
     """
-    query = query.view(len(keys), -1, *query.shape[1:]).transpose(0, 1)  # (S, H_kv, tokens, D)
+    shared = query.view(len(keys), -1, *query.shape[1:])
+    query = shared.transpose(0, 1)  # (S, H_kv, tokens, D)
     keys = keys.expand(len(query), -1, -1, -1)
     values = values.expand(len(query), -1, -1, -1)
-    attend = nn.functional.scaled_dot_product_attention
-    output = attend(query, keys, values, attn_mask=mask, scale=scaling)
-    return output.transpose(0, 1).flatten(0, 1).transpose(0, 1)
+    output = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
+    by_key_head = output.transpose(0, 1)
+    by_head = by_key_head.flatten(0, 1)
+    return by_head.transpose(0, 1)
 
 
 def _attend_in_slices(
@@ -331,9 +346,12 @@ def _attend_in_slices(
 
     Slices of the queries keep the scores few.
     """
-    size = max(1, MAX_SCORES // (len(query) * keys.shape[1]))
+    scores_of_token = len(query) * keys.shape[1]
+    size = max(1, MAX_SCORES // scores_of_token)
+    parts = torch.split(query, size, dim=1)
+    masks = torch.split(mask, size)
     outputs = []
-    for part, seen in zip(torch.split(query, size, dim=1), torch.split(mask, size), strict=True):
+    for part, seen in zip(parts, masks, strict=True):
         output, _ = eager(part[None], keys[None], values[None], seen)
         outputs.append(output[0])
     return torch.cat(outputs)

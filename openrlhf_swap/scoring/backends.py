@@ -8,13 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
+from openrlhf_swap.scoring.answer import (
+    AnswerBranch,
+    Readings,
+    ScoreRequest,
+    by_signal,
+    read_per_prefix,
+)
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -26,6 +32,9 @@ COSTS = {
     "correct response",
 }
 TOLERANCE = 1e-4
+# The trial's rows, and the ends of its responses' prefixes by the response's length.
+TRIAL_WIDTH = 92
+TRIAL_STEPS = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}
 # What a model's code may raise when a backend uses it in a way that it was not written for.
 MODEL_ERRORS = (
     ArithmeticError,
@@ -60,33 +69,27 @@ class ScoringBackend:
 
     def read(
         self,
-        model: Callable[..., Any],
-        config: PretrainedConfig,
+        model: nn.Module,
         sequences: Tensor,
         attention_mask: Tensor,
         requests: Sequence[ScoreRequest],
-        *how: Any,
-        **more: Any,
-    ) -> dict[str, list[Tensor]]:
+        **how: Any,
+    ) -> Readings:
         """Read the requests' scores and needs in forwards of their own.
 
         Arguments and result are those of `read_shared_prefix`; without the shared prefix there are
-        no needs.
+        no needs, and `how` changes nothing.
         """
         if self.name == SHARED_PREFIX:
-            rows = sequences, attention_mask, requests
-            return read_shared_prefix(model, config, *rows, *how, **more)
-        found: dict[str, list[Tensor]] = {ANSWER_LOGPROBS.name: [], ANSWER_ENTROPY.name: []}
+            return read_shared_prefix(model, sequences, attention_mask, requests, **how)
+        answers = []
         for request in requests:
             assert request.branch is not None
             present = attention_mask[request.row].bool()
-            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
             ids = sequences[request.row][present]
-            read = read_per_prefix(model, ids, lengths, request.branch).cpu()
-            for signal, values in zip((ANSWER_LOGPROBS, ANSWER_ENTROPY), read.T, strict=True):
-                if signal.name in request.signals:
-                    found[signal.name].append(values)
-        return found
+            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
+            answers.append(read_per_prefix(model, ids, lengths, request.branch).cpu())
+        return by_signal(requests, answers)
 
 
 def find_backend(
@@ -107,7 +110,8 @@ def find_backend(
     consequence = "a scoring backend is only chosen if it is exact on a small model"
     warn_if_untested("transformers", consequence)
     try:
-        model, expected = _small_model_and_scores(config, build, device)
+        model = small_model(config, build, device)
+        expected = _scores(ScoringBackend(PER_PREFIX), model)
     except MODEL_ERRORS as error:
         reason = f"no small model of its architecture could be run ({first_line(error)})"
         return ScoringBackend(PER_PREFIX, reason)
@@ -123,21 +127,6 @@ def find_backend(
     return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
 
 
-def _small_model_and_scores(
-    config: PretrainedConfig,
-    build: Build,
-    device: torch.device | str,
-) -> tuple[PreTrainedModel, Tensor]:
-    """The smallest model that runs, narrow or not, and its scores one prefix at a time."""
-    slow = ScoringBackend(PER_PREFIX)
-    try:
-        model = small_model(config, build, device, narrow=True)
-        return model, _scores(slow, model)
-    except MODEL_ERRORS:
-        model = small_model(config, build, device, narrow=False)
-        return model, _scores(slow, model)
-
-
 def _scores(
     backend: ScoringBackend,
     model: PreTrainedModel,
@@ -145,18 +134,19 @@ def _scores(
 ) -> Tensor:
     """The scores of two responses of unequal lengths, padded on the right, and on the left."""
     generator = torch.Generator().manual_seed(0)
-    width = 92
-    steps = {90: (0, 21, 33, 77, 88, 89), 37: (4, 13, 36)}  # their ends, by length
     scores = []
     for left in (False, True):
-        ids = torch.randint(0, WORDS, (2, width), generator=generator).to(model.device)
+        ids = torch.randint(0, WORDS, (2, TRIAL_WIDTH), generator=generator).to(model.device)
         mask = torch.zeros_like(ids)
         requests = []
-        for row, (length, ends) in enumerate(steps.items()):
-            offset = width - length if left else 0
+        for row, (length, ends) in enumerate(TRIAL_STEPS.items()):
+            offset = TRIAL_WIDTH - length if left else 0
             mask[row, offset : offset + length] = 1
-            branch = AnswerBranch(tuple(range(3, 9 + row)), (False,) * 2 + (True,) * (4 + row))
-            requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
-        found = backend.read(model, model.config, ids, mask, requests, packed=packed)
+            answer = range(3, 9 + row)
+            scored = [token >= 5 for token in answer]
+            branch = AnswerBranch(tuple(answer), tuple(scored))
+            prefix_ends = tuple(offset + end for end in ends)
+            requests.append(ScoreRequest(row, prefix_ends, branch))
+        found = backend.read(model, ids, mask, requests, packed=packed)
         scores += found[ANSWER_LOGPROBS.name]
     return torch.cat(scores)

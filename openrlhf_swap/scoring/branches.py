@@ -3,16 +3,16 @@
 A branch repeats some tokens of its response and continues with ids of its own. It sees its response
 up to a column, and itself. Columns count the tokens of all rows, as if these lay end to end:
 
-    row      x x x s1 s1 s2 s2 s3 s3          columns 0 .. 8 answer             s1 a  a
-    sees columns 0 .. 3, repeats column 4, then the answer hidden                   s2 s2 s3 s3 a a
-    sees columns 0 .. 2: step s1 is hidden from the rest
+    row      x x x s1 s1 s2 s2 s3 s3          columns 0 .. 8
+    answer             s1 a  a                sees columns 0 .. 3, repeats column 4, then the answer
+    hidden                   s2 s2 s3 s3 a a  sees columns 0 .. 2: step s1 is hidden from the rest
 
 Positions are those of the response: they continue from the first token that the branch repeats.
 
 Shapes: n tokens of branches, m of their tokens (or of the rows') that are predicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,18 @@ MAX_MASK = 2**24  # elements of a call's attention mask: 32 MiB in bfloat16
 MAX_MASK_ON_CPU = 2**17
 MIN_QUERIES = 64  # in a call of a branch that needs several
 
+# Maps this rank's number of calls to the largest of all ranks that must run in lockstep.
+Agree = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a response stands among the columns."""
+
+    first: int  # the column of its first token
+    stop: int  # the column after its last token
+    offset: int  # the place of its first token in its padded row
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -33,14 +45,12 @@ class Rows:
     Attributes:
         count: B; 1 where all responses are packed into one row.
         tokens: T.
-        spans: for each response, the column of its first token and the one after its last.
-        offsets: for each response, its place in the padded row that its first column stands for.
+        spans: where each response stands.
     """
 
     count: int
     tokens: int
-    spans: list[tuple[int, int]]
-    offsets: list[int]
+    spans: list[Span]
 
     @classmethod
     def of(cls, attention_mask: Tensor, packed: bool) -> "Rows":
@@ -49,24 +59,26 @@ class Rows:
         counts = attention_mask.sum(-1).tolist()
         responses, tokens = attention_mask.shape
         spans = []
-        packed_tokens = 0
-        for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
-            first = packed_tokens if packed else row * tokens + offset
-            spans.append((first, first + count))
-            packed_tokens += count
+        start = 0
+        for offset, count in zip(offsets, counts, strict=True):
+            first = start if packed else start + offset
+            spans.append(Span(first, first + count, offset))
+            start += count if packed else tokens
         if packed:
-            return cls(1, packed_tokens, spans, offsets)
-        return cls(responses, tokens, spans, offsets)
+            return cls(1, start, spans)
+        return cls(responses, tokens, spans)
 
     @property
     def present(self) -> int:
         """The number of tokens, padding apart."""
-        return sum(stop - start for start, stop in self.spans)
+        lengths = [span.stop - span.first for span in self.spans]
+        return sum(lengths)
 
     def column(self, row: int, place: int) -> int:
         """The column of a place in a response's padded row; its first one for places before it."""
+        span = self.spans[row]
         # An idle rank's request may point at padding.
-        return self.spans[row][0] + max(0, place - self.offsets[row])
+        return span.first + max(0, place - span.offset)
 
 
 @dataclass(frozen=True)
@@ -100,26 +112,42 @@ class Branch:
     @property
     def sources(self) -> list[int]:
         """For each token the column that it repeats, or -1 - its id where that is given."""
-        return [*self.copied, *(-1 - number for number in self.given)]
+        given = [-1 - token for token in self.given]
+        return [*self.copied, *given]
 
     @property
     def predicted(self) -> list[int]:
         """The places of all predicted tokens, in the order of the groups."""
-        return [place for group in self.scored for place in group]
+        places: list[int] = []
+        for group in self.scored:
+            places += group
+        return places
 
     def sees_from(self, window: int | None) -> int:
         """The first column that any of its tokens sees, with attention to so many tokens."""
         if window is None:
             return self.first
-        return min(self.end, max(self.first, self.copied.start - window + 1))
+        farthest = self.copied.start - window + 1
+        start = max(self.first, farthest)
+        return min(self.end, start)
+
+
+@dataclass(frozen=True)
+class PlacedBranch:
+    """A branch, and where its tokens stand among the n: from `start` to before `stop`."""
+
+    branch: Branch
+    start: int
+    stop: int
 
 
 class Layout:
     """Where branches stand, one (n,) int64 tensor for each property of their tokens.
 
-    `position` is a token's position id and `branch` the number of its branch, which sees columns
-    `first` to `end`. The (m,) tokens `predicting` predict those of the scored groups, whose numbers
-    of tokens are `sizes`.
+    `tokens` is n. `position` is a token's position id and `branch` the number of its branch, which
+    sees columns `first` to `end`. The (m,) tokens `predicting` predict those of the scored groups,
+    whose numbers of tokens are `sizes`. The last of the `placed` branches takes in the tokens that
+    only fill a row.
     """
 
     def __init__(
@@ -129,42 +157,34 @@ class Layout:
         device: torch.device,
     ) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
-        self.branches = branches
-        self.starts: list[int] = []
         self.sizes: list[int] = []
-        self.tokens = 0
-        position: list[int] = []
-        source: list[int] = []
-        predicting: list[int] = []
-        predicted: list[int] = []
-        for branch in branches:
+        self.placed: list[PlacedBranch] = []
+        tokens: list[tuple[int, ...]] = []
+        predictions: list[tuple[int, ...]] = []
+        running = sum(branch.length for branch in branches)
+        idle = -running % rows
+        self.tokens = running + idle
+        for number, branch in enumerate(branches):
+            start = len(tokens)
             sources = branch.sources
-            position += range(branch.position, branch.position + branch.length)
-            source += sources[:-1]
-            predicting += [self.tokens + place - 1 for place in branch.predicted]
-            predicted += [sources[place] for place in branch.predicted]
+            for place in range(branch.length):
+                position = branch.position + place
+                token = (position, number, branch.first, branch.end, sources[place])
+                tokens.append(token)
+            for place in branch.predicted:
+                before = start + place - 1
+                predictions.append((before, sources[place]))
             self.sizes += map(len, branch.scored)
-            self.starts.append(self.tokens)
-            self.tokens += branch.length
-        idle = -self.tokens % rows  # tokens that only fill a row see no column, but themselves
-        self.tokens += idle
-        lengths = torch.tensor([*(branch.length for branch in branches), idle])
-        firsts = torch.tensor([*(branch.first for branch in branches), 0])
-        ends = torch.tensor([*(branch.end for branch in branches), 0])
-        number = torch.arange(len(lengths)).repeat_interleave(lengths)
-        position += range(idle)
-        source += [-1] * idle
-        columns = [torch.tensor(position), number, firsts[number], ends[number]]
+            is_last = number == len(branches) - 1
+            stop = self.tokens if is_last else len(tokens)
+            self.placed.append(PlacedBranch(branch, start, stop))
+        for position in range(idle):
+            # Tokens that only fill a row see no column, but themselves.
+            tokens.append((position, len(branches), 0, 0, -1))
         # Sent to the device once, so that no layer waits for them.
-        table = torch.stack([*columns, torch.tensor(source)]).to(device, non_blocking=True)
+        table = _sent(tokens, device)
         self.position, self.branch, self.first, self.end, self._source = table
-        targets = torch.tensor([predicting, predicted]).to(device, non_blocking=True)
-        self.predicting, self._target = targets
-
-    @property
-    def stops(self) -> list[int]:
-        """Where each branch ends; the last one takes in the tokens that only fill a row."""
-        return [*self.starts[1:], self.tokens]
+        self.predicting, self._target = _sent(predictions, device)
 
     def ids(self, row_ids: Tensor) -> Tensor:
         """(n,) the tokens' ids, from the (columns,) ids of the rows."""
@@ -174,15 +194,24 @@ class Layout:
         """(m,) the ids that `predicting` predict, from the (columns,) ids of the rows."""
         return _from_rows(row_ids, self._target)
 
-    def means(self, log_probs: Tensor) -> Tensor:
-        """(groups,) the mean of each scored group, on the CPU, from (m,) values of predictions."""
+    def means(self, values: Tensor) -> Tensor:
+        """(groups, ...) the mean of each scored group, on the CPU, from (m, ...) of predictions."""
         sizes = torch.tensor(self.sizes)
-        means: Tensor = torch.segment_reduce(log_probs.cpu(), "mean", lengths=sizes)
+        on_cpu = values.cpu()
+        means: Tensor = torch.segment_reduce(on_cpu, "mean", lengths=sizes)
         return means
 
 
+def _sent(records: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
+    """Records as a tensor on the device, one row for each of their fields."""
+    fields = torch.tensor(records, dtype=torch.int64).T
+    return fields.contiguous().to(device, non_blocking=True)
+
+
 def _from_rows(row_ids: Tensor, sources: Tensor) -> Tensor:
-    return torch.where(sources < 0, -1 - sources, row_ids[sources.clamp(min=0)])
+    given = -1 - sources
+    copied = row_ids[sources.clamp(min=0)]
+    return torch.where(sources < 0, given, copied)
 
 
 @dataclass(frozen=True)
@@ -195,8 +224,9 @@ class Call:
 
     def columns(self, window: int | None) -> slice:
         """The keys among the columns of the rows."""
-        start = min(branch.sees_from(window) for branch in self.branches)
-        return slice(start, max(start, *(branch.end for branch in self.branches)))
+        starts = [branch.sees_from(window) for branch in self.branches]
+        ends = [branch.end for branch in self.branches]
+        return slice(min(starts), max(ends))
 
 
 def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
@@ -207,36 +237,38 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     """
     most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
     calls: list[Call] = []
-    group: list[Branch] = []
-    begin = 0
-    for branch, start, stop in zip(layout.branches, layout.starts, layout.stops, strict=True):
-        if group and _mask_size([*group, branch], stop - begin) > most:
-            calls += _calls_of(group, begin, start, most)
-            group = []
-            begin = start
-        group = [*group, branch]
-    return calls + _calls_of(group, begin, layout.tokens, most)
+    group: list[PlacedBranch] = []
+    for placed in layout.placed:
+        larger = [*group, placed]
+        tokens, keys = _mask_shape(larger)
+        if group and tokens * keys > most:
+            calls += _calls_of(group, most)
+            larger = [placed]
+        group = larger
+    return calls + _calls_of(group, most)
 
 
-def _mask_size(branches: Sequence[Branch], tokens: int) -> int:
-    start = min(branch.first for branch in branches)
-    stop = max(branch.end for branch in branches)
-    return tokens * (stop - start + tokens)
+def _mask_shape(group: Sequence[PlacedBranch]) -> tuple[int, int]:
+    """The tokens and keys of one call for consecutive branches."""
+    firsts = [placed.branch.first for placed in group]
+    ends = [placed.branch.end for placed in group]
+    columns = max(ends) - min(firsts)
+    start = group[0].start
+    tokens = group[-1].stop - start
+    return tokens, columns + tokens
 
 
-def _calls_of(
-    branches: Sequence[Branch],
-    start: int,
-    stop: int,
-    most: int,
-) -> list[Call]:
+def _calls_of(group: Sequence[PlacedBranch], most: int) -> list[Call]:
     """One call for several branches, or as many as one long branch needs."""
-    if len(branches) > 1:
-        return [Call(branches, slice(start, stop), slice(start, stop))]
-    keys = max(1, branches[0].end - branches[0].first + stop - start)
-    step = max(MIN_QUERIES, most // keys)
+    branches = [placed.branch for placed in group]
+    start = group[0].start
+    stop = group[-1].stop
+    size, keys = _mask_shape(group)
+    if len(branches) == 1:
+        size = max(MIN_QUERIES, most // keys)
     calls = []
-    for begin in range(start, stop, step):
-        end = min(stop, begin + step)
-        calls.append(Call(branches, slice(begin, end), slice(start, end)))
+    for begin in range(start, stop, size):
+        end = min(stop, begin + size)
+        call = Call(branches, slice(begin, end), slice(start, end))
+        calls.append(call)
     return calls

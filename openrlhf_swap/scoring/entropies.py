@@ -4,15 +4,11 @@ A token's entropy is that of the distribution from which it was drawn. Shapes: B
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, row_positions, widen
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, run_rows, widen
 
 
 def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[Tensor]:
@@ -25,14 +21,16 @@ def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[
     for request in requests:
         row = entropies[request.row].cpu().double()
         starts = request.prefix_ends[:-1]  # these tokens predict the first token of each step
-        steps = [row[start:end] for start, end in zip(starts, request.own_ends, strict=True)]
-        means.append(torch.stack([step.mean() for step in steps]))
+        of_steps = []
+        for start, end in zip(starts, request.own_ends, strict=True):
+            of_steps.append(row[start:end].mean())
+        means.append(torch.stack(of_steps))
     return means
 
 
 @torch.no_grad()
 def read_entropies(
-    model: "PreTrainedModel",
+    model: nn.Module,
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
@@ -43,12 +41,13 @@ def read_entropies(
     Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1
     for tokens. Where a forward with entropies runs anyway, use `step_entropies`.
     """
-    positions = row_positions(attention_mask)
-    output = model(
-        sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False
-    )
+    logits = run_rows(model, sequences, attention_mask).logits
+    predicting = logits[:, :-1]
     parts = []
-    for part in torch.split(output.logits[:, :-1], LOGITS, dim=1):
-        log_probs = (widen(part) / temperature).log_softmax(-1)
-        parts.append(-(log_probs.exp() * log_probs).sum(-1))
-    return step_entropies(torch.cat(parts, dim=1), requests)
+    for part in torch.split(predicting, LOGITS, dim=1):
+        scaled = widen(part) / temperature
+        log_probs = scaled.log_softmax(-1)
+        shares = log_probs.exp() * log_probs
+        parts.append(-shares.sum(-1))
+    entropies = torch.cat(parts, dim=1)
+    return step_entropies(entropies, requests)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PretrainedConfig
+from transformers import Cache
 from transformers.cache_utils import LinearAttentionLayer
 
 from openrlhf_swap.packages.versions import replaced
-from openrlhf_swap.scoring.branches import Layout, Rows
+from openrlhf_swap.scoring.branches import Agree, Layout, Rows, Span
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over
 # them, and its default of 64 is longer than a branch.
@@ -25,11 +25,15 @@ MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]
 
 
 class Piece(NamedTuple):
-    """A part of a row, from one column to before another."""
+    """A part of a response, from one column to before another."""
 
+    first: int  # the column of the response's first token
     start: int
     stop: int
-    continued: bool  # whether another piece of the same response ends where it starts
+
+
+# States by the column of the response's first token, and the column before which they stand.
+States = dict[tuple[int, int], LinearAttentionLayer]
 
 
 class BranchedMixers:
@@ -42,30 +46,23 @@ class BranchedMixers:
 
     def __init__(
         self,
-        model: object,
-        config: PretrainedConfig,
+        model: nn.Module,
         rows: Rows,
         layout: Layout,
-        agree: Callable[[int], int],
+        agree: Agree,
     ) -> None:
-        """Take the model, and where rows and branches stand.
-
-        `agree` maps this rank's number of pieces to the largest of all ranks in lockstep.
-        """
+        """Take the model, and where rows and branches stand; `agree` takes numbers of pieces."""
         self._mixers = mixers_of(model)
         self._tokens = rows.tokens
+        self._layout = layout
         if not self._mixers:
             return
-        self._layers: list[Any] = DynamicCache(config=config).layers
-        self._branches = layout.branches
-        self._pieces = cut_into_pieces(rows.spans, {branch.end for branch in layout.branches})
-        self._spare = agree(len(self._pieces)) - len(self._pieces)
-        device = layout.position.device
-        self._starts = torch.tensor(layout.starts, device=device)
-        spans_of_branches = zip(layout.starts, layout.stops, strict=True)
-        lengths = [stop - start for start, stop in spans_of_branches]
-        # The branches are filled up to one width; mixers may run other code for one token.
-        self._width = max(2, *lengths)
+        cuts = {placed.branch.end for placed in layout.placed}
+        self._pieces = cut_into_pieces(rows.spans, cuts)
+        pieces = len(self._pieces)
+        self._spare = agree(pieces) - pieces
+        starts = [placed.start for placed in layout.placed]
+        self._starts = torch.tensor(starts, device=layout.position.device)
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
@@ -73,7 +70,8 @@ class BranchedMixers:
         with ExitStack() as stack:
             for mixer in self._mixers:
                 run = partial(self._run, mixer, mixer.forward)
-                stack.enter_context(replaced(mixer, "forward", run))
+                replacing = replaced(mixer, "forward", run)
+                stack.enter_context(replacing)
             yield
 
     def _run(
@@ -83,81 +81,87 @@ class BranchedMixers:
         forward = _of_a_state(mixer, original, cache_name(mixer, given))
         rows = hidden_states[:, : self._tokens]
         behind = hidden_states[:, self._tokens :]
-        fresh = LinearAttentionLayer(self._layers[mixer.layer_idx].number_of_states)
-        output, states = self._run_rows(rows.flatten(0, 1), forward, fresh)
-        for _number in range(self._spare):
-            forward(rows[:1, :1], copy.deepcopy(fresh))
-        own = self._run_branches(behind.flatten(0, 1), forward, states, fresh)
-        parts = [output.view(rows.shape), own.view(behind.shape)]
+        states: States = {}
+        of_rows = self._run_rows(rows.flatten(0, 1), forward, states)
+        for _call in range(self._spare):
+            forward(rows[:1, :1], LinearAttentionLayer())
+        of_branches = self._run_branches(behind.flatten(0, 1), forward, states)
+        parts = [of_rows.view(rows.shape), of_branches.view(behind.shape)]
         return torch.cat(parts, dim=1)
 
     def _run_rows(
         self,
         rows: Tensor,
         forward: MixerForward,
-        fresh: LinearAttentionLayer,
-    ) -> tuple[Tensor, dict[int, LinearAttentionLayer]]:
-        """The (columns, hidden) output, and the state after each piece by the column it ends at."""
+        states: States,
+    ) -> Tensor:
+        """The (columns, hidden) output; `states` gets those before and after each piece."""
         output = torch.zeros_like(rows)
-        states: dict[int, LinearAttentionLayer] = {}
         for piece in self._pieces:
-            state = copy.deepcopy(states[piece.start] if piece.continued else fresh)
+            if piece.start == piece.first:
+                states[piece.first, piece.first] = LinearAttentionLayer()
+            state = copy.deepcopy(states[piece.first, piece.start])
             own = slice(piece.start, piece.stop)
             output[own] = forward(rows[None, own], state)[0]
-            states[piece.stop] = state
-        return output, states
+            states[piece.first, piece.stop] = state
+        return output
 
     def _run_branches(
         self,
         behind: Tensor,
         forward: MixerForward,
-        states: dict[int, LinearAttentionLayer],
-        fresh: LinearAttentionLayer,
+        states: States,
     ) -> Tensor:
-        """The (n, hidden) output of the branches' tokens, each continued from its own state."""
-        branches = self._branches
+        """The (n, hidden) output of the branches' tokens, each branch continued from its state."""
         origins = []
-        for branch in branches:
-            # Another response may end where this one begins.
-            begins = branch.end == branch.first
-            origins.append(fresh if begins else states[branch.end])
+        lengths = []
+        for placed in self._layout.placed:
+            branch = placed.branch
+            origins.append(states[branch.first, branch.end])
+            lengths.append(placed.stop - placed.start)
+        # The branches are filled up to one width; mixers may run other code for one token.
+        width = max(2, *lengths)
         place = torch.arange(len(behind), device=behind.device)
-        side_by_side = self._starts[:, None] + place.new_tensor(range(self._width))
+        offset = torch.arange(width, device=behind.device)
+        side_by_side = self._starts[:, None] + offset
         in_a_batch = behind[side_by_side.clamp(max=len(behind) - 1)]
         mixed = forward(in_a_batch, _stacked(origins))
-        number = torch.searchsorted(self._starts, place, right=True) - 1
-        return mixed[number, place - self._starts[number]]
+        # Tokens that only fill a row stand behind the last branch.
+        number = self._layout.branch.clamp(max=len(origins) - 1)
+        own_place = place - self._starts[number]
+        return mixed[number, own_place]
 
 
-def cut_into_pieces(spans: Sequence[tuple[int, int]], cuts: Collection[int]) -> list[Piece]:
+def cut_into_pieces(spans: Sequence[Span], cuts: Collection[int]) -> list[Piece]:
     """Cut spans of columns at the cuts that lie in them.
 
     A single token is never a piece of its own, because a mixer would take it for generation and
     might run other code: it is run again together with the piece before it.
     """
     pieces = []
-    for start, stop in spans:
-        inside = {column for column in cuts if start < column < stop}
-        bounds = sorted({start, stop} | inside)
+    for span in spans:
+        inside = {column for column in cuts if span.first < column < span.stop}
+        bounds = sorted({span.first, span.stop} | inside)
         for number in range(1, len(bounds)):
-            begin = bounds[number - 1]
-            if number > 1 and bounds[number] - begin == 1:
-                begin = bounds[number - 2]
-            pieces.append(Piece(begin, bounds[number], continued=begin > start))
+            start = bounds[number - 1]
+            stop = bounds[number]
+            if number > 1 and stop - start == 1:
+                start = bounds[number - 2]
+            pieces.append(Piece(span.first, start, stop))
     return pieces
 
 
-def mixers_of(model: object) -> list[Any]:
+def mixers_of(model: nn.Module) -> list[Any]:
     """The layers with a recurrent or convolution state.
 
     Each of them has a convolution over its tokens.
     """
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    return [module for module in modules if hasattr(module, "layer_idx") and _convolves(module)]
+    layers = [module for module in model.modules() if hasattr(module, "layer_idx")]
+    return [layer for layer in layers if _convolves(layer)]
 
 
-def _convolves(module: nn.Module) -> bool:
-    return any(isinstance(child, nn.Conv1d) for child in module.children())
+def _convolves(layer: nn.Module) -> bool:
+    return any(isinstance(child, nn.Conv1d) for child in layer.children())
 
 
 def cache_name(mixer: nn.Module, given: Collection[str]) -> str:
@@ -196,16 +200,18 @@ def _stacked(states: Sequence[LinearAttentionLayer]) -> LinearAttentionLayer:
 
     Before a response's first token there is no state, which is the same as zeros.
     """
-    filled = [state for state in states if any(state.has_previous_state.values())]
+    filled = [state for state in states if state.has_previous_state[0]]
     if not filled:
-        return copy.deepcopy(states[0])
+        return LinearAttentionLayer()
     stacked = copy.deepcopy(filled[0])
     for name in ("conv_states", "recurrent_states"):
-        stacked_parts = getattr(stacked, name)
-        for number, like in stacked_parts.items():
-            if like is None:
-                continue
-            parts = [getattr(state, name)[number] for state in states]
-            rows = [torch.zeros_like(like) if part is None else part for part in parts]
-            stacked_parts[number] = torch.cat(rows)
+        parts = getattr(stacked, name)
+        like = parts[0]
+        if like is None:
+            continue
+        rows = []
+        for state in states:
+            row = getattr(state, name)[0]
+            rows.append(torch.zeros_like(like) if row is None else row)
+        parts[0] = torch.cat(rows)
     return stacked

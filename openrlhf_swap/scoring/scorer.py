@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +18,7 @@ from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rewards.verifiers import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
-from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
+from openrlhf_swap.scoring.answer import Readings, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from openrlhf_swap.scoring.states import read_states
@@ -63,7 +62,8 @@ class Scorer:
         speed_up_products()
         self._model = model
         self._tokenizer = tokenizer
-        config, messages = resolve_thought(config or SwapConfig(), tokenizer)
+        config = config or SwapConfig()
+        config, messages = resolve_thought(config, tokenizer)
         self._branch = partial(answer_branch, tokenizer, config.close_template)
         self._need_window = config.need_window
         self._temperature = entropy_temperature
@@ -73,10 +73,11 @@ class Scorer:
             NEED.name: config.step_reward == "need",
             ENTROPY.name: entropy_temperature is not None,
         }
-        self._scores = tuple(name for name, is_wanted in wanted.items() if is_wanted)
+        self._scores = tuple(name for name in wanted if wanted[name])
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
-        self._context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        text = model.config.get_text_config()
+        self._context = getattr(text, "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)
         if NEED.name in self._scores:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
@@ -130,10 +131,11 @@ class Scorer:
         rollout = self._rollout(problem, answer, response, rendered)
         rollout = self._read(rollout, self._scores)
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
-        every_step = torch.ones(len(rollout.step_ends), dtype=torch.bool)
+        steps = len(rollout.step_ends)
+        every_step = torch.ones(steps, dtype=torch.bool)
         more = {}
         for name in self._scores[1:]:
-            more[name] = rollout.signals[name].tolist() if rollout.step_ends else []
+            more[name] = rollout.signals[name].tolist() if steps else []
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,
@@ -181,10 +183,17 @@ class Scorer:
         turns = []
         for number, (place, observation) in enumerate(observations):
             where = f"observations[{number}]"
-            turns.append((plain_int(f"{where}[0]", place), plain_ints(f"{where}[1]", observation)))
-        reward = float(plain_flag("correct", correct))
-        prompt = plain_ints("prompt", prompt)
-        return Rollout("", given_answer(answer), ids, prompt, reward, observations=turns)
+            start = plain_int(f"{where}[0]", place)
+            observed = plain_ints(f"{where}[1]", observation)
+            turns.append((start, observed))
+        return Rollout(
+            "",
+            given_answer(answer),
+            ids,
+            plain_ints("prompt", prompt),
+            reward=float(plain_flag("correct", correct)),
+            observations=turns,
+        )
 
     def _refuse_padding(self, response: list[int]) -> None:
         """Raise DataError for a response that ends with padding, which would count as its tokens.
@@ -192,46 +201,50 @@ class Scorer:
         Where the end token also pads, that is a second one.
         """
         padding = self._tokenizer.pad_token_id
-        allowed = int(padding == self._tokenizer.eos_token_id)
-        if padding is not None and response[-1 - allowed :] == [padding] * (1 + allowed):
+        if padding is None:
+            return
+        refused = 2 if padding == self._tokenizer.eos_token_id else 1
+        if response[-refused:] == [padding] * refused:
             raise DataError(
                 f"response ends with padding (token {padding}); give the tokens up to its end"
             )
 
     def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
-        """The rollout with its steps and the signals of these names that it has.
-
-        Its row must fit the model's context, together with the branch that scores the answer.
-        """
+        """The rollout with its steps and the signals of these names that it has."""
         if not names_of(rollout, names):
             return rollout
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
-        request = WantedSignals(names, self._branch, self._need_window).request(0, rollout)
+        wanted = WantedSignals(names, self._branch, self._need_window)
+        request = wanted.request(0, rollout)
         ids = rollout.row_ids
+        self._check_fits(ids, request)
+        if request is None:
+            return rollout
+        return rollout.with_signals(**self._signals(request, ids))
+
+    def _check_fits(self, ids: list[int], request: ScoreRequest | None) -> None:
+        """Raise DataError for a row that exceeds the context with the branch behind it."""
         tokens = len(ids)
         if request is not None and request.branch is not None:
             tokens += len(request.branch.ids)
         if self._context is not None and tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")
-        if request is None:
-            return rollout
-        return rollout.with_signals(**self._signals(request, ids))
 
     def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
         """The signals of one request, of a response whose row has these token ids."""
-        row = torch.tensor([ids], device=self._model.device)
-        given = row, torch.ones_like(row), [request]
-        found: dict[str, list[torch.Tensor]] = {}
-        with _evaluating(self._model):
+        model = self._model
+        row = torch.tensor([ids], device=model.device)
+        given = (row, torch.ones_like(row), [request])
+        found: Readings = {}
+        with _evaluating(model):
             if STATES.name in request.signals:
-                found[STATES.name] = read_states(self._model, *given)
+                found[STATES.name] = read_states(model, *given)
             if ENTROPY.name in request.signals and self._temperature is not None:
-                found[ENTROPY.name] = read_entropies(self._model, *given, self._temperature)
+                found[ENTROPY.name] = read_entropies(model, *given, self._temperature)
             if ANSWER_LOGPROBS.name in request.signals:
-                found |= self.backend.read(self._model, self._model.config, *given)
-        (signals,) = by_request([request], found)
-        return signals
+                found |= self.backend.read(model, *given)
+        return by_request([request], found)[0]
 
     def _rollout(
         self,
@@ -240,9 +253,12 @@ class Scorer:
         response: Response,
         rendered: bool,
     ) -> Rollout:
+        """What a caller gives as texts; it counts as correct."""
         check_text("problem", problem)
-        ids = self._reader.ids
+        tokenize = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response
+        response_ids: list[int] = []
+        observations = []
         for number, turn in enumerate(turns):
             if not isinstance(turn, Mapping):
                 raise DataError(
@@ -250,16 +266,19 @@ class Scorer:
                     "or `action` and `observation` of each turn; token ids go to `trace`"
                 )
             check_text(f"the action of turn {number}", turn.get("action"))
-        actions = [ids(turn["action"]) for turn in turns]
-        prompt = ids(problem) if rendered else prompt_ids(self._tokenizer, problem)
-        places = accumulate(map(len, actions))
-        observations = [
-            (place, ids(turn["observation"]))
-            for place, turn in zip(places, turns[:-1], strict=False)
-        ]
-        response_ids = [*chain(*actions)]
-        known = given_answer(answer)
-        return Rollout(problem, known, response_ids, prompt, 1.0, observations=observations)
+            if number > 0:
+                observed = tokenize(turns[number - 1]["observation"])
+                observations.append((len(response_ids), observed))
+            response_ids += tokenize(turn["action"])
+        prompt = tokenize(problem) if rendered else prompt_ids(self._tokenizer, problem)
+        return Rollout(
+            problem,
+            given_answer(answer),
+            response_ids,
+            prompt,
+            reward=1.0,
+            observations=observations,
+        )
 
 
 @contextmanager

@@ -1,11 +1,23 @@
 """Score all prefixes of a response in the forward of the response itself.
 
-docs/method/scoring.md describes it. The K+1 answer branches stand behind the rows: branch k sees
-its response up to e_k and itself, at the positions that follow e_k. It starts with a second copy of
-the prefix's last token, which predicts its first one, so that even an empty close template needs
-nothing of the row but its keys, values and states.
+How likely does the answer become after each step? Read one by one, K+1 prefixes cost K+1 forwards,
+but they share their tokens. So the response is read once, as a row, and K+1 branches stand behind
+it; here the prompt x is followed by two steps, and a is the close template with the answer:
 
-Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m predicted tokens.
+              row               branch 0  branch 1   branch 2
+    tokens    x x x s1 s1 s2 s2 x a  a    s1 a  a    s2 a  a
+    position  0 1 2 3  4  5  6  2 3  4    4  5  6    6  7  8
+
+Prefix k ends with the last token of the prompt, or of step k. Branch k starts with a second copy of
+that token, sees the response before it, and itself, and has the positions that a forward over the
+prefix and the answer would have. The copy predicts the branch's next token: so even an empty close
+template needs nothing of the row but its keys, values and states.
+
+A target is a token that is predicted: the answer's in each branch and, for `need`, the steps' in
+the row. A hidden step (`need.py`) is one more kind of branch, which does not see that step.
+docs/method/scoring.md says more.
+
+Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m targets.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,94 +25,126 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PretrainedConfig
+from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, NEED
-from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, naming, row_positions, widen
+from openrlhf_swap.scoring.answer import (
+    LOGITS,
+    Readings,
+    ScoreRequest,
+    by_signal,
+    naming,
+    row_positions,
+    values_of,
+)
 from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
-from openrlhf_swap.scoring.branches import Branch, Layout, Rows
+from openrlhf_swap.scoring.branches import Agree, Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import BranchedMixers
-from openrlhf_swap.scoring.need import HiddenPass, PlainPlaces, StepColumns, read_needs
+from openrlhf_swap.scoring.need import (
+    HiddenPass,
+    columns_of_steps,
+    hidden_steps,
+    needs_of,
+    passes_of,
+)
 
 
 def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     """The branches that score the answer after each prefix of a response."""
     answer = request.branch
     assert answer is not None
-    scored = [1 + place for place in answer.places]
-    first, _ = rows.spans[request.row]
-    ends = [rows.column(request.row, place) for place in request.prefix_ends]
-    return [Branch(first, end, range(end, end + 1), answer.ids, [scored]) for end in ends]
+    scored = [1 + place for place in answer.places]  # behind the copied token
+    span = rows.spans[request.row]
+    branches = []
+    for place in request.prefix_ends:
+        end = rows.column(request.row, place)
+        copied = range(end, end + 1)
+        branches.append(Branch(span.first, end, copied, answer.ids, [scored]))
+    return branches
 
 
 class BranchedRows:
     """The rows of a forward, with answer branches behind them.
 
     `tokens` is T; `predicting` are the (m,) rows and (m,) columns of the tokens that predict the
-    answers' tokens, which are the (m,) int64 `targets` once `inputs` were made; `share` is the
-    branches' part of all tokens, padding apart. Where `need` is wanted, the tokens of all steps are
-    predicted as well, behind the answers, and the rows' keys and values are kept.
+    (m,) int64 `targets`, which are there once `inputs` were made: first the answers' tokens, branch
+    by branch, and then the steps' tokens of each response that wants `need`. `share` is the
+    branches' part of all tokens, padding apart.
     """
 
     targets: Tensor
 
     def __init__(
         self,
-        model: Callable[..., Any],
-        config: PretrainedConfig,
+        model: nn.Module,
         attention_mask: Tensor,
         requests: Sequence[ScoreRequest],
         packed: bool = False,
-        agree: Callable[[int], int] = int,
+        agree: Agree = int,
         keeps_keys: bool = False,
     ) -> None:
         """Find the place of everything.
 
-        Takes a causal language model in eval mode, or its wrapper; its own configuration; a
-        (responses, tokens) mask, 1 for tokens, padded on either side; and requests with an answer,
-        at most one a response, at least one in all. `packed` says that the forward has all
-        responses in one row, without padding. `agree` maps this rank's number of calls of a
-        recurrent layer to the largest of all ranks in lockstep. `keeps_keys` keeps keys and values
-        where no response of this rank has `need`.
+        Takes a causal language model in eval mode, or its wrapper; a (responses, tokens) mask, 1
+        for tokens, padded on either side; and requests with an answer, at most one a response, at
+        least one in all. `packed` says that the forward has all responses in one row, without
+        padding. `agree` takes numbers of calls of recurrent layers, and of passes over hidden
+        steps. `keeps_keys` keeps keys and values where no response of this rank has `need`.
         """
-        self.rows = rows = Rows.of(attention_mask, packed)
-        self._requests = requests
-        self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
-        self._agree = agree
-        branches = [each for request in requests for each in answer_branches(request, rows)]
-        self._layout = layout = Layout(branches, rows.count, attention_mask.device)
-        self.tokens = rows.tokens
-        running = sum(branch.length for branch in branches)
-        self.share = running / (running + rows.present)
+        rows = Rows.of(attention_mask, packed)
+        branches: list[Branch] = []
+        step_columns: list[int] = []
+        for request in requests:
+            branches += answer_branches(request, rows)
+            if NEED.name in request.signals:
+                steps = columns_of_steps(request, rows)
+                step_columns += range(steps[0].start, steps[-1].stop)
+        device = attention_mask.device
+        layout = Layout(branches, rows.count, device)
         width = layout.tokens // rows.count
-        self._needing = naming(requests, NEED)
-        steps = [column for each in self._needing for column in StepColumns.of(each, rows).all]
-        self._steps = torch.tensor(steps, dtype=torch.int64, device=attention_mask.device)
-        # A token of a step is predicted by the one before it.
-        before = self._steps - 1
-        at_rows = [layout.predicting // width, before // rows.tokens]
-        columns = [rows.tokens + layout.predicting % width, before % rows.tokens]
-        self.predicting = (torch.cat(at_rows), torch.cat(columns))
-        self._mask = None
-        if not packed:
-            behind = attention_mask.new_ones(rows.count, width)
-            self._mask = torch.cat([attention_mask, behind], dim=1)
-        self._keys: RowKeys | None = {} if self._needing or keeps_keys else None
+        running = sum(branch.length for branch in branches)
+        all_tokens = running + rows.present
+
+        self.tokens = rows.tokens
+        self.share = running / all_tokens
+        self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
+        self._rows = rows
+        self._requests = requests
+        self._agree = agree
+        self._layout = layout
+        columns = torch.tensor(step_columns, dtype=torch.int64)
+        self._step_columns = columns.to(device)
+        self.predicting = self._find_predicting(width)
+        self._mask = None if packed else pad(attention_mask, (0, width), value=1)
+        self._keys: RowKeys | None = {} if step_columns or keeps_keys else None
         self._attention = BranchAttention(rows.tokens, layout, self._keys)
-        self._mixers = BranchedMixers(model, config, rows, layout, agree)
+        self._mixers = BranchedMixers(model, rows, layout, agree)
+
+    def _find_predicting(self, width: int) -> tuple[Tensor, Tensor]:
+        """The rows and columns of what predicts the targets, with `width` tokens behind a row."""
+        in_branches = self._layout.predicting
+        in_rows = self._step_columns - 1  # a token of a step is predicted by the one before it
+        rows = [in_branches // width, in_rows // self.tokens]
+        behind = self.tokens + in_branches % width
+        columns = [behind, in_rows % self.tokens]
+        return torch.cat(rows), torch.cat(columns)
 
     def inputs(self, ids: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The model's arguments, from (B, T) token and position ids of the rows."""
-        layout = self._layout
-        self._row_ids = ids.flatten()
-        of_answers = layout.targets(self._row_ids)
-        self.targets = torch.cat([of_answers, self._row_ids[self._steps]])
-        behind = layout.ids(self._row_ids).view(len(ids), -1)
-        positions = layout.position.view(len(ids), -1)
+        row_ids = ids.flatten()
+        of_answers = self._layout.targets(row_ids)
+        of_steps = row_ids[self._step_columns]
+        self.targets = torch.cat([of_answers, of_steps])
+        self._row_ids = row_ids
+        by_row = (len(ids), -1)
+        behind = self._layout.ids(row_ids).view(by_row)
+        input_ids = torch.cat([ids, behind], dim=1)
+        positions_behind = self._layout.position.view(by_row)
+        position_ids = torch.cat([position_ids, positions_behind], dim=1)
         return {
-            "input_ids": torch.cat([ids, behind], dim=1),
-            "position_ids": torch.cat([position_ids, positions], dim=1),
+            "input_ids": input_ids,
+            "position_ids": position_ids,
             "attention_mask": self._mask,
             "use_cache": False,
         }
@@ -111,19 +155,15 @@ class BranchedRows:
         with self._attention.replacing(), self._mixers.replacing():
             yield
 
-    def answers(self, values: Tensor) -> dict[str, list[Tensor]]:
-        """By name, the (K+1,) l_0..l_K and h_0..h_K of the requests that want them, on the CPU.
+    def answers(self, values: Tensor) -> Readings:
+        """The (K+1,) l_0..l_K and h_0..h_K of the requests that want them, on the CPU.
 
         Takes (m, 1) log-probabilities of the targets, or (m, 2) with entropies.
         """
-        of_answers = values[: sum(self._layout.sizes)]
+        of_answers = values[: len(self._layout.predicting)]
+        means = self._layout.means(of_answers)
         counts = [len(request.prefix_ends) for request in self._requests]
-        found = {}
-        for signal, column in zip((ANSWER_LOGPROBS, ANSWER_ENTROPY), of_answers.T, strict=False):
-            means = torch.split(self._layout.means(column), counts)
-            pairs = zip(self._requests, means, strict=True)
-            found[signal.name] = [own for request, own in pairs if signal.name in request.signals]
-        return found
+        return by_signal(self._requests, torch.split(means, counts))
 
     def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
         """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
@@ -131,57 +171,65 @@ class BranchedRows:
         Takes the (m,) log-probabilities of the targets, and what runs a pass over branches alone:
         it returns the log-probabilities of the pass's targets at temperature 1.
         """
-        keys = self._keys
-        if keys is None:
+        if self._keys is None:
             return []
+        hidden = [hidden_steps(request, self._rows) for request in naming(self._requests, NEED)]
+        read = []
+        for branches in passes_of(hidden, self._agree):
+            hidden_pass = HiddenPass(branches, self._keys, self._row_ids)
+            read.append(run(hidden_pass).cpu())
+        of_columns = self._of_columns(log_probs)
+        of_answers = self._last_answers(log_probs.cpu())
+        return needs_of(hidden, read, of_columns, of_answers)
 
-        def run_branches(branches: Sequence[Branch]) -> Tensor:
-            return run(HiddenPass(branches, keys, self._row_ids))
+    def _of_columns(self, log_probs: Tensor) -> Tensor:
+        """(columns,) the log-probabilities of the steps' tokens, 0 for other columns."""
+        of_steps = log_probs[len(self._layout.predicting) :]
+        of_columns = log_probs.new_zeros(len(self._row_ids))
+        of_columns[self._step_columns] = of_steps
+        return of_columns.cpu()
 
-        places = self._plain_places()
-        plain = log_probs.cpu()
-        return read_needs(self._needing, self.rows, plain, places, run_branches, self._agree)
-
-    def _plain_places(self) -> list[PlainPlaces]:
-        """Where the responses that want `need` stand among the targets: behind all answers."""
-        places = []
-        answer_end = 0
-        steps = sum(self._layout.sizes)
+    def _last_answers(self, log_probs: Tensor) -> list[Tensor]:
+        """The answer's tokens after the last step of each response that wants `need`."""
+        of_answers = log_probs[: len(self._layout.predicting)]
+        answers = torch.split(of_answers, self._layout.sizes)
+        found = []
+        prefixes = 0
         for request in self._requests:
-            assert request.branch is not None
-            answer_end += len(request.prefix_ends) * len(request.branch.places)
+            prefixes += len(request.prefix_ends)
             if NEED.name in request.signals:
-                columns = StepColumns.of(request, self.rows).all
-                places.append(PlainPlaces(steps - columns.start, answer_end))
-                steps += len(columns)
-        return places
+                found.append(answers[prefixes - 1])
+        return found
 
 
 @torch.no_grad()
 def read_shared_prefix(
-    model: Callable[..., Any],
-    config: PretrainedConfig,
+    model: nn.Module,
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
     packed: bool = False,
-    agree: Callable[[int], int] = int,
+    agree: Agree = int,
     keeps_keys: bool = False,
-) -> dict[str, list[Tensor]]:
+) -> Readings:
     """Read the requests' scores, and their needs, for callers that do not need the rows' logits.
 
     `sequences` are (responses, tokens) int64 token ids; the other arguments are those of
     `BranchedRows`. Returns by name one tensor on the CPU per request that wants the signal: (K+1,)
     l_0..l_K, float32 (float64 for a float64 model), and (K,) float64 n_1..n_K.
     """
-    rows = BranchedRows(model, config, attention_mask, requests, packed, agree, keeps_keys)
+    rows = BranchedRows(model, attention_mask, requests, packed, agree, keeps_keys)
     positions = row_positions(attention_mask)
     if packed:
         present = attention_mask.bool()
         sequences = sequences[present].unsqueeze(0)
         positions = positions[present].unsqueeze(0)
-    values = _values(model, rows, rows.inputs(sequences, positions))
-    needs = rows.needs(values[:, 0], lambda hidden: _values(model, hidden, hidden.inputs())[:, 0])
+    values = _target_values(model, rows, rows.inputs(sequences, positions))
+
+    def run(hidden: HiddenPass) -> Tensor:
+        return _target_values(model, hidden, hidden.inputs())[:, 0]
+
+    needs = rows.needs(values[:, 0], run)
     return {**rows.answers(values), NEED.name: needs}
 
 
@@ -190,8 +238,8 @@ def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
     return read_shared_prefix(*args, **options)[ANSWER_LOGPROBS.name]
 
 
-def _values(
-    model: Callable[..., Any],
+def _target_values(
+    model: nn.Module,
     branched: BranchedRows | HiddenPass,
     inputs: dict[str, Any],
 ) -> Tensor:
@@ -199,17 +247,19 @@ def _values(
 
     They are (m, 2) with the entropies of their distributions, if these are wanted.
     """
-    at_rows, columns = branched.predicting
-    kept, at_kept = torch.unique(columns, return_inverse=True)
+    rows, columns = branched.predicting
+    # The head runs on a column of all rows, if it predicts a target in any of them.
+    kept, places = torch.unique(columns, return_inverse=True)
     with branched.branching():
         logits = model(**inputs, logits_to_keep=kept).logits
-    values = []
     every = torch.arange(len(columns), device=columns.device)
+    values = []
     for part in torch.split(every, LOGITS):
-        own = widen(logits[at_rows[part], at_kept[part]])
-        own = own.log_softmax(-1)
-        columns = [own.gather(-1, branched.targets[part, None])]
-        if branched.reads_entropies:
-            columns.append(torch.special.entr(own.exp()).sum(-1, keepdim=True))
-        values.append(torch.cat(columns, dim=-1))
+        values.append(
+            values_of(
+                logits[rows[part], places[part]],
+                branched.targets[part],
+                branched.reads_entropies,
+            )
+        )
     return torch.cat(values)

@@ -1,18 +1,20 @@
 """From rollouts to requests of signals, and back."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS
 from openrlhf_swap.rollouts.rollout import Rollout
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, Readings, ScoreRequest
 
 
 def names_of(rollout: Rollout, names: Sequence[str]) -> tuple[str, ...]:
     """Those of the names whose signals a response has; its steps need not be known."""
-    return tuple(name for name in names if rollout.correct or not SIGNALS[name].only_correct)
+    if rollout.correct:
+        return tuple(names)
+    return tuple(name for name in names if not SIGNALS[name].only_correct)
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,11 @@ class WantedSignals:
             names = tuple(name for name in names if SIGNALS[name].per == "prefix")
         if not names:
             return None
+        scores_answer = ANSWER_LOGPROBS.name in names
         return ScoreRequest(
             row=row,
             prefix_ends=rollout.prefix_ends,
-            branch=self.branch(rollout.answer) if ANSWER_LOGPROBS.name in names else None,
+            branch=self.branch(rollout.answer) if scores_answer else None,
             signals=names,
             generated_ends=rollout.generated_ends if rollout.observations else (),
             need_window=self.need_window,
@@ -49,8 +52,12 @@ class WantedSignals:
 
 
 def by_request(
-    requests: Sequence[ScoreRequest], found: Mapping[str, Iterable[Tensor]]
+    requests: Sequence[ScoreRequest],
+    found: Readings,
 ) -> list[dict[str, Tensor]]:
     """The signals of each request, from what was found by name for the requests that want it."""
     values = {name: iter(tensors) for name, tensors in found.items()}
-    return [{name: next(values[name]) for name in request.signals} for request in requests]
+    signals = []
+    for request in requests:
+        signals.append({name: next(values[name]) for name in request.signals})
+    return signals

@@ -8,7 +8,9 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 WORDS = 32
-# Sizes that nothing else depends on, and what they are reduced to.
+# Sizes that nothing else depends on, and what they are reduced to; at last limits that even the
+# few tokens of a trial must exceed.
+_LIMIT = 8
 _SMALLER = {
     "vocab_size": WORDS,
     "vocab_size_per_layer_input": WORDS,
@@ -26,11 +28,16 @@ _SMALLER = {
     "num_nextn_predict_layers": 0,
     "chunk_size": 8,
     "mamba_chunk_size": 8,
+    "sliding_window": _LIMIT,
+    "attention_chunk_size": _LIMIT,
+    "index_topk": _LIMIT,
 }
-# Limits that even the few tokens of a trial must exceed.
-_LIMITS = ("sliding_window", "attention_chunk_size", "index_topk")
-_LIMIT = 8
 _HEADS = 4
+# Numbers of heads whose keys are shared, and of those that share them.
+_GROUPED_HEADS = {
+    "num_attention_heads": "num_key_value_heads",
+    "linear_num_value_heads": "linear_num_key_heads",
+}
 _SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
@@ -38,20 +45,19 @@ def small_model(
     config: PretrainedConfig,
     build: Callable[[PretrainedConfig], PreTrainedModel],
     device: torch.device | str = "cpu",
-    narrow: bool = True,
 ) -> PreTrainedModel:
     """Build a small float32 model of the same architecture, in eval mode.
 
-    It has a few layers of each kind, windows of 8 tokens and a vocabulary of 32. Its random weights
-    are larger than usual initial weights, so that no layer's effect is too small to be noticed. The
-    global random state is left as it was. If `narrow`, it has fewer heads and a smaller width; an
-    architecture that does not allow these to be chosen freely raises errors of its own when the
-    model is built or run.
+    It has a few layers of each kind, few heads, windows of 8 tokens and a vocabulary of 32. Its
+    random weights are larger than usual initial weights, so that no layer's effect is too small to
+    be noticed. The global random state is left as it was. An architecture that does not allow these
+    sizes to be chosen freely raises errors of its own when the model is built or run.
     """
-    devices = [device] if torch.device(device).type == "cuda" else []
+    on_gpu = torch.device(device).type == "cuda"
+    devices = [device] if on_gpu else []
     with torch.random.fork_rng(devices=devices), torch.no_grad(), torch.device(device):
         torch.manual_seed(0)
-        model: Any = build(_shrunk(config, narrow))
+        model: Any = build(_shrunk(config))
         model.float().eval()
         for weights in model.parameters():
             if weights.dim() > 1:
@@ -62,22 +68,17 @@ def small_model(
     return built
 
 
-def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
+def _shrunk(config: PretrainedConfig) -> PretrainedConfig:
     small = copy.deepcopy(config)
     text = small.get_text_config()
     _keep_layers(text)
-    if narrow:
-        _make_narrow(text)
-    if "flash" in (
-        small._attn_implementation or ""
-    ):  # it has no float32; None picks the best that does
-        small._attn_implementation = None
+    _make_narrow(text)
+    if "flash" in (small._attn_implementation or ""):
+        small._attn_implementation = None  # the best that has float32, which flash has not
     for name, size in _SMALLER.items():
-        if isinstance(getattr(text, name, None), int):
-            setattr(text, name, min(size, getattr(text, name)))
-    for name in _LIMITS:
-        if isinstance(getattr(text, name, None), int):
-            setattr(text, name, _LIMIT)
+        known = getattr(text, name, None)
+        if isinstance(known, int):
+            setattr(text, name, min(size, known))
     for name in _SPECIAL_TOKENS:
         if getattr(text, name, None) is not None:
             setattr(text, name, 0)
@@ -89,16 +90,14 @@ def _shrunk(config: PretrainedConfig, narrow: bool) -> PretrainedConfig:
 
 def _make_narrow(config: PretrainedConfig) -> None:
     """Reduce the heads, with groups of the same size, and the width to 16 for each head."""
-    for queries, keys in (
-        ("num_attention_heads", "num_key_value_heads"),
-        ("linear_num_value_heads", "linear_num_key_heads"),
-    ):
+    for queries, keys in _GROUPED_HEADS.items():
         heads = getattr(config, queries, None)
         shared = getattr(config, keys, None)
         if heads and shared:
             group = heads // shared
-            setattr(config, queries, max(_HEADS, group))
-            setattr(config, keys, max(_HEADS, group) // group)
+            kept = max(_HEADS, group)
+            setattr(config, queries, kept)
+            setattr(config, keys, kept // group)
     config.hidden_size = 16 * config.num_attention_heads
     if getattr(config, "mamba_num_heads", None):
         config.mamba_num_heads = config.n_groups
@@ -116,9 +115,14 @@ def _keep_layers(config: PretrainedConfig) -> None:
     """
     layers: int = config.num_hidden_layers
     shared = getattr(config, "num_kv_shared_layers", None) or 0
-    kinds = {name: value for name, value in vars(config).items() if _is_by_layer(value, layers)}
-    listed = [getattr(config, "layer_types", None), *kinds.values()]
-    few = max([2, *(_covering(value[: layers - shared]) for value in listed if value)])
+    kinds = {}
+    for name, value in vars(config).items():
+        if _is_by_layer(value, layers):
+            kinds[name] = value
+    few = 2
+    for value in (getattr(config, "layer_types", None), *kinds.values()):
+        if value:
+            few = max(few, _covering(value[: layers - shared]))
     kept = list(range(min(few, layers - shared)))
     if shared:
         kept += range(layers - shared, min(layers, layers - shared + few))

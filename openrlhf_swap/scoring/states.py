@@ -11,15 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from openrlhf_swap.scoring.answer import ScoreRequest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from openrlhf_swap.scoring.answer import ScoreRequest, run_rows
 
 WIDTH = 128  # numbers of each of the two states
 
@@ -43,33 +40,49 @@ def recording_states(
     if not requests:
         yield states
         return
-    places = [(request.row, place) for request in requests for place in request.prefix_ends]
-    rows, columns = torch.tensor(places).T.to(attention_mask.device)
-    if packed:
-        columns = (attention_mask.flatten().cumsum(0) - 1)[rows * attention_mask.shape[1] + columns]
-        rows = torch.zeros_like(columns)
+    rows, columns = _places_in_pass(attention_mask, requests, packed)
     layer = middle_layer(model)
+    wanted = 1 if layer is None else 2
     parts: list[Tensor] = []
 
-    def keep(hidden: Any) -> None:
-        if len(parts) < (1 if layer is None else 2):
+    def keep(*passed: Any) -> None:
+        """Keep the last thing that a hook gets: the output of a layer, or the head's inputs."""
+        if len(parts) < wanted:
+            hidden = passed[-1]
             tensor = hidden if isinstance(hidden, Tensor) else hidden[0]
             parts.append(projected(tensor[rows, columns]))
 
-    head = model.get_output_embeddings()
     with ExitStack() as hooks:
         if layer is not None:
-            hooks.enter_context(
-                layer.register_forward_hook(lambda _, _inputs, output: keep(output))
-            )
-        hooks.enter_context(head.register_forward_pre_hook(lambda _, inputs: keep(inputs)))
+            hooks.enter_context(layer.register_forward_hook(keep))
+        head = model.get_output_embeddings()
+        hooks.enter_context(head.register_forward_pre_hook(keep))
         yield states
     counts = [len(request.prefix_ends) for request in requests]
-    states += torch.split(torch.cat(parts, dim=-1).cpu(), counts)
+    joined = torch.cat(parts, dim=-1).cpu()
+    states += torch.split(joined, counts)
+
+
+def _places_in_pass(
+    attention_mask: Tensor,
+    requests: Sequence[ScoreRequest],
+    packed: bool,
+) -> tuple[Tensor, Tensor]:
+    """The rows and columns, in the forward, of all requests' prefix ends."""
+    places: list[tuple[int, int]] = []
+    for request in requests:
+        for place in request.prefix_ends:
+            places.append((request.row, place))
+    rows, columns = torch.tensor(places).T.to(attention_mask.device)
+    if not packed:
+        return rows, columns
+    packed_columns = attention_mask.flatten().cumsum(0) - 1
+    columns = packed_columns[rows * attention_mask.shape[1] + columns]
+    return torch.zeros_like(columns), columns
 
 
 def read_states(
-    model: "PreTrainedModel",
+    model: nn.Module,
     sequences: Tensor,
     attention_mask: Tensor,
     requests: Sequence[ScoreRequest],
@@ -80,9 +93,8 @@ def read_states(
     for tokens. Where a forward over the same rows runs anyway, run it within `recording_states`
     instead.
     """
-    positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad(), recording_states(model, attention_mask, requests) as states:
-        model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
+        run_rows(model, sequences, attention_mask)
     return states
 
 
@@ -105,13 +117,18 @@ def projected(states: Tensor) -> Tensor:
     Each is first divided by its root mean square, as in a norm.
     """
     states = states.float()
-    states = states * torch.rsqrt(states.square().mean(-1, keepdim=True) + 1e-6)
+    mean_square = states.square().mean(-1, keepdim=True)
+    states = states * torch.rsqrt(mean_square + 1e-6)
     size = states.shape[-1]
-    return states if size <= WIDTH else states @ _projection(size, states.device)
+    if size <= WIDTH:
+        return states
+    return states @ _projection(size, states.device)
 
 
 @lru_cache(maxsize=4)
 def _projection(size: int, device: torch.device) -> Tensor:
     """(size, `WIDTH`), the same in every process and run."""
-    matrix: Tensor = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(0))
-    return (matrix / math.sqrt(size)).to(device)
+    generator = torch.Generator().manual_seed(0)
+    matrix: Tensor = torch.randn(size, WIDTH, generator=generator)
+    matrix /= math.sqrt(size)
+    return matrix.to(device)

@@ -36,7 +36,7 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     found = scorer.forward(ids, actions, mask, requests)
     batch = ids.cuda(), mask.cuda()
     with torch.no_grad():
-        signals = ScoringBackend(PER_PREFIX).read(model, model.config, *batch, requests)
+        signals = ScoringBackend(PER_PREFIX).read(model, *batch, requests)
         expected = signals["answer_logprobs"]
     difference = (
         torch.cat([signals["answer_logprobs"] for signals in found.signals])

@@ -44,7 +44,7 @@ def ragged_case(seed, rows, left, longest, words):
 def largest_difference(model, case, packed=False):
     """Between the shared prefix's scores of a case and those of a forward for each prefix."""
     ids, mask, requests, references = case
-    shared = score_shared_prefix(model, model.config, ids, mask, requests, packed)
+    shared = score_shared_prefix(model, ids, mask, requests, packed)
     expected = [score_per_prefix(model, *reference) for reference in references]
     return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
 

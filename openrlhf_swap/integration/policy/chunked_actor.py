@@ -102,26 +102,28 @@ class ChunkedActor(_StockActor):
         options.pop("packed_seq_lens", None)
         actions = action_mask.shape[1]
         rows = self._inputs(sequences, attention_mask)
-        if branches is None:
-            options |= {"input_ids": rows.ids, "position_ids": rows.positions}
-            options["attention_mask"] = None if self.packing_samples else attention_mask
-        else:
-            options |= branches.inputs(rows.ids, rows.positions)
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
         wanted = acting.flatten()[rows.places].nonzero().flatten()
         how = HeadPass(self.head.transform, self.temperature, self.head.chunk, return_entropy)
         head = _HeadOfRows(self.head.layer, rows.targets.flatten(), wanted, how, branches)
-        with head.replacing(), nullcontext() if branches is None else branches.branching():
+        if branches is None:
+            options["input_ids"] = rows.ids
+            options["position_ids"] = rows.positions
+            options["attention_mask"] = None if self.packing_samples else attention_mask
+            branching: Any = nullcontext()
+        else:
+            options |= branches.inputs(rows.ids, rows.positions)
+            branching = branches.branching()
+        with head.replacing(), branching:
             output = self.model(**options)
-        values = head.of_rows.flatten(0, -2)
-        padded = values.new_zeros(sequences.numel(), values.shape[-1])
-        padded = padded.index_copy(0, rows.places, values).unflatten(0, sequences.shape)[:, :-1]
+        padded = _in_rows(head.of_rows.flatten(0, -2), rows.places, sequences.shape)
+        predicted = padded[:, :-1]
         if return_entropy:
-            output.entropy = padded[..., 1]
+            output.entropy = predicted[..., 1]
         if branches is not None:
             output.answers = head.of_branches
-        log_probs = padded[:, -actions:, 0]
+        log_probs = predicted[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
     def log_probs_of(self, branches: HiddenPass) -> Tensor:
@@ -139,9 +141,22 @@ class ChunkedActor(_StockActor):
             unpadded = unpad_and_slice_tensor(sequences, attention_mask, None)
             ids, positions, targets, _, places = unpadded
             return RowInputs(ids, positions, targets, places)
-        positions = (attention_mask.long().cumsum(-1) - 1).masked_fill_(attention_mask == 0, 1)
+        counted = attention_mask.long().cumsum(-1)
+        positions = (counted - 1).masked_fill_(attention_mask == 0, 1)
+        targets = sequences.roll(-1, dims=1)
         places = torch.arange(sequences.numel(), device=sequences.device)
-        return RowInputs(sequences, positions, sequences.roll(-1, dims=1), places)
+        return RowInputs(sequences, positions, targets, places)
+
+
+def _in_rows(
+    values: Tensor,
+    places: Tensor,
+    shape: torch.Size,
+) -> Tensor:
+    """Values at their places in padded rows of a shape (B, T), 0 elsewhere."""
+    padded = values.new_zeros(shape.numel(), values.shape[-1])
+    padded = padded.index_copy(0, places, values)
+    return padded.unflatten(0, shape)
 
 
 @dataclass
@@ -176,14 +191,14 @@ class _HeadOfRows:
 
     def _forward(self, hidden: Tensor) -> Tensor:
         weights = (self.layer.weight, self.layer.bias)
-        if self.branches is not None:
-            predicting = hidden[self.branches.predicting]
+        branches = self.branches
+        if branches is not None:
+            predicting = hidden[branches.predicting]
             every = torch.arange(len(predicting), device=hidden.device)
-            entropy = self.branches.reads_entropies
-            unscaled = replace(self.how, temperature=1.0, entropy=entropy)
-            targets = self.branches.targets
-            self.of_branches = token_log_probs(predicting, *weights, targets, every, unscaled)
-            hidden = hidden[:, : self.branches.tokens]
+            how = replace(self.how, temperature=1.0, entropy=branches.reads_entropies)
+            targets = branches.targets
+            self.of_branches = token_log_probs(predicting, *weights, targets, every, how)
+            hidden = hidden[:, : branches.tokens]
         flat = hidden.flatten(0, -2)
         values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)
         return values.unflatten(0, hidden.shape[:-1])
@@ -203,17 +218,20 @@ def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform
     A small random model of the family is tried.
     """
     probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
+
+    def probe(hidden: Tensor) -> Tensor:
+        return probes + 0 * hidden[..., :1]
+
     try:
         model = small_model(config, build)
-        layer = model.get_output_embeddings()
+        head = model.get_output_embeddings()
         ids = torch.zeros(1, 2, dtype=torch.int64)
-        probing = replaced(layer, "forward", lambda hidden: probes + 0 * hidden[..., :1])
-        with torch.no_grad(), probing:
+        with torch.no_grad(), replaced(head, "forward", probe):
             logits = model(ids, use_cache=False).logits
     except MODEL_ERRORS:
         return None
     text = config.get_text_config()
-    cap = getattr(text, "final_logit_softcapping", None) or getattr(text, "logits_soft_cap", None)
+    cap = getattr(text, "final_logit_softcapping", None)
     scale = float(logits[0, 0, -1]) / _PROBES
     for transform in (LogitTransform(scale), LogitTransform(cap=cap)):
         if torch.allclose(transform(probes.clone()), logits, atol=1e-4):

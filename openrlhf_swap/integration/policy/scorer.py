@@ -72,7 +72,7 @@ class PolicyScorer:
         """
         self._actor = actor
         self._model = actor.model
-        self._config = actor.model.module.config
+        config = actor.model.module.config
         self._packed: bool = actor.packing_samples
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many
         # of them.
@@ -82,7 +82,7 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(self._base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(self._config, type(self._base), scoring, device, self._packed)
+        backend = find_backend(config, type(self._base), scoring, device, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -139,13 +139,12 @@ class PolicyScorer:
         start = _clock()
         found = self._backend.read(
             self._model,
-            self._config,
             batch.sequences,
             batch.attention_mask,
             requests,
-            self._packed,
-            self._largest_on_any_rank,
-            NEED.name in signals,
+            packed=self._packed,
+            agree=self._largest_on_any_rank,
+            keeps_keys=NEED.name in signals,
         )
         return replace(result, found=found, seconds=_clock() - start)
 
@@ -156,9 +155,13 @@ class PolicyScorer:
         branches: BranchedRows | None = None,
     ) -> _Pass:
         """The pass over the rows, and their branches; entropies if a signal is made of them."""
-        inputs = batch.sequences, batch.action_mask, batch.attention_mask
         log_probs, output = self._actor(
-            *inputs, return_output=True, return_entropy=ENTROPY.name in signals, branches=branches
+            batch.sequences,
+            batch.action_mask,
+            batch.attention_mask,
+            return_output=True,
+            return_entropy=ENTROPY.name in signals,
+            branches=branches,
         )
         entropies = getattr(output, "entropy", None)
         answers = getattr(output, "answers", None)
@@ -174,11 +177,10 @@ class PolicyScorer:
         hides_steps = NEED.name in signals
         rows = BranchedRows(
             self._model,
-            self._config,
             batch.attention_mask,
             requests,
-            self._packed,
-            self._largest_on_any_rank,
+            packed=self._packed,
+            agree=self._largest_on_any_rank,
             keeps_keys=hides_steps,
         )
         start = _clock()

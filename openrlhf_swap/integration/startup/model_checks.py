@@ -101,7 +101,7 @@ def check_hidden_steps(configuration: Configuration, backend: ScoringBackend) ->
     config, make = model_code(configuration)
     model = None
     if backend.obstacle_to_branches is None:
-        model = small_model(config, make, device="meta", narrow=False)
+        model = small_model(config, make, device="meta")
     check_can_hide_steps(model, backend.obstacle_to_branches)
 
 

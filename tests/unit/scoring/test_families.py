@@ -109,7 +109,7 @@ def test_rows_are_computed_as_without_branches(family, left):
     model = build(family, torch.float64)
     ids, mask, requests, _ = ragged_case(11, rows=3, left=left, longest=60, words=WORDS)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    rows = BranchedRows(model, model.config, mask, requests)
+    rows = BranchedRows(model, mask, requests)
     throughout = family in FLOAT64_CAN_BE_HAD
     exact = 1e-9 if throughout else exactness(family)
     with torch.no_grad(), float64_throughout() if throughout else nullcontext():
@@ -125,7 +125,7 @@ def test_the_first_token_alone_can_be_a_prefix(family):
     """An idle rank takes part with it."""
     model, ids = build(family), torch.tensor([[5, 6, 7]])
     request = ScoreRequest(0, (0,), AnswerBranch((3, 4), (True, True)))
-    (score,) = score_shared_prefix(model, model.config, ids, torch.ones_like(ids), [request])
+    (score,) = score_shared_prefix(model, ids, torch.ones_like(ids), [request])
     assert score.sub(score_per_prefix(model, ids[0], [1], request.branch)).abs().max() < 1e-4
 
 
@@ -137,7 +137,7 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     plain_forward = mixer.forward
     mixer.forward = lambda *args, **kwargs: calls.append(1) or plain_forward(*args, **kwargs)
     ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40, words=WORDS)
-    given = (model, model.config, ids, mask, requests)
+    given = (model, ids, mask, requests)
     scores = score_shared_prefix(*given)
     alone = len(calls)
     padded = score_shared_prefix(*given, agree=lambda count: count + 5)
@@ -180,7 +180,7 @@ def scored(model, branches, rows=1, tokens=120):
     branch = AnswerBranch(tuple(range(BRANCH)), (False,) * 2 + (True,) * (BRANCH - 2))
     requests = [ScoreRequest(row, ends, branch) for row in range(rows)]
     with masks_of(MAX_MASK), Operations() as operations:
-        score_shared_prefix(model, model.config, ids, torch.ones_like(ids), requests)
+        score_shared_prefix(model, ids, torch.ones_like(ids), requests)
     return operations
 
 

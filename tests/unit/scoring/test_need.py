@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring import attention, need
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branches import MAX_MASK, Rows
+from openrlhf_swap.scoring.branches import MAX_MASK, Rows, Span
 from openrlhf_swap.scoring.need import check_can_hide_steps, hidden_steps
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
@@ -48,7 +48,7 @@ def batch(left=False, width=44):
 def largest_difference(model, left=False, packed=False, window=0, **changes):
     ids, mask, requests = batch(left)
     requests = [replace(each, need_window=window, **changes) for each in requests]
-    found = read_shared_prefix(model, model.config, ids, mask, requests, packed)["need"]
+    found = read_shared_prefix(model, ids, mask, requests, packed)["need"]
     slow = []
     for request in requests:
         present = mask[request.row].bool()
@@ -124,7 +124,7 @@ def test_the_branches_by_hand():
     """
     branch = AnswerBranch((7, 8, 9), (False, True, True))
     request = ScoreRequest(1, (2, 4, 7, 8), branch, BOTH, need_window=2)
-    rows = Rows(2, 10, [(0, 10), (10, 19)], [0, 0])
+    rows = Rows(2, 10, [Span(0, 10, 0), Span(10, 19, 0)])
     first, second, third = hidden_steps(request, rows)
     # Step 1 is columns 13 and 14; steps 2 and 3 are read again, of step 2 all but the first token.
     assert (first.branch.end, first.branch.copied, first.branch.given) == (13, range(15, 19), ())
@@ -151,7 +151,7 @@ def test_tokens_that_are_read_again(window, expected):
     """Of 1,000 tokens in 25 equal steps: 12.1, .9, 1.9 and 3.6 times as many."""
     ends = (9, *range(49, 1010, 40))
     request = ScoreRequest(0, ends, ANSWER, BOTH, need_window=window)
-    rows = Rows(1, 1010, [(0, 1010)], [0])
+    rows = Rows(1, 1010, [Span(0, 1010, 0)])
     assert sum(each.branch.length for each in hidden_steps(request, rows)) == expected
 
 

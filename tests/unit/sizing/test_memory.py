@@ -394,7 +394,7 @@ def test_flops_are_those_of_the_real_forwards():
     branch = AnswerBranch(ids=(1,) * memory.BRANCH, scored=(False,) * 18 + (True,) * memory.ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
-    given = (model, model.config, ids, present, [request])
+    given = (model, ids, present, [request])
     plain = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
     with masks_of(MAX_MASK):
         scored = count_flops(lambda: score_shared_prefix(*given))
