@@ -151,6 +151,11 @@ def _check_quickly(configuration: Configuration) -> None:
     check_flags(configuration)
     args = configuration.args
     run = configuration.run
+    if configuration.on_cpu and args.vllm.enable_sleep:
+        raise ConfigError(
+            "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
+            "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh"
+        )
     check_writable("--swap.output_dir", Path(run.output_dir))
     for name in FOLDERS:
         check_writable(f"--{name}", Path(configuration.values[name]))

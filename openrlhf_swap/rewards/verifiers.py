@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from openrlhf_swap.errors import ConfigError, DataError
@@ -159,12 +160,26 @@ def find_verifier(name: str) -> Verifier:
     if not callable(function):
         see = "see docs/use/own_verifier.md"
         raise ConfigError(f"{FLAG} is {name!r}, which is not a function; {see}")
+    _check_arguments(name, function)
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
         return None if answer.strip() or not is_text else "an empty answer"
 
     return Verifier(name, function, is_text, getattr(function, "find_fault", find_empty))
+
+
+def _check_arguments(name: str, function: Any) -> None:
+    """Raise ConfigError for a function that cannot be called as a verifier is."""
+    try:
+        signature(function).bind("problem", "answer", "response", {})
+    except TypeError:
+        wanted = "(problem, answer, response, metadata)"
+        raise ConfigError(
+            f"{FLAG} is {name!r}, which takes other arguments than {wanted}"
+        ) from None
+    except ValueError:  # some functions in C do not say what they take
+        return
 
 
 def _match_last(pattern: str) -> Verify:

@@ -110,13 +110,20 @@ def test_where_tau_decides_which_steps_pay(settings, chooses):
     assert SwapConfig(**settings).coefficients().chooses_steps == chooses
 
 
-def test_the_package_and_its_config_import_without_torch():
-    modules = "openrlhf_swap, openrlhf_swap.flags.configuration, openrlhf_swap.rewards.grader"
-    code = f"import sys, {modules}; print('torch' in sys.modules)"
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import openrlhf_swap, openrlhf_swap.flags.configuration", "torch"),
+        ("import openrlhf_swap.rewards.grader", "torch"),
+        ("from openrlhf_swap import Scorer, swap_advantages", "transformers ray vllm openrlhf"),
+    ],
+)
+def test_an_import_takes_no_more_than_it_needs(code, absent):
+    code += f"; import sys; print([name for name in {absent.split()} if name in sys.modules])"
     output = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert output.stdout.strip() == "False"
+    assert output.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("symbol", ["theta", "lambda_", "K"])

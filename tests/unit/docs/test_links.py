@@ -1,6 +1,8 @@
 """What the pages name exists, what they show can be run, and their tables are even."""
 
+import doctest
 import re
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -128,6 +130,17 @@ def test_the_first_python_for_other_trainers_runs():
     found = {}
     exec(code, found)
     assert [len(advantages) for advantages in found["advantages"]] == [9, 5, 6]
+
+
+def test_an_objective_of_ones_own_is_tried_without_ray(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
+    code, session = re.findall(r"```(?:python|pycon)\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "per_token.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "per_token", raising=False)
+    shown = doctest.DocTestParser().get_doctest(session, {}, "objectives.md", None, 0)
+    assert doctest.DocTestRunner().run(shown).failed == 0
+    monkeypatch.delitem(sys.modules, "per_token")
 
 
 def test_what_leads_nowhere_is_found():
