@@ -98,6 +98,7 @@ def batches(known):
     return [found[visit] for visit in known.get("visits", range(len(found)))]
 
 
+@functools.cache
 def largest_difference(name):
     """Run a variant over its batches: how many responses, and the largest difference of a token's
     advantage.

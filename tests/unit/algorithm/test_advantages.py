@@ -79,6 +79,7 @@ def traces(draw):
 
 
 groups = st.lists(traces(), min_size=2, max_size=6)
+few = settings(max_examples=40)  # a group is slow to draw
 
 
 def signals(group, config):
@@ -115,7 +116,7 @@ def test_worked_group_by_hand():
 
 @pytest.mark.parametrize(("settings_", "arguments"), SETTINGS)
 @given(group=groups)
-@settings(max_examples=50)
+@few
 def test_agrees_with_the_slow_version(settings_, arguments, group):
     slow = slow_advantages(group, **arguments)
     for row, expected in zip(swap_advantages(group, SwapConfig(**settings_)), slow, strict=True):
@@ -123,6 +124,7 @@ def test_agrees_with_the_slow_version(settings_, arguments, group):
 
 
 @given(groups, st.floats(0.05, 20), st.sampled_from(["local", "monotone"]))
+@few
 def test_shared_by_weights_the_price_of_a_response_stays_the_same(group, tau, source):
     config = SwapConfig(tau=tau, weights_from=source)
     alike, shared = (
@@ -169,6 +171,7 @@ def test_a_step_pays_its_own_bill_by_hand():
 
 
 @given(groups)
+@few
 def test_the_papers_credit_is_a_plain_sum_bit_for_bit(group):
     normalised = signals(group, SwapConfig()).normalised
     expected = normalised.flip(-1).cumsum(-1).flip(-1)
@@ -230,6 +233,7 @@ def test_monotone_gains_add_up_to_the_best_improvement(scores):
 
 
 @given(groups)
+@few
 def test_only_correct_responses_over_the_target_pay(group):
     lengths = torch.tensor([[t.length for t in group]])
     correct = torch.tensor([[t.correct for t in group]])
@@ -240,6 +244,7 @@ def test_only_correct_responses_over_the_target_pay(group):
 
 
 @given(groups, st.floats(0.1, 3))
+@few
 def test_process_term_stays_inside_the_steps_of_correct_responses(group, theta):
     with_process = swap_advantages(group, SwapConfig(process_weight=theta))
     without = swap_advantages(group, SwapConfig(objective="grpo"))
@@ -254,6 +259,7 @@ def test_process_term_stays_inside_the_steps_of_correct_responses(group, theta):
 
 
 @given(groups, st.randoms())
+@few
 def test_permuting_a_group_permutes_the_result(group, random):
     order = list(range(len(group)))
     random.shuffle(order)
@@ -264,6 +270,7 @@ def test_permuting_a_group_permutes_the_result(group, random):
 
 
 @given(groups)
+@few
 def test_reductions_are_exact(group):
     def same(left, right):
         pairs = zip(swap_advantages(group, left), swap_advantages(group, right), strict=True)
@@ -281,6 +288,7 @@ def test_reductions_are_exact(group):
     st.floats(1e-300, 1e300),
     st.sampled_from(["steps", "weights"]),
 )
+@few
 def test_finite_in_finite_out(group, objective, tau, price):
     for row in swap_advantages(group, SwapConfig(objective=objective, tau=tau, step_price=price)):
         assert row.isfinite().all()
@@ -317,7 +325,7 @@ def test_a_score_that_is_not_finite_is_named(bad):
 
 
 @given(st.lists(st.lists(traces(), min_size=3, max_size=3), min_size=2, max_size=3))
-@settings(max_examples=30)
+@few
 def test_a_batch_of_groups_equals_the_groups_one_by_one(groups):
     config, plain = SwapConfig(), SwapConfig(objective="grpo")
     batch = StepBatch.from_traces(groups)

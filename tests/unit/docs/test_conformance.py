@@ -12,14 +12,12 @@ def test_an_objective_gives_its_authors_numbers(name):
     assert responses >= 28 and largest <= numbers()[name].get("tolerance", 1e-5)
 
 
-def test_a_difference_is_seen():
-    known = numbers()["kimi"]
-    number = known["advantages"][0][0]
-    known["advantages"][0][0] = number + 0.01
-    try:
-        assert largest_difference("kimi")[1] == pytest.approx(0.01, rel=1e-3)
-    finally:
-        known["advantages"][0][0] = number
+def test_a_difference_is_seen(monkeypatch):
+    first, *others = numbers()["kimi"]["advantages"]
+    other = [first[0] + 0.01, *first[1:]]
+    monkeypatch.setitem(numbers()["kimi"], "advantages", [other, *others])
+    _, largest = largest_difference.__wrapped__("kimi")  # not as it was computed before
+    assert largest == pytest.approx(0.01, rel=1e-3)
 
 
 def test_every_objective_has_numbers_or_a_reason():

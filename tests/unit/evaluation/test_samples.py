@@ -1,7 +1,5 @@
 """The files of an evaluation: seeds, order and settings; and traces."""
 
-import random
-
 import pytest
 
 from openrlhf_swap.command import run_command
@@ -11,7 +9,6 @@ from openrlhf_swap.evaluation.samples import (
     compare_settings,
     rows_path,
     seed_of,
-    sort_file,
     write_settings,
 )
 from openrlhf_swap.files import read_rows, write_rows
@@ -22,14 +19,6 @@ def test_seeds_depend_on_the_sample_alone():
     seeds = {seed_of(b, p, n, s) for b in "ab" for p in "xy" for n in range(5) for s in (0, 1)}
     assert len(seeds) == 40 and all(0 <= seed < 2**31 for seed in seeds)
     assert seed_of("a", "x", 0, 0) == seed_of("a", "x", 0, 0)
-
-
-def test_files_are_sorted_by_problem_and_sample(tmp_path):
-    rows = [{"id": i, "sample": n, "text": "é" * n} for i in ("b", "a", "c") for n in range(4)]
-    path = tmp_path / "f.jsonl"
-    write_rows(path, [rows[1], *random.Random(0).sample(rows, len(rows)), rows[0]])
-    sort_file(path, {"b": 0, "a": 1, "c": 2})
-    assert list(read_rows(path)) == rows
 
 
 @pytest.fixture

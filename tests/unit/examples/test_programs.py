@@ -46,16 +46,6 @@ def play(tokenizer):
     return play
 
 
-def test_the_calculator_answers_calls_and_grades_the_rest(play):
-    calculator = ROOT / "examples" / "agents" / "calculator.py"
-    calls = ["ones: 7+6+0=", "wait ones: 7+6+0=", "tens: 4+3+1="]
-    text, reward, logs = play(calculator, "83", *calls, "</think>\n\n\\boxed{83}")
-    assert text.startswith("ones: 7+6+0=13\nwait ones: 7+6+0=13\ntens: 4+3+1=08\n</think>")
-    assert (reward, logs) == (1.0, {"calls": 3, "useless_calls": 1, "swap/graded_correct": 1.0})
-    logs = {"calls": 0, "useless_calls": 0, "swap/graded_correct": 0.0}
-    assert play(calculator, "84", "\\boxed{83}")[1:] == (0.0, logs)
-
-
 def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     page = (ROOT / "docs" / "use" / "agents.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -36,15 +36,12 @@ def use(method, response=RESPONSE):
     return method.token_advantages(batch([response] * 2))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
 @pytest.mark.parametrize("found", [21, -1, None])
-def test_what_it_may_not_return(with_extractor, name, found):
-    with pytest.raises(ObjectiveError) as error:
-        use(with_extractor(name, lambda *_: found))
-    assert str(error.value) == (
-        f"--swap.{name}.extractor is 'mine:cut', which returned {found}; "
-        "expected tokens from 0 to 20: fix the function"
-    )
+def test_what_it_may_not_return(with_extractor, found):
+    message = f"'mine:cut', which returned {found}; expected tokens from 0 to 20"
+    for name in OBJECTIVES:
+        with pytest.raises(ObjectiveError, match=f"--swap.{name}.extractor is {message}"):
+            use(with_extractor(name, lambda *_: found))
 
 
 def test_what_is_no_function_is_refused_before_the_start(with_extractor):

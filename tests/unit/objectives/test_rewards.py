@@ -1,8 +1,9 @@
-"""Rewards against numbers worked out by hand; tests/unit/docs/test_conformance has their authors'.
+"""Rewards against numbers worked out by hand, a row or two for each objective.
 
-Most of them on one group: 500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and
-the right lengths have a mean of 1166.667, a deviation of 763.763, and one of 623.610 as a
-population.
+tests/unit/docs/test_conformance.py has their authors' numbers, for groups that are all right, all
+wrong, equally long, cut off or without a box. Most rows here are of one group: 500, 1000, 1500 and
+2000 tokens, all right but the third. So p = .75, and the right lengths have a mean of 1166.667, a
+deviation of 763.763, and one of 623.610 as a population.
 """
 
 import math
@@ -10,8 +11,6 @@ import statistics
 
 import pytest
 from support.objectives import (
-    CORRECT,
-    LENGTHS,
     RIGHT,
     UNBOXED,
     assert_rows,
@@ -46,9 +45,6 @@ def steps(text, correct=True):
 ROOT = 0.5**0.5
 WAITS = [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")]
 CHANGE, QUARTER = 0.45 * math.tanh(0.5), 0.25 * (1 + ROOT)
-PAIR = ((5, 9), (True, True)), ((5, 9), (False, False))
-UNFORMATTED = [rollout(UNBOXED, 50), rollout("cut off", 50, False)]
-UNFORMATTED += [rollout("two#thoughts" + RIGHT, 50)]
 CUT_OFF = rollout(RIGHT, 50, True, truncated=True)
 
 # GRPO-LEAD: R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below.
@@ -107,13 +103,10 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
     [
         # Right: 500, 1000, 2000; median 1000. P = 1 for the last, so r = 1, 1, 0, 0.
         case("outcome_only", [[1, 1, 0, 0]]),
-        # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5. None is right: the mean, 200.
+        # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5.
         case("shorterbetter", [[2, 1.5, -1, 0.5]]),
-        case("shorterbetter", [[-0.1, -0.1]], group((100, 300), (False, False))),
-        # (L - 500)/1500 = 0, 1/3, 2/3, 1. A short wrong one earns nothing for it; equal lengths: no
-        # length reward.
+        # (L - 500)/1500 = 0, 1/3, 2/3, 1.
         case("kimi", [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]], weight=0.4),
-        case("kimi", [[0, 0.5], [0, 1]], group((21, 23), (0, 1)), group((27, 27), (0, 1))),
         # At 0 tokens the short numbers, at the limit and beyond it the long ones. A quarter of the
         # way: long + (short - long)/2 (1 + cos 45 degrees).
         case(
@@ -135,25 +128,20 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         # Mean length 1250: 1/(1 + .33 L/1250).
         case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
         # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all
-        # tokens is their number. Nor does it matter what was cut off: 75 of 100 tokens are correct
-        # ones'.
+        # tokens is their number.
         case("on_policy_sft", [[10 / 7, 10 / 7, 0, 10 / 7]]),
-        case("on_policy_sft", [[4 / 3, 4 / 3, 0]], [CUT_OFF, *group((25, 25), (1, 0), "")]),
         # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875;
         # z-score as a population.
         case("o1_pruner", [[1.1302, 0.4126, -1.5967, 0.0538]], within=1e-4),
         # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box
-        # alone. Without a correct one, with and without a box: mu is not needed.
+        # alone.
         case("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]], WAITS),
-        case("step_grpo", [[0.1, 0]], [steps("a#", False), rollout("a#4", correct=False)]),
         # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Cut off is wrong,
         # whatever the grader says: nothing has spread then.
         case("dler", [[0.6546, 0.6546, -1.5274, 0.6546]], within=1e-4),
         case("dler", [[0, 0]], [rollout(RIGHT, 50, False), CUT_OFF]),
-        # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5; unformatted -1,
-        # right or not.
+        # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5.
         case("laser", [[1.5, 1, -0.5]], group((50, 51, 50), (True, True, False)), target_length=50),
-        case("laser", [[-1, -1, -1]], UNFORMATTED, target_length=50),
         # Cut off: wrong, and out of the statistics. One right one: z = 0. None: 0.
         case(
             "arora",
@@ -176,9 +164,8 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
             [rollout(ONE, 100), STAYS_OPEN, rollout(ONE, 50, False)],
         ),
         # Variance of the right ones 388889 > 312500 of all: the shortest, 500. e = 0, 500, 0, 1500;
-        # mean 500, so alpha = .25/1000. Groups that are all right or all wrong: no length term.
+        # mean 500, so alpha = .25/1000.
         case("smartthinker", [[1, 0.875, 0, 0.625]]),
-        case("smartthinker", [[1, 1], [0, 0]], *(group(*pair, "") for pair in PAIR)),
         # Slope 1/1000, delta .5: L = 800 -> .7, 1200 -> .3, 1500 -> 0, 1600 -> clipped: 0, 400 ->
         # clipped: 1; wrong -> 0. A row with an exact budget is scored as L1-Exact: 300 tokens off
         # cost .09. A thought that never closes is wrong, whatever it boxes.
@@ -191,16 +178,13 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         # Mark, answer and length: short right 1, thought right .5, wrong -1, no mark -1.
         case("thinkless", [[1, 0.5, -1, -1]], MARKED, short="s", think="t"),
         case("vsrm", [[1, 0, -9.5, -10, 0]], VSRM),
-        # .9 c + .1 [box] + c (.05 + 1.14 (2000 - L)/1500): 2.19, 1.81, .1, 1.05; without a box .1
-        # less.
+        # .9 c + .1 [box] + c (.05 + 1.14 (2000 - L)/1500): 2.19, 1.81, .1, 1.05.
         case("jet", [[2.19, 1.81, 0.1, 1.05]], group(text=BOX)),
-        case("jet", [[0.95, 0]], [rollout("#42", 50), rollout("#4", 50, False)]),
         # The published order: wrong, right, right, and the whole one right: 0, 1, .5, .25; it
         # stands first in the group.
         case("s_grpo", [[0.25, 0, 1, 0.5]], EXITS),
-        # Nothing right: no length reward. The end token does not count: 11 and 21 tokens with it:
-        # 1 - 10/20 = .5 and 0; without it the second one has 21: 1 - 10/21.
-        case("lc_r1", [[1, 0]], [rollout(RIGHT, 1500, False), rollout("no end", 2000, False)]),
+        # The end token does not count. 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it
+        # the second one has 21: 1 - 10/21.
         case("lc_r1", [[2.5, 2]], [rollout("#$", 11), rollout("#$", 21)], within=1e-4),
         case("lc_r1", [[3 - 10 / 21, 2]], [rollout("#$", 11), rollout("#", 21)], within=1e-4),
     ],
@@ -214,17 +198,6 @@ def test_a_setting_out_of_range_and_normalisers():
         objective("gfpo", share=2)
     expected = {"kimi": "group", "dr_grpo": "centre", "on_policy_sft": "none", "s_grpo": "centre"}
     assert {name: objective(name).normaliser for name in expected} == expected
-
-
-FINITE = ("arora", "dler", "gdpo", "gfpo", "grpo_lead", "kimi", "lapo", "o1_pruner", "jet")
-FINITE += ("pass_rate_penalty", "short_rl", "smartthinker")
-
-
-@pytest.mark.parametrize("name", FINITE)
-@pytest.mark.parametrize("correct", [(True,) * 4, (False,) * 4, CORRECT])
-@pytest.mark.parametrize("lengths", [LENGTHS, (7, 7, 7, 7)])
-def test_no_group_gives_a_reward_that_is_not_finite(name, correct, lengths):
-    assert rewards(name, group(lengths, correct, text="")).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """A plan's arithmetic against hand-worked numbers and what the real code computes and holds."""
 
 import importlib
-import math
 import sys
 import types
 from dataclasses import replace
@@ -317,27 +316,6 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert lora["update"] == full["update"] - full["generate"]
 
 
-def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
-    """One weight is merged at a time: all at once, 12.2 GiB, would not fit into 45 GiB."""
-    model = read_model(R1 + "7B", 14_000, 32)
-    one = {"ranks": 1, "engines": 1, "engine_responses": 2048, "utilization": 0.55}
-    settings = replace(NODE, **one, actor_sleeps=False)
-    # In each of 28 layers, rank 32 times both widths: queries and output 2 x (3,584 + 3,584), keys
-    # and values 2 x (3,584 + 512), gate, up and down 3 x (3,584 + 18,944).
-    adapters = 28 * 32 * (2 * 7_168 + 2 * 4_096 + 3 * 22_528)
-    assert model.adapters == adapters == 80_740_352
-    parts = memory.phases(model, settings, 45 * GIB)["transfer"]
-    assert parts == {
-        "weights": 2 * (7_615_616_512 + adapters),
-        "optimizer": 12 * adapters,
-        "pieces of weights": 2 * 2 * 152_064 * 3_584,  # the embedding, packed and as vLLM takes it
-        "merged weight": 2 * 2 * 18_944 * 3_584,  # what an adapter of the MLP adds, and the sum
-        "weights of vLLM": 2 * 7_615_616_512,
-        "allowance": 4 * GIB,
-    }
-    assert sum(parts.values()) / GIB == pytest.approx(35.7, abs=0.05)
-
-
 def test_need_keeps_keys_and_values_by_hand():
     """Of 28 layers with 256 numbers each for keys and values, in bf16; 25 steps, 26 branches."""
     need = replace(NODE, hides_steps=True)
@@ -417,28 +395,3 @@ def test_a_step_by_hand():
     assert at_once["update"] == 4 * forward - 2_000
     twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
-
-
-# A token's keys and values take 2 x 10 x 200 = 4,000 bytes.
-SHAPE = (10**9, 10**8, 0, 10, 1000, 10, 1000, 100, 4000, 50_000)
-MODEL = Model(*SHAPE, windows=(math.inf,) * 10, cached=200)
-
-
-@pytest.mark.parametrize(
-    ("responses", "at_a_time", "arithmetic", "seconds"),
-    [
-        # 256 responses of 1,000 tokens, 128 at a time: 2,000 readings of 2e9 bytes of weights and
-        # 128 caches of 600 tokens on average, .6e12 bytes a second.
-        (256, 128, 1e15, 2000 * (2e9 + 128 * 2.4e6) / 0.6e12),
-        # All 64 at a time: 1,500 readings for the longest, 64,000 / 1,500 run on average.
-        (64, 64, 1e15, 1500 * (2e9 + 64_000 / 1500 * 2.4e6) / 0.6e12),
-        # Bound by arithmetic: 2 x 128 x 1e9 operations a reading.
-        (256, 128, 1e12, 2000 * 256e9 / 0.3e12),
-    ],
-)
-def test_generation_by_hand(responses, at_a_time, arithmetic, seconds):
-    """Weights and cache are read once for each token of all running responses."""
-    settings = replace(NODE, context=1700, prompt_limit=200, engine_responses=responses)
-    peaks = (arithmetic, 1e12)
-    found = memory.generation_seconds(MODEL, settings, 100, 1000, at_a_time, peaks)
-    assert found == pytest.approx(seconds)

@@ -37,17 +37,6 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     assert found["run"]["updates"] == 628
 
 
-def test_vllm_and_deepspeed_at_the_same_time(capsys):
-    """Half of the eight GPUs each: a step takes as long as the slower of them."""
-    flags = f"--gpu h100 --response 12000 --config {script('1.5b')}"
-    status, apart = run(capsys, flags, f"--config {ROOT}/scripts/async.yaml")
-    assert (status, apart["gpus"]) == (0, 8)
-    assert (apart["settings"]["ranks"], apart["settings"]["engines"]) == (4, 4)
-    _, together = run(capsys, flags)
-    assert apart["seconds"]["train"] == pytest.approx(2 * together["seconds"]["train"])
-    assert apart["seconds"]["step"] == max(apart["seconds"]["train"], apart["seconds"]["generate"])
-
-
 UPDATE = "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0"
 SCORE = "1.5B --gpu h100 --rollout.micro_batch_size 128"
 
