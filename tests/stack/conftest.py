@@ -1,4 +1,6 @@
-"""The order of the files: the longest first, so that two workers end at about the same time."""
+"""The order of the files, the longest first, so that two workers end at about the same time."""
+
+import pytest
 
 LONGEST = [
     "test_faults",
@@ -23,3 +25,11 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Small tensors: threads only wait for each other, and a second worker has the other core."""
+    import torch
+
+    torch.set_num_threads(1)

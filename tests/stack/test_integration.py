@@ -1,6 +1,7 @@
 """The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
 
 import math
+from itertools import islice
 
 import pytest
 import torch
@@ -116,15 +117,16 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
 
 def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
     """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix
-    alone; states, too.
+    alone; states, too. Of two groups: the plain forwards take most of the time.
     """
     config = make_config(step_baseline="state")
     learned = learn_from(actor_group, tokenizer, responses, config)
     stock = stock_rows(actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     scored = 0
-    for rollout, response, (_, logprobs), (_, expected_logprobs) in zip(
-        learned.rollouts, responses, learned.rows, stock, strict=True
+    compared = zip(learned.rollouts, responses, learned.rows, stock, strict=True)
+    for rollout, response, (_, logprobs), (_, expected_logprobs) in islice(
+        compared, 2 * GROUP_SIZE
     ):
         # Asking for markers does not change the log-probabilities that the update uses.
         assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
@@ -181,7 +183,7 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
             rollout, cut, tokens = rollouts[i], cuts[i], agents[i]["observation_tokens"]
             torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
             assert len(values) == len(rollout.response_ids) == len(tokens) - rollout.start - 6
-            if not rollout.correct:
+            if not rollout.correct or members not in MEMBERS[:2]:
                 continue
             assert cut - 1 in rollout.step_ends
             ends = [end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
@@ -190,4 +192,4 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
             scores = score_per_prefix(model, torch.tensor(tokens), lengths, branch)
             off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
     # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
-    assert len(off) > 50 and max(off) < 0.1
+    assert len(off) > 25 and max(off) < 0.1

@@ -31,10 +31,3 @@ def make_tool(path, script=""):
     path.write_text(f"#!/bin/bash\n{script}\n")
     path.chmod(0o755)
     return path
-
-
-def make_smi(folder, gpus):
-    """Make an nvidia-smi that lists this many GPUs; returns a PATH on which it comes first."""
-    lines = (f"echo 'GPU {number}: NVIDIA (UUID: GPU-{number})'" for number in range(gpus))
-    make_tool(folder / "nvidia-smi", "\n".join(lines))
-    return f"{folder}:{os.environ['PATH']}"

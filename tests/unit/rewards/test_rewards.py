@@ -20,19 +20,15 @@ NONE = Grade(False, "no_answer")
     [
         (r"so \boxed{\frac{1}{2}}", "0.5", RIGHT),
         (r"so \boxed{41}", "42", WRONG),
-        (r"\boxed{x^2 + 2x + 1}", "(x+1)^2", RIGHT),
         (r"\boxed{the set is empty}", "the set is empty", RIGHT),
         ("I do not know", "42", NONE),
         ("", "42", NONE),
         (r"\boxed{42}", "", Grade(False, "error")),
-        # A response that is nothing but an answer.
-        ("2(2a-1)", "4a-2", RIGHT),
         # A mixed number is a sum: math-verify takes 8 1/2 for 9/2.
         (r"\boxed{8 1/2}", "8.5", RIGHT),
         # A comma separates two answers: data sets for English readers write no decimal with it.
         (r"\boxed{1.2}", "1,2", WRONG),
         # After a thought the last line can state an answer without announcing it.
-        ("</think>Let me see: 7 and 5 make 42, but", "42", RIGHT),
         ("</think>Let me see whether 7 and 5 are 42", "41", WRONG),
         ("</think>Let me see 7 and 5, and", "12", NONE),
         # In a thought that was never closed, a number is no answer.
@@ -40,7 +36,6 @@ NONE = Grade(False, "no_answer")
         ("Let me see: 7 and 5 make 41. The answer is 41.", "42", WRONG),
         # What stands before the end of the thought is not the answer.
         (r"maybe \boxed{42}</think>so \boxed{41}", "42", WRONG),
-        (r"maybe \boxed{41}</think>so \boxed{42}", "42", RIGHT),
         # An unfinished thought is graded by what it states.
         (r"\boxed{1} or rather \boxed{2}", "2", RIGHT),
     ],

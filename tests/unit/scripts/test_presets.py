@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 from support.paths import ROOT
-from support.scripts import bash, make_smi
+from support.scripts import bash
 
 from openrlhf_swap import plan
 from openrlhf_swap.evaluation.run import parse
@@ -87,17 +87,3 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     assert args.suffix == SUFFIX  # as `prepare` puts it behind each problem of the training
     args = evaluation(SUFFIX="", BENCHMARKS="math500 aime24")
     assert (args.suffix, args.benchmarks) == ("", ["math500", "aime24"])
-
-
-@pytest.mark.parametrize(
-    ("gpus", "variables", "engines"),
-    [
-        (8, {}, 8),
-        (8, {"TENSOR_PARALLEL": "4"}, 2),
-        (8, {"CUDA_VISIBLE_DEVICES": "2,5"}, 2),
-        (0, {"TENSOR_PARALLEL": "2"}, 1),
-    ],
-)
-def test_the_evaluation_uses_the_gpus_there_are(tmp_path, monkeypatch, gpus, variables, engines):
-    monkeypatch.chdir(ROOT)
-    assert evaluation(PATH=make_smi(tmp_path, gpus), **variables).engines == engines

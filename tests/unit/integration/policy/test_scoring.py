@@ -69,8 +69,7 @@ def plain_entropies(model, ids, request):
         ("qwen2", None, False, 7),
         ("qwen2", None, False, 0),  # without chunks answers are scored in a pass of their own
         ("qwen2", "swap_rows", False, 7),
-        ("gemma3_text", None, True, 7),  # windows
-        ("gemma3_text", "sdpa", True, 7),
+        ("gemma3_text", "sdpa", True, 7),  # windows
         ("gemma3_text", "swap_rows", True, 7),
         ("gpt_oss", None, False, 7),
         ("deepseek_v3", "swap_rows", True, 7),  # latent attention
