@@ -57,10 +57,16 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 ## Forms
 
 Applied in this order to both sides. In the column `to`, a name in angle brackets is a table of this
-page or a function of `openrlhf_swap/rewards/forms.py`.
+page or a function of `forms.py` or `quantities.py` in `openrlhf_swap/rewards`.
 
 ```
 {forms}
+```
+
+Applied in this order to what the forms left. Words stand in ⟦marks⟧ then.
+
+```
+{word_forms}
 ```
 
 ## Commands that another one spells, or that say nothing
@@ -92,17 +98,23 @@ def table(rows: list[list[str]], *names: str) -> str:
     return tabulate(rows, names, tablefmt="simple", disable_numparse=True)
 
 
+def table_of_forms(name: str) -> str:
+    """The rows of one of the two tables of forms."""
+    rows = []
+    for form in TABLES[name]:
+        becomes = f"<{form['by']}>" if "by" in form else form["to"]
+        rows.append([form["what"], form["why"], becomes, seen(form["from"])])
+    return table(rows, "what", "why", "to", "from")
+
+
 def main() -> None:
     """Print the page."""
-    forms = []
-    for form in TABLES["forms"]:
-        becomes = f"<{form['by']}>" if "by" in form else form["to"]
-        forms.append([form["what"], form["why"], becomes, seen(form["from"])])
     commands = [[name, " ".join(others.split())] for name, others in TABLES["commands"].items()]
     lists = ("verbs", "counted", "not_counted", "aside")
     page = PAGE.format(
         announcements=table([[*row] for row in TABLES["announcements"].items()], "what", "pattern"),
-        forms=table(forms, "what", "why", "to", "from"),
+        forms=table_of_forms("forms"),
+        word_forms=table_of_forms("word_forms"),
         commands=table(commands, "written as", "commands"),
         units=table([[*row] for row in TABLES["units"].items()], "unit", "other names"),
         magnitudes=" ".join(TABLES["magnitudes"].values()),

@@ -20,10 +20,11 @@ def verify(
 ) -> Verdict:
     """Whether the letter that a response states is the reference answer."""
     options = metadata.get(OPTIONS) or ()
-    stated = stated_letter(response, options, bool(metadata.get(THOUGHT_CLOSED, True)))
+    stated = stated_letter(response, options, metadata.get(THOUGHT_CLOSED, True))
     if stated is None:
         return NO_ANSWER
-    return Verdict(float(stated == answer.strip().upper()), why=f"read {stated}", stated=stated)
+    is_same = stated == answer.strip().upper()
+    return Verdict(float(is_same), why=f"read {stated}", stated=stated)
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:

@@ -121,13 +121,14 @@ class Grader:
         for response, answer in pairs:
             check_text("response", response)
             known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
-            request = {
-                "problem": known.problem,
-                "answer": known.answer,
-                "response": text_after_thought(response, end_of_thought),
-                "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
-            }
-            requests.append(request)
+            requests.append(
+                {
+                    "problem": known.problem,
+                    "answer": known.answer,
+                    "response": text_after_thought(response, end_of_thought),
+                    "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
+                }
+            )
         with ThreadPoolExecutor(self._processes) as threads:
             return list(threads.map(self._ask, requests))
 

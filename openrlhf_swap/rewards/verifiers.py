@@ -65,9 +65,8 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        metadata = dict(self.metadata)
-        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": metadata}
-        return json.dumps(row, ensure_ascii=False, default=str)
+        row = {"reference_answer": self.answer, "problem": self.problem}
+        return json.dumps({**row, "metadata": {**self.metadata}}, ensure_ascii=False, default=str)
 
     @classmethod
     def parse(cls, label: object) -> "Reference":
@@ -157,8 +156,9 @@ def find_verifier(name: str) -> Verifier:
         )
         raise ConfigError(f"{FLAG} is {name!r}; use one of {known}")
     if not callable(function):
-        see = "see docs/use/own_verifier.md"
-        raise ConfigError(f"{FLAG} is {name!r}, which is not a function; {see}")
+        raise ConfigError(
+            f"{FLAG} is {name!r}, which is not a function; see docs/use/own_verifier.md"
+        )
     is_text = bool(getattr(function, "answer_is_text", True))
 
     def find_empty(answer: str, metadata: Metadata) -> str | None:
