@@ -35,9 +35,12 @@ def strip_answer(answer: str) -> str:
     stripped = answer.strip()
     for _ in range(_DEEPEST):
         wrapped = PATTERNS.wrapped.fullmatch(stripped)
-        if not wrapped or not is_balanced(wrapped[wrapped.lastindex or 0]):
+        if not wrapped:
             break
-        stripped = wrapped[wrapped.lastindex or 0].strip()
+        inside = wrapped[wrapped.lastindex or 0]
+        if not is_balanced(inside):
+            break
+        stripped = inside.strip()
     return stripped
 
 

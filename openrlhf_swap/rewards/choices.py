@@ -31,11 +31,11 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be one letter, of an option if those are known."""
     options = metadata.get(OPTIONS) or LETTERS
     letter = answer.strip().upper()
-    if letter in [*LETTERS[: len(options)]]:
+    if len(letter) != 1 or letter not in LETTERS:
+        return "an answer that is not a letter"
+    if letter in LETTERS[: len(options)]:
         return None
-    if letter in [*LETTERS]:
-        return "an answer that is no option's letter"
-    return "an answer that is not a letter"
+    return "an answer that is no option's letter"
 
 
 def stated_letter(

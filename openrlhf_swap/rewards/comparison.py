@@ -19,7 +19,7 @@ MOST_ITEMS = 50  # of a list whose order does not count
 def same_answer(gold: str, response: str) -> bool:
     """Whether a response's answer equals the reference answer."""
     if max(len(gold), len(response)) > LONGEST:
-        return gold.strip() == response.strip()
+        return gold == response
     gold = canonical(gold)
     response = canonical(response)
     choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")

@@ -20,8 +20,7 @@ OPTIONS = "options"  # the column with the options' texts, in order
 
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _MARKS = " *_`\"'\t"
-_LONGEST = 200  # characters of a response that may be nothing but an answer
-_TAIL = 400  # characters that may hold a family's tokens: `<|im_end|>`, `<turn|>`, `</s>`
+_TAIL = 400  # characters, for a family's tokens (`<|im_end|>`, `<turn|>`, `</s>`) or a sentence
 
 
 class _Box(NamedTuple):
@@ -145,8 +144,9 @@ def _only_answer(text: str) -> str | None:
 
 def _answer_of_line(line: str) -> str | None:
     alone = _only_answer(line)
-    if alone:
+    if alone or line.endswith("?"):
         return alone
+    line = PATTERNS.sentence_end.split(line[-_TAIL:])[-1]
     formulas = [*PATTERNS.formula.finditer(line)]
     start = 0
     for verb in PATTERNS.verb.finditer(line):
