@@ -3,6 +3,8 @@
 python docs/make_grading.py > docs/use/grading.md
 """
 
+import unicodedata
+
 from tabulate import tabulate
 
 from openrlhf_swap.rewards.forms import TABLES
@@ -53,10 +55,17 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 
 ## Forms
 
-Applied in this order to both sides; `forms.yaml` has the pattern of each, and what takes its place.
+Applied in this order to both sides. In the column `to`, a name in angle brackets is a table of this
+page or a function of `forms.py` or `quantities.py` in `openrlhf_swap/rewards`.
 
 ```
 {forms}
+```
+
+Applied in this order to what the forms left. Words stand in ⟦marks⟧ then.
+
+```
+{word_forms}
 ```
 
 ## Commands that another one spells, or that say nothing
@@ -76,19 +85,35 @@ nothing: {aside}. Multipliers: {magnitudes}.
 """
 
 
+def seen(text: str) -> str:
+    """The text with characters that nobody sees as their numbers."""
+    return "".join(
+        f"\\u{ord(one):04x}" if unicodedata.category(one) in ("Cf", "Mn") else one for one in text
+    )
+
+
 def table(rows: list[list[str]], *names: str) -> str:
     """Rows as plain text."""
     return tabulate(rows, names, tablefmt="simple", disable_numparse=True)
 
 
+def table_of_forms(name: str) -> str:
+    """The rows of one of the two tables of forms."""
+    rows = []
+    for form in TABLES[name]:
+        becomes = f"<{form['by']}>" if "by" in form else form["to"]
+        rows.append([form["what"], form["why"], becomes, seen(form["from"])])
+    return table(rows, "what", "why", "to", "from")
+
+
 def main() -> None:
     """Print the page."""
-    forms = [[form["what"], form["why"]] for form in TABLES["forms"]]
     commands = [[name, " ".join(others.split())] for name, others in TABLES["commands"].items()]
     lists = ("verbs", "counted", "not_counted", "aside")
     page = PAGE.format(
         announcements=table([[*row] for row in TABLES["announcements"].items()], "what", "pattern"),
-        forms=table(forms, "what", "why"),
+        forms=table_of_forms("forms"),
+        word_forms=table_of_forms("word_forms"),
         commands=table(commands, "written as", "commands"),
         units=table([[*row] for row in TABLES["units"].items()], "unit", "other names"),
         magnitudes=" ".join(TABLES["magnitudes"].values()),

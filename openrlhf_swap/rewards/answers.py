@@ -35,9 +35,12 @@ def strip_answer(answer: str) -> str:
     stripped = answer.strip()
     for _ in range(_DEEPEST):
         wrapped = PATTERNS.wrapped.fullmatch(stripped)
-        if not wrapped or not is_balanced(wrapped[wrapped.lastindex or 0]):
+        if not wrapped:
             break
-        stripped = wrapped[wrapped.lastindex or 0].strip()
+        inside = wrapped[wrapped.lastindex or 0]
+        if not is_balanced(inside):
+            break
+        stripped = inside.strip()
     return stripped
 
 
@@ -101,7 +104,8 @@ def visible_fault(answer: str) -> str | None:
         return EMPTY_ANSWER
     if len(bare) > LONGEST:
         return LONG_ANSWER
-    if _is_placeholder(bare):
+    whole = re.sub(r"\\[A-Za-z]+|[\W_]", "", bare).casefold() or bare
+    if any(row.fullmatch(bare) or row.fullmatch(whole) for row in _PLACEHOLDERS):
         return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())
@@ -109,8 +113,3 @@ def visible_fault(answer: str) -> str | None:
     if is_sentence or len(found) > MOST_WORDS:
         return PROSE_ANSWER
     return None
-
-
-def _is_placeholder(bare: str) -> bool:
-    whole = re.sub(r"\\[A-Za-z]+|[\W_]", "", bare).casefold() or bare
-    return any(row.fullmatch(bare) or row.fullmatch(whole) for row in _PLACEHOLDERS)

@@ -20,21 +20,22 @@ def verify(
 ) -> Verdict:
     """Whether the letter that a response states is the reference answer."""
     options = metadata.get(OPTIONS) or ()
-    stated = stated_letter(response, options, bool(metadata.get(THOUGHT_CLOSED, True)))
+    stated = stated_letter(response, options, metadata.get(THOUGHT_CLOSED, True))
     if stated is None:
         return NO_ANSWER
-    return Verdict(float(stated == answer.strip().upper()), why=f"read {stated}", stated=stated)
+    is_same = stated == answer.strip().upper()
+    return Verdict(float(is_same), why=f"read {stated}", stated=stated)
 
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be one letter, of an option if those are known."""
     options = metadata.get(OPTIONS) or LETTERS
     letter = answer.strip().upper()
-    if letter in [*LETTERS[: len(options)]]:
+    if len(letter) != 1 or letter not in LETTERS:
+        return "an answer that is not a letter"
+    if letter in LETTERS[: len(options)]:
         return None
-    if letter in [*LETTERS]:
-        return "an answer that is no option's letter"
-    return "an answer that is not a letter"
+    return "an answer that is no option's letter"
 
 
 def stated_letter(

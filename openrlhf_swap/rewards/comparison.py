@@ -19,7 +19,7 @@ MOST_ITEMS = 50  # of a list whose order does not count
 def same_answer(gold: str, response: str) -> bool:
     """Whether a response's answer equals the reference answer."""
     if max(len(gold), len(response)) > LONGEST:
-        return gold.strip() == response.strip()
+        return gold == response
     gold = canonical(gold)
     response = canonical(response)
     choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")
@@ -27,9 +27,11 @@ def same_answer(gold: str, response: str) -> bool:
         return choice["letter"] == find_letter(response)
     gold = mark_words(gold)
     response = mark_words(response)
-    return same_value(gold, response) or same_value(
-        PATTERNS.thousands.sub("", gold), PATTERNS.thousands.sub("", response)
-    )
+    if same_value(gold, response):
+        return True
+    gold = PATTERNS.thousands.sub("", gold)
+    response = PATTERNS.thousands.sub("", response)
+    return same_value(gold, response)
 
 
 def written(text: str) -> str:
@@ -108,18 +110,18 @@ def _same_list(
         return False
     items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
-    is_ordered |= has_values and len(split_words(",".join(items))[1]) > 1
+    words = split_words(",".join(items))[1]
+    is_ordered |= has_values and len(words) > 1
     if is_ordered or any(map(_are_named, (gold, response))) or len(gold) > MOST_ITEMS:
         if sorted(map(_name_of, gold)) == sorted(map(_name_of, response)):
             gold = sorted(gold, key=_name_of)
             response = sorted(response, key=_name_of)
         return all(map(same_value, gold, response))
-    left = list(response)
     for expected in gold:
-        found = next((given for given in left if same_value(expected, given)), None)
+        found = next((given for given in response if same_value(expected, given)), None)
         if found is None:
             return False
-        left.remove(found)
+        response.remove(found)
     return True
 
 
@@ -211,7 +213,8 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     numbers = [*filter(expressions.is_number, sides)]
     values = [*map(expressions.parse, numbers)]
     is_true = all(map(expressions.are_near, values, values[1:]))
-    return is_true and any(same_value(gold, side) for side in numbers or sides[-1:])
+    stated = numbers or sides[-1:]
+    return is_true and any(same_value(gold, side) for side in stated)
 
 
 def is_understood(gold: str) -> bool:

@@ -42,7 +42,6 @@ DEEPEST = 30  # brackets inside of brackets in an expression that is parsed
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
-_LETTERS = ConversionConfig(lowercase_symbols=False)
 _CONDITIONS = (Relational, And)
 # It warns at every call that its own time limits are off; ours end the process.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -64,7 +63,7 @@ def parse(text: str) -> Any:
             is_real=is_real,
             convert_degrees=False,
             normalization_config=None,
-            conversion_config=_LETTERS,
+            conversion_config=ConversionConfig(lowercase_symbols=False),
         )
         if is_real:
             return value
@@ -78,7 +77,8 @@ def _parse_union(text: str) -> Any:
     if len(letters_of(text)) != 1:
         return None
     try:
-        return Union(*(parse(part.strip()).as_set() for part in text.split(r"\lor")))
+        sets = [parse(part.strip()).as_set() for part in text.split(r"\lor")]
+        return Union(*sets)
     except (AttributeError, RuntimeError):  # no condition, or one that SymPy does not solve
         return None
 
@@ -164,4 +164,5 @@ def is_number(text: str) -> bool:
 def are_near(left: Any, right: Any) -> bool:
     """Whether two numbers are equal, or nearly so if one is rounded: 1/3 = 0.33 is meant well."""
     rounding = 0.01 if Tuple(left, right).has(Float) else 1e-9
-    return bool(abs(left - right).evalf(30) <= rounding * abs(right).evalf(30))
+    apart = abs(left - right).evalf(30)
+    return bool(apart <= rounding * abs(right).evalf(30))

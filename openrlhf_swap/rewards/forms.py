@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+Rows = list[tuple[re.Pattern[str], Any]]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TABLES: dict[str, Any] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
@@ -31,8 +32,11 @@ def words(table: str) -> list[str]:
 @cache
 def look_up(table: str) -> dict[str, str]:
     """A table as what each of its words stands for; a name stands for itself."""
-    rows: dict[str, str] = TABLES[table]
-    return {word: name for name, others in rows.items() for word in (name, *others.split(" "))}
+    names: dict[str, str] = {}
+    for name, others in TABLES[table].items():
+        for word in (name, *others.split(" ")):
+            names[word] = name
+    return names
 
 
 @cache
@@ -97,7 +101,7 @@ class _Patterns:
         return compiled(TABLES["patterns"][name])
 
 
-def compile_rows(table: str, **functions: Any) -> list[tuple[re.Pattern[str], Any]]:
+def compile_rows(table: str, **functions: Any) -> Rows:
     """The rows of a table: a pattern each, and what its matches become (a text or a function)."""
     rows = []
     for row in TABLES[table]:
@@ -109,7 +113,7 @@ def compile_rows(table: str, **functions: Any) -> list[tuple[re.Pattern[str], An
     return rows
 
 
-def apply(rows: list[tuple[re.Pattern[str], Any]], text: str) -> str:
+def apply(rows: Rows, text: str) -> str:
     """The text with these rows applied in order."""
     for pattern, becomes in rows:
         text = pattern.sub(becomes, text)

@@ -44,7 +44,7 @@ ATTEMPTS = 2
 START_SECONDS = 120.0  # that a process may take to import the verifier, on a busy machine
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
 UNIT_TESTS_SECONDS = 3600.0  # wall time where unit tests run; they have limits of their own
-SLOW = 0.5  # share of the CPU time limit above which a grading counts as slow
+SLOW = 0.5  # share of the CPU time limit; a grading that leaves less counts as slow
 _PROGRAM = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from openrlhf_swap.rewards.grader import serve; serve(*limits)"
@@ -121,13 +121,14 @@ class Grader:
         for response, answer in pairs:
             check_text("response", response)
             known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
-            request = {
-                "problem": known.problem,
-                "answer": known.answer,
-                "response": text_after_thought(response, end_of_thought),
-                "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
-            }
-            requests.append(request)
+            requests.append(
+                {
+                    "problem": known.problem,
+                    "answer": known.answer,
+                    "response": text_after_thought(response, end_of_thought),
+                    "metadata": {**known.metadata, THOUGHT_CLOSED: end_of_thought in response},
+                }
+            )
         with ThreadPoolExecutor(self._processes) as threads:
             return list(threads.map(self._ask, requests))
 
@@ -250,7 +251,7 @@ def serve(cpu_limit: float, name: str) -> None:
                 warnings.warn(traceback.format_exc(), stacklevel=1)  # which is shown once
             reply = {"correct": False, "status": "error", "why": why}
         left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
-        reply["slow"] = left < (1 - SLOW) * cpu_limit
+        reply["slow"] = left < SLOW * cpu_limit
         print(json.dumps(reply), file=replies, flush=True)
 
 

@@ -17,7 +17,7 @@ def verify(
     Nearly every text contains a number, so only a stated answer counts (`statements.py`).
     """
     gold = _gold(answer)
-    stated = stated_answer(response, bool(metadata[THOUGHT_CLOSED])) or ""
+    stated = stated_answer(response, metadata[THOUGHT_CLOSED]) or ""
     stated = strip_answer(stated)
     is_same = bool(gold and stated) and same_answer(gold, stated)
     if not is_same and not is_understood(gold):

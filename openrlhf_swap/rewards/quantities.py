@@ -22,7 +22,8 @@ def mark_words(text: str) -> str:
 
 def split_words(text: str) -> tuple[str, set[str]]:
     """A marked text without its words, and the words."""
-    return PATTERNS.mark.sub(" ", text).strip(), {*PATTERNS.mark.findall(text)}
+    plain = PATTERNS.mark.sub(" ", text)
+    return plain.strip(), {*PATTERNS.mark.findall(text)}
 
 
 def may_be_missing(text: str) -> bool:
@@ -36,14 +37,10 @@ def _marked(match: re.Match[str]) -> str:
     return PATTERNS.in_text.sub(r"⟦\g<0>⟧", inside)
 
 
-def _listed(match: re.Match[str]) -> str:
-    return re.sub(r"\\l(?:and|or) ", ", ", match[0])
-
-
 def _named(match: re.Match[str]) -> str:
     """Words in one spelling: small letters, and the names of units."""
     names = []
-    for word in match[1].replace("/", " / ").split():
+    for word in match[1].split():
         name = word.strip(".")
         if len(name) > 1:  # N is a newton, and n is none
             name = name.casefold()
@@ -56,4 +53,4 @@ def _renamed(match: re.Match[str]) -> str:
     return re.sub(rf"(?<![A-Za-z\\]){match[1]}(?![A-Za-z])", "k", match[0])
 
 
-_ROWS = compile_rows("word_forms", marked=_marked, listed=_listed, named=_named, renamed=_renamed)
+_ROWS = compile_rows("word_forms", marked=_marked, named=_named, renamed=_renamed)

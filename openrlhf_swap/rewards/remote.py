@@ -37,7 +37,6 @@ _ITERABLE = (tuple, list, set, frozenset)
 _PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes, dict, *_ITERABLE)
 _DATA = (*_PLAIN, type(None), range, bytearray)
 _LIBRARY = (Fraction, Decimal, date, datetime, time, timedelta, timezone, deque)
-_VALUES: dict[Any, Any] = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY)}
 # A comparison or a sum with a value of the checks would tell it to the program.
 _BETWEEN_OBJECTS = "__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __sub__ __mul__"
 _OPERATORS = f"{_BETWEEN_OBJECTS} __index__ __getitem__ __setitem__ __delitem__ __abs__"
@@ -49,39 +48,50 @@ _SPECIAL: dict[str, Any] = {
 _SPECIAL["__call__"] = lambda function, *arguments, **named: function(*arguments, **named)
 
 
+class Remote:
+    """An object of the other process. It may equal objects of that process, and no value."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _forward(name)(self)
+
+
+class Kept:
+    """What a Remote of the other process stands for."""
+
+    def __new__(cls, number: int) -> Any:
+        return KEPT[number]
+
+
+_VALUES = {(kind.__module__, kind.__name__): kind for kind in (*_DATA, *_LIBRARY, Remote, Kept)}
+
+
 class _Pickler(pickle.Pickler):
     """Keeps what is no value, and sends its number."""
 
-    def persistent_id(self, value: Any) -> Any:
-        if isinstance(value, Remote):
-            return ["yours", value._number]
-        kind = value if isinstance(value, type) else type(value)
-        if kind in _VALUES.values() or isinstance(value, _DATA) or _is_numpy(value):
-            return None
-        KEPT.append(value)
-        return ["mine", len(KEPT) - 1]
-
     def reducer_override(self, value: Any) -> Any:
-        for kind in _PLAIN:
-            if isinstance(value, kind) and type(value) is not kind:
-                return kind, (list(value) if kind in _ITERABLE else kind(value),)
-        if _is_numpy(value):
+        kind = value if isinstance(value, type) else type(value)
+        if isinstance(value, Remote):
+            return Kept, (value._number,)
+        if kind in _VALUES.values():
+            return NotImplemented
+        for plain in _PLAIN:
+            if isinstance(value, plain):
+                return plain, (list(value) if plain in _ITERABLE else plain(value),)
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             plain = value.tolist()
             return type(plain), (plain,)
-        return NotImplemented
-
-
-def _is_numpy(value: Any) -> bool:
-    return type(value).__module__ == "numpy" and hasattr(value, "tolist")
+        KEPT.append(value)
+        return Remote, (len(KEPT) - 1,)
 
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         return _VALUES[module, name]
-
-    def persistent_load(self, reference: Any) -> Any:
-        owner, number = reference
-        return KEPT[number] if owner == "yours" else Remote(number)
 
 
 def send(kind: str, value: Any) -> None:
@@ -119,18 +129,6 @@ def _answer(
         send("error", type(error).__name__)
 
 
-class Remote:
-    """An object of the other process. It may equal objects of that process, and no value."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _forward(name)(self)
-
-
 def _forward(name: str) -> Any:
     def forwarded(self: Remote, *arguments: Any, **named: Any) -> Any:
         if name in _BETWEEN_OBJECTS.split() and not isinstance(arguments[0], Remote):
@@ -147,8 +145,7 @@ for _name in _SPECIAL:
 
 def run_program(prelude: str) -> None:
     code = sys.stdin.read()
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    os.dup2(sys.stdout.fileno(), 1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     module = types.ModuleType("solution")
     sys.modules["solution"] = module  # where a dataclass looks for its module
     space = vars(module)

@@ -20,8 +20,7 @@ OPTIONS = "options"  # the column with the options' texts, in order
 
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _MARKS = " *_`\"'\t"
-_LONGEST = 200  # characters of a response that may be nothing but an answer
-_TAIL = 400  # characters that may hold a family's tokens: `<|im_end|>`, `<turn|>`, `</s>`
+_TAIL = 400  # characters, for a family's tokens (`<|im_end|>`, `<turn|>`, `</s>`) or a sentence
 
 
 class _Box(NamedTuple):
@@ -38,9 +37,8 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
     All of the response without an end of the thought.
     """
     visible = response.split(end_of_thought, 1)[-1].strip()
-    start = max(0, len(visible) - _TAIL)
-    visible = visible[:start] + PATTERNS.tokens_after.sub("", visible[start:])
-    return PATTERNS.tokens_before.sub("", visible, count=1).rstrip()
+    visible = visible[:-_TAIL] + PATTERNS.tokens_after.sub("", visible[-_TAIL:])
+    return PATTERNS.tokens_before.sub("", visible, count=1)
 
 
 def last_boxed(text: str) -> str | None:
@@ -106,7 +104,7 @@ def _boxed_answer(text: str) -> str | None:
         return None  # cut off
     if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
         return stated_answer(inside.replace("\\boxed", "")) or inside
-    compared = PATTERNS.compared.search(text, max(0, start - 80), start)
+    compared = PATTERNS.compared.search(text, start - 80, start)
     if compared:
         return f"{compared[1]} {inside}"
     return inside
@@ -127,11 +125,13 @@ def _statement(text: str, start: int) -> str:
     displayed = PATTERNS.displayed.match(text, start)
     if displayed:
         return displayed[displayed.lastindex or 0]
-    said = PATTERNS.not_this.sub("", text[start : start + 5 * _LONGEST], count=1)
+    said = PATTERNS.not_this.sub("", text[start:], count=1)
     said = PATTERNS.end_of_clause.split(said, maxsplit=1)[0].strip(_MARKS)
     if PATTERNS.prose.search(said):
         said = _answer_of_line(said) or said
-    return (said if is_balanced(said) else said.strip("}")).strip(_MARKS)
+    if not is_balanced(said):
+        said = said.strip("}")
+    return said.strip(_MARKS)
 
 
 def _only_answer(text: str) -> str | None:
@@ -146,11 +146,16 @@ def _answer_of_line(line: str) -> str | None:
     alone = _only_answer(line)
     if alone or line.endswith("?"):
         return alone
+    line = PATTERNS.sentence_end.split(line[-_TAIL:])[-1]
     formulas = [*PATTERNS.formula.finditer(line)]
-    verbs = [*PATTERNS.verb.finditer(line)]
-    if len(formulas) == 1 and (not verbs or verbs[-1].start() < formulas[0].end()):
+    start = 0
+    for verb in PATTERNS.verb.finditer(line):
+        start = verb.end()
+    if len(formulas) == 1 and start <= formulas[0].end():
         return formulas[0][formulas[0].lastindex or 0]
-    return (verbs and _statement(line, verbs[-1].end())) or None
+    if start:
+        return _statement(line, start) or None
+    return None
 
 
 def answer_start(text: str) -> int | None:
@@ -171,15 +176,18 @@ def answer_start(text: str) -> int | None:
         if announced is None or not announced[1]:
             return None
         place = max(above + announced[0], line)
-    sentences = [end.end() for end in PATTERNS.sentence_end.finditer(text, line, place)]
-    return len(text) - len(text[[above, *sentences][-1] :].lstrip())
+    start = above
+    for sentence in PATTERNS.sentence_end.finditer(text, line, place):
+        start = sentence.end()
+    return len(text) - len(text[start:].lstrip())
 
 
 def _above_headings(text: str, line: int) -> int:
     """Where the headings and the lines without a word right above the line at `line` begin."""
     while line > 0:
         above = text.rfind("\n", 0, line - 1) + 1
-        if not PATTERNS.heading.fullmatch(" ".join(re.findall(r"\w+", text[above:line]))):
+        words = re.findall(r"\w+", text[above:line])
+        if not PATTERNS.heading.fullmatch(" ".join(words)):
             break
         line = above
     return line

@@ -16,8 +16,7 @@ def text_to_grade(
         response: the generated text.
         end_of_thought: what closes a thought.
     """
-    is_closed = closes_thought(prompt, end_of_thought)
-    if is_closed:
+    if closes_thought(prompt, end_of_thought):
         return end_of_thought + response
     return response
 

@@ -66,9 +66,8 @@ class Reference:
 
     def label(self) -> str:
         """All of it as the text that OpenRLHF passes to the reward function."""
-        metadata = dict(self.metadata)
-        row = {"reference_answer": self.answer, "problem": self.problem, "metadata": metadata}
-        return json.dumps(row, ensure_ascii=False, default=str)
+        row = {"reference_answer": self.answer, "problem": self.problem}
+        return json.dumps({**row, "metadata": {**self.metadata}}, ensure_ascii=False, default=str)
 
     @classmethod
     def parse(cls, label: object) -> "Reference":

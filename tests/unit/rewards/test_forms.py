@@ -37,6 +37,7 @@ CASES = {
     "names in braces": (r"\angle{ABC}", r"\angle ABC"),
     "styles": (r"2^\bm{10}+\mathrm{cm}", r"2^{10}+\text{cm}"),
     "styles in styles": (r"\bm{\mathbf{7}}", "7"),
+    "commands in styles": (r"\operatorname{tg} 2", r"\tan 2"),
     "bare styles": (r"\boldsymbol\pi", r"\pi"),
     "inches": (r"5\text{ in.}", r"5\text{inch}"),
     "squares in Chinese": ("5平方米", r"5\text{square }米"),
@@ -77,11 +78,31 @@ CASES = {
     "labels": ("Answer: 5", "5"),
     "stops": ("5。", "5"),
     "stops in words": (r"\text{Evelyn.}", r"\text{Evelyn}"),
+    "braces around all": ("{x^{2}}", "x^{2}"),
+}
+WORDS = {
+    "labels of choices": ("(B) 5", "5"),
+    "words": ("São Paulo", "⟦são paulo⟧"),
+    "connectives": (r"x<2\text{ or }x>3", r"x<2\lor x>3"),
+    "conditions": (r"x\ne 2\text{ and }x>1", r"x\ne 2\land x>1"),
+    "lists": (r"8\text{ girls and }5\text{ boys}", "8⟦girls⟧, 5⟦boys⟧"),
+    "marks of conditions": ("x<2", "x<2"),
+    "neighbours": (r"15\text{ square}\text{ feet}", "15⟦foot^2⟧"),
+    "names": (r"\text{EUR }18, €5", "18⟦euro⟧, 5⟦euro⟧"),
+    "rates": ("30 miles per hour", "30 ⟦mile/hour⟧"),
+    "squares": (r"15\text{ cm squared}", "15⟦cm^2⟧"),
+    "cubes": (r"15\text{ cubic centimeters}", "15⟦cm^3⟧"),
+    "no words": (r"5\text{ in total}", "5"),
+    "powers": (r"15\mbox{ cm}^2", "15⟦cm^2⟧"),
+    "money": (r"\$5,000", "5,000⟦dollar⟧"),
+    "values behind words": (r"2\text{ hours }15\text{ minutes}", "2⟦hour⟧, 15⟦minute⟧"),
+    "declared variables": (r"n\pi, n\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
 }
 
 
 def test_every_row_of_the_table_has_a_case():
     assert [*CASES] == [form["what"] for form in TABLES["forms"]]
+    assert {*WORDS} == {form["what"] for form in TABLES["word_forms"]}
 
 
 @pytest.mark.parametrize(("text", "written"), CASES.values(), ids=CASES)
@@ -119,17 +140,10 @@ def test_latex_is_written_once(text):
 @pytest.mark.parametrize(
     ("text", "marked"),
     [
+        *WORDS.values(),
         ("5", "5"),
-        (r"2\text{ hours }15\text{ minutes}", "2⟦hour⟧, 15⟦minute⟧"),
-        (r"8\text{ girls and }5\text{ boys}", "8⟦girls⟧,  5⟦boys⟧"),
-        (r"15\text{ square centimeters}", "15⟦cm^2⟧"),
-        (r"15\mbox{ cm}^2", "15⟦cm^2⟧"),
-        ("30 miles per hour", "30 ⟦mile/hour⟧"),
-        (r"\text{EUR }18, €5", "18⟦euro⟧, 5⟦euro⟧"),
         (r"\text{42 people}", "42⟦people⟧"),
         (r"\frac{n}{2}\text{ if }n\text{ is even}", r"\frac{n}{2}⟦if⟧, n⟦even⟧"),
-        (r"x<2\text{ or }x>3", r"x<2\lor x>3"),
-        ("São Paulo", "⟦são paulo⟧"),
         ("12个", "12⟦个⟧"),
     ],
 )
