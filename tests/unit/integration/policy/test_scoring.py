@@ -85,6 +85,7 @@ def test_one_pass_gives_log_probabilities_and_scores(family):
     assert signals["answer_logprobs"].sub(reference[:, 0]).abs().max() < 1e-4
     assert signals["answer_entropy"].sub(reference[:, 1]).abs().max() < 1e-4
     assert (family == "bloom") == bool(said)
+    assert scorer.metrics == {"swap/scored_one_by_one": float(family == "bloom")}
     assert actor.training
 
 
