@@ -1,14 +1,19 @@
 """The one entry of all benchmarks, and the one that compares with TRL."""
 
 import json
+import os
 import re
+import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 from support.paths import ROOT
 from support.scripts import make_tool, python
 
 from benchmarks import beside_trl
+from benchmarks.stages import STOPPED
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags
 
@@ -65,3 +70,25 @@ def test_a_stage_that_fails_or_hangs_leaves_its_steps_and_the_others_go_on(tmp_p
     assert [len(stage["steps"]) for stage in stages.values()] == [3, 3, 2]
     assert stages["swap"]["steps"][2]["step"] == 3 and results["prompts"] == 16
     assert "out of memory" in (output / "swap.log").read_text()  # nothing is deleted
+
+
+STAGE = """
+from pathlib import Path
+from benchmarks.stages import ended_by_sigterm, run_stage
+with ended_by_sigterm():
+    run_stage(["bash", "-c", "sleep 600 & echo $! > new; mv new pid; wait"], Path("log"), 600)
+"""
+
+
+def test_what_a_stage_started_ends_after_sigterm(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", STAGE]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    pid = tmp_path / "pid"
+    while not pid.exists():
+        assert process.poll() is None
+        time.sleep(0.1)
+    started = psutil.Process(int(pid.read_text()))
+    process.terminate()
+    assert process.wait() == STOPPED
+    assert not started.is_running() or started.status() == psutil.STATUS_ZOMBIE

@@ -1,5 +1,6 @@
 """What the policy sends to vLLM, in how many calls; tests/stack/test_families.py has vLLM."""
 
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from openrlhf_swap.integration.runtime import (
     weights,
     weights_nccl,
 )
+from openrlhf_swap.integration.runtime.engine_phases import EnginePhases
 from openrlhf_swap.integration.runtime.weight_source import PIECE_BYTES, PolicyWeights
 from openrlhf_swap.integration.runtime.weight_transfer import EngineClient
 from openrlhf_swap.integration.runtime.weights_bytes import BytesSender
@@ -32,6 +34,24 @@ class Calls(EngineClient):
         self.made = []
         note = SimpleNamespace(remote=lambda *call: self.made.append(call))
         super().__init__([SimpleNamespace(transfer_weights=note)] * engines)
+
+
+@pytest.mark.parametrize(
+    ("message", "words", "said"),
+    [
+        ("Starting to load model %s...", ["m"], "[swap] vLLM: it loads the weights\n"),
+        ("Loading model from scratch...", [], "[swap] vLLM: it loads the weights\n"),
+        ("GPU KV cache size: %s tokens, ", ["1,024"], "[swap] vLLM: it warms up, and captures "),
+        ("%s KV cache size: %s tokens, ", ["GPU", "9"], "[swap] vLLM: it warms up, and captures "),
+        ("%d tokens", [3], ""),
+    ],
+)
+def test_the_start_of_an_engine_is_told_on_the_console(message, words, said, capsys):
+    """Whatever the model runner: 0.29 and 0.31 word and fill in the messages in several ways."""
+    record = logging.LogRecord("vllm.core", logging.INFO, "f.py", 1, message, tuple(words), None)
+    EnginePhases().emit(record)
+    shown = capsys.readouterr().out
+    assert shown.startswith(said) and bool(shown) == bool(said)
 
 
 @pytest.fixture(autouse=True)
