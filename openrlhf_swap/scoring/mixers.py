@@ -18,7 +18,8 @@ from openrlhf_swap.scoring.branches import Agree, Layout, Rows, Span
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over
 # them, and its default of 64 is longer than a branch.
 CHUNK = 12
-CACHE_NAMES = ("cache_params", "past_key_values")  # by which mixers take their cache
+# By which mixers take their cache; from transformers 5.24 on it is the last.
+CACHE_NAMES = ("cache_params", "past_key_values", "cache")
 
 # A mixer's own forward, of (rows, tokens, hidden) and the state to continue from; it advances that.
 MixerForward = Callable[[Tensor, LinearAttentionLayer], Tensor]

@@ -4,7 +4,7 @@ import copy
 import functools
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, Gemma2PreTrainedModel
 
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -82,6 +82,8 @@ PARTLY_FLOAT32 |= dict.fromkeys(
     ("falcon_h1", "bamba", "nemotron_h", "gpt_oss", "qwen3_moe", "mixtral"), 1e-5
 )
 PARTLY_FLOAT32 |= dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe", "glm4_moe_lite"), 1e-5)
+if not Gemma2PreTrainedModel._supports_sdpa:  # from transformers 5.24 on, for its cap on scores
+    PARTLY_FLOAT32["gemma2"] = 1e-5
 
 
 def config_of(family):

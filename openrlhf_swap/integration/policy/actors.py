@@ -58,9 +58,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(**batch, requests=requests, signals=signals)
 
     def fit(self, kl_ctl: float = 0) -> Metrics:
-        """Update the policy, count updates that DeepSpeed skipped, and report peak memory."""
+        """Update the policy; report how it scored, skipped updates, and peak memory."""
         skipped = self.actor.model.skipped_steps
-        status = super().fit(kl_ctl)
+        status = super().fit(kl_ctl) | self._scorer.metrics
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
         peak_gib = _peak_bytes() / 2**30
         status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak_gib, op="max")

@@ -12,8 +12,9 @@ from torch import Tensor
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.adapters import without_adapters
+from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
-from openrlhf_swap.scoring.backends import SHARED_PREFIX, find_backend
+from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, find_backend
 from openrlhf_swap.scoring.entropies import step_entropies
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
@@ -89,6 +90,7 @@ class PolicyScorer:
             raise ConfigError(f"--ds.zero_stage is 3 with several actors: {backend}; use 2")
         if backend.obstacle is not None:
             strategy.print(f"[swap] warning: {backend}")
+        self.metrics: Metrics = {}  # how the steps are scored, once some were
 
     @torch.no_grad()
     def forward(
@@ -106,6 +108,8 @@ class PolicyScorer:
         """
         device = torch.cuda.current_device()
         batch = MicroBatch(sequences.to(device), action_mask.to(device), attention_mask.to(device))
+        if ANSWER_LOGPROBS.name in signals:
+            self.metrics["swap/scored_one_by_one"] = float(self._backend.name == PER_PREFIX)
         scored = naming(requests, ANSWER_LOGPROBS)
         # A rank without requests takes part where another may have some.
         idle = not scored and self._collective and ANSWER_LOGPROBS.name in signals

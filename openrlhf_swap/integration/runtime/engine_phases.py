@@ -18,5 +18,5 @@ class EnginePhases(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         for message, phase in PHASES.items():
-            if str(record.msg).startswith(message):
+            if record.getMessage().startswith(message):
                 print(f"[swap] vLLM: it {phase}", flush=True)

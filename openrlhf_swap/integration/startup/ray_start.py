@@ -66,18 +66,20 @@ def start_ray(places: int, on_cpu: bool) -> None:
 
     On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
     """
-    joins = "RAY_ADDRESS" in os.environ
-    options: dict[str, Any] = {}
-    if not joins:
-        options |= {"address": "local", "include_dashboard": False}
-    if on_cpu and not joins:
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(runtime_env={"env_vars": _variables(on_cpu)})
+        return
+    options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    if on_cpu:
         # Ray counts these slots as GPUs, and would miss them there.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        options["num_cpus"] = places + 1  # one for the trainer, which asks for no GPU
+        options["num_cpus"] = places + 1  # one for tasks that ask for no GPU
         options["num_gpus"] = places
         options["object_store_memory"] = OBJECT_STORE_BYTES
     else:
-        options["runtime_env"] = {"env_vars": _variables(on_cpu)}
+        # Ray's processes inherit them. With a `runtime_env`, an actor would have to wait for a new
+        # process: those that Ray starts with itself have none.
+        os.environ |= _variables(on_cpu)
     ray.init(**options)
 
 

@@ -23,6 +23,7 @@ def test_the_versions_are_those_that_are_pinned(file):
         ("torch", "2.13.1", None),
         ("torch", "2.14.0", "extends torch 2.13.* and no other"),
         ("vllm", "0.29.0", None),
+        ("transformers", "5.24.0", "extends transformers 5.15.0 and no other"),
         ("vllm", "0.29.01", "remedy: pip install vllm==0.29.0, or bash scripts/setup.sh"),
         ("deepspeed", None, "deepspeed is not installed; remedy: bash scripts/setup.sh"),
     ],
@@ -60,3 +61,16 @@ def test_what_is_replaced_comes_back_as_it_was():
         assert thing.method() == "ours"
         raise KeyError
     assert "method" not in vars(Derived)
+
+
+@pytest.mark.parametrize(
+    ("installed", "warned"), [("5.15.0", False), ("5.24.0", False), ("5.23.0", True)]
+)
+def test_scoring_warns_of_a_version_of_transformers_that_it_was_not_tested_with(
+    monkeypatch, recwarn, installed, warned
+):
+    monkeypatch.setattr(versions, "installed_version", lambda _: installed)
+    versions.warn_if_untested("transformers", "it may be refused")
+    said = [str(each.message) for each in recwarn]
+    text = "transformers 5.23.0 is installed, 5.15.0 and 5.24.* were tested; it may be refused"
+    assert said == [text] * warned

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
 from openrlhf_swap.scoring.attention import BranchAttention
 from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
+from openrlhf_swap.scoring.mixers import cache_name
 from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
 
@@ -144,6 +145,15 @@ def test_ranks_that_need_fewer_pieces_keep_in_step():
     del mixer.forward
     assert len(calls) == 2 * alone + 5
     assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
+
+
+def test_a_mixer_that_does_not_name_its_cache_is_refused():
+    """Under a name that it does not know, it would lose its state without an error."""
+    others = {"hidden_states", "attention_mask"}
+    for name in ("cache_params", "past_key_values", "cache"):  # of transformers 5.15 and 5.24
+        assert cache_name(torch.nn.Identity(), {*others, name}) == name
+    with pytest.raises(TypeError, match="Identity is given no cache as cache_params or past_key_"):
+        cache_name(torch.nn.Identity(), others)
 
 
 LAYERS, BRANCH = 3, 5

@@ -1,5 +1,6 @@
 """The loop: steps, skipped steps, checkpoints, evaluations and what outlives a kill."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from support.running import of_the_run
 
 from openrlhf_swap.errors import ConfigError, NonFiniteError
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.integration.driver import clock
 from openrlhf_swap.integration.driver.best import BestCheckpoint
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
@@ -134,6 +136,19 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     run(forgetful, "forgetful", forgets=("objective_state", "objective_learned"))
     found = of_the_run(read_rows(tmp_path / "forgetful" / METRICS))
     assert len(found) == KILLED_AFTER and found != rows["calm"][KILLED_AFTER:]
+
+
+def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):
+    """By the clock: scoring is a part of a phase, and what lies between the phases counts."""
+    seconds = itertools.count()
+    monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))  # a second a look
+    objective = build(MARKS.replaced(objective="length_critic"))
+    loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
+    loop.fit(objective)
+    names = ("generation", "make_experience", "ppo_train", "broadcast", "other", "step_total")
+    for row in read_rows(tmp_path / "run" / METRICS):
+        assert [row[f"timing/{name}"] for name in names] == [1, 1, 1, 1, 5, 9]
+        assert row["timing/score"] > 0
 
 
 @pytest.fixture

@@ -109,6 +109,7 @@ def test_one_forward_gives_log_probabilities_and_signals(family, packed_by, adap
         # Seven branches of four tokens lie behind the rows.
         assert passes == [(int(mask.sum()) if packed_by else ids.numel()) + 7 * 4]
     assert (family == "bloom") == bool(said)
+    assert scorer.metrics == {"swap/scored_one_by_one": float(family == "bloom")}
     assert actor.training
     assert scored.action_log_probs.dtype == torch.float32
     assert (scored.action_log_probs - log_probs)[actions.bool()].abs().max() < 1e-3

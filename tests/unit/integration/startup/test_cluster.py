@@ -1,8 +1,10 @@
 """Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
+import ray
 import ray.util.state
 
 from openrlhf_swap.command import run_command
@@ -57,3 +59,20 @@ def test_processes_at_work_at_the_same_time_share_the_cores(
     args = configure([], on_cpu=True).replace_flags(flags).args
     args.train.async_enable = asynchronous
     assert ray_start.threads(args, cores) == expected
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.2:6379"])
+def test_openrlhfs_variables_reach_the_processes_on_gpus(monkeypatch, address):
+    """A cluster's by a `runtime_env`; those of a Ray of our own inherit, and wait for nothing."""
+    given = {}
+    monkeypatch.setattr(ray, "init", given.update)
+    monkeypatch.setattr(os, "environ", {"NCCL_DEBUG": "INFO"})
+    if address:
+        os.environ["RAY_ADDRESS"] = address
+    ray_start.start_ray(2, on_cpu=False)
+    variables = {**ray_start.OPENRLHFS_VARIABLES, "NCCL_DEBUG": "INFO"}
+    if address:
+        assert given == {"runtime_env": {"env_vars": variables}}
+    else:
+        assert given == {"address": "local", "include_dashboard": False}
+        assert os.environ == variables
