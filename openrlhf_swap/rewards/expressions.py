@@ -95,7 +95,7 @@ def are_equal(gold: str, response: str) -> bool:
         return False
     expected = parse(gold)
     given = parse(response)
-    if expected is None or given is None:
+    if None in (expected, given):
         return False
     if isinstance(given, _Inequality) and not given.free_symbols:  # 1 < 2 is no answer
         return False

@@ -27,7 +27,7 @@ def reward_func(
     from the trainer.
     """
     prompt = prompts[0]
-    grade = Grade(correct=False, status="error")
+    grade = Grade(False, "error")
     with suppress(ValueError):  # an empty prompt, or a label that cannot be read
         # A beginning-of-text token may stand before the prompt. The prompt itself is never graded:
         # it may quote an answer.

@@ -143,10 +143,11 @@ def _only_answer(text: str) -> str | None:
 
 
 def _answer_of_line(line: str) -> str | None:
+    if len(line) > _TAIL:  # a whole text without line breaks: its last sentence
+        line = PATTERNS.sentence_end.split(line[-_TAIL:])[-1]
     alone = _only_answer(line)
     if alone or line.endswith("?"):
         return alone
-    line = PATTERNS.sentence_end.split(line[-_TAIL:])[-1]
     formulas = [*PATTERNS.formula.finditer(line)]
     start = 0
     for verb in PATTERNS.verb.finditer(line):

@@ -152,10 +152,9 @@ def find_verifier(name: str) -> Verifier:
     elif name in BUILT_IN or ":" in name:
         function = import_named(BUILT_IN.get(name, name), FLAG)
     else:
-        known = ", ".join(
-            (*BUILT_IN, f"{REGEX}PATTERN, or a function of your own: module:function")
-        )
-        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}")
+        known = ", ".join(BUILT_IN)
+        own = "or a function of your own: module:function"
+        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}, {REGEX}PATTERN, {own}")
     if not callable(function):
         see = "see docs/use/own_verifier.md"
         raise ConfigError(f"{FLAG} is {name!r}, which is not a function; {see}")
