@@ -395,3 +395,24 @@ def test_a_step_by_hand():
     assert at_once["update"] == 4 * forward - 2_000
     twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
+
+
+def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
+    """One weight is merged at a time: all at once, 12.2 GiB, would not fit into 45 GiB."""
+    model = read_model(R1 + "7B", 14_000, 32)
+    one = {"ranks": 1, "engines": 1, "engine_responses": 2048, "utilization": 0.55}
+    settings = replace(NODE, **one, actor_sleeps=False)
+    # In each of 28 layers, rank 32 times both widths: queries and output 2 x (3,584 + 3,584), keys
+    # and values 2 x (3,584 + 512), gate, up and down 3 x (3,584 + 18,944).
+    adapters = 28 * 32 * (2 * 7_168 + 2 * 4_096 + 3 * 22_528)
+    assert model.adapters == adapters == 80_740_352
+    parts = memory.phases(model, settings, 45 * GIB)["transfer"]
+    assert parts == {
+        "weights": 2 * (7_615_616_512 + adapters),
+        "optimizer": 12 * adapters,
+        "pieces of weights": 2 * 2 * 152_064 * 3_584,  # the embedding, packed and as vLLM takes it
+        "merged weight": 2 * 2 * 18_944 * 3_584,  # what an adapter of the MLP adds, and the sum
+        "weights of vLLM": 2 * 7_615_616_512,
+        "allowance": 4 * GIB,
+    }
+    assert sum(parts.values()) / GIB == pytest.approx(35.7, abs=0.05)

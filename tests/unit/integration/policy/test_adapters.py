@@ -1,6 +1,7 @@
 """What vLLM is told of a policy with LoRA adapters."""
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -45,3 +46,16 @@ def test_merged_weights_travel_and_the_policy_stays_as_it_is(dtype):
     after = weights_of(policy)
     assert list(after) == list(before)
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_one_merged_weight_is_there_at_a_time():
+    """All of them at once were the largest part of a transfer beside the engine's weights."""
+    policy = adapted(AutoModelForCausalLM.from_pretrained(POLICY))
+    own = {weight.data_ptr() for weight in policy.parameters()}
+    made = []
+    most = 0
+    for _, weight in source_of(policy):
+        if weight.data_ptr() not in own:
+            made.append(weakref.ref(weight.untyped_storage()))
+        most = max(most, sum(storage() is not None for storage in made))
+    assert (len(made), most) == (28, 1)

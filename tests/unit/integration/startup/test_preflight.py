@@ -74,7 +74,7 @@ REFUSALS = """
 --actor.num_gpus_per_node 2 --train.micro_batch_size 2 --rollout.micro_batch_size 4 => OpenRLHF ref
 --eval.steps 5 --eval.dataset no/such => --eval.dataset is no/such, which cannot be read
 --eval.steps 5 --eval.dataset OTHER_COLUMNS => --data.input_key is problem, but
---vllm.enable_sleep => --vllm.enable_sleep needs a GPU, but torch is a CPU build
+--train.colocate_all --vllm.enable_sleep => --vllm.enable_sleep needs a GPU, but torch is a CPU
 --data.max_len 100000 => --data.max_len is 100000
 --swap.objective thinkprune => --swap.thinkprune.limits has 4000
 """
