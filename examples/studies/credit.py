@@ -7,7 +7,8 @@ r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs o
 
 Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
 prints the comparisons that `predictions.md` names, of each world and of their mean: differences
-of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind.
+of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind (the
+control of the second test: Bonferroni's over the three that were planned).
 Everything follows from the kept file, which `--keep` adds runs to.
 """
 
@@ -55,12 +56,18 @@ SUMMED_STRONGLY = Arm("steps.uniform", gamma=1.0, theta=1.0)
 OWN = Arm("steps.uniform", gamma=0.0, theta=2.0)
 NEED = Arm("reward.need", gamma=0.0, theta=1.0)
 LABELS = Arm("steps.oracle", gamma=0.0, theta=1.0)
+LABELS_AT_2 = Arm("steps.oracle", gamma=0.0, theta=2.0)
 COMPARISONS = {
     "own less sum .3": (OWN, SUMMED),
     "own less sum 1": (OWN, SUMMED_STRONGLY),
     "need less own": (NEED, OWN),
     "labels less own": (LABELS, OWN),
+    "labels 2 less own": (LABELS_AT_2, OWN),
 }
+# The one of three comparisons of a second test that was run: its p is multiplied as if all were.
+SECOND_TEST = "labels 2 less own"
+PLANNED_IN_SECOND_TEST = 3
+WORLDS = 4
 
 
 @dataclass(frozen=True)
@@ -101,9 +108,18 @@ def corrected(differences: list[Difference]) -> dict[int, float]:
     """Holm's p of each difference, by its place."""
     found: dict[int, float] = {}
     kinds = {difference.kind for difference in differences}
+    first_test = {
+        i: p_value(one.by_seed)
+        for i, one in enumerate(differences)
+        if one.comparison != SECOND_TEST
+    }
     for kind in kinds:
-        own = {i: p_value(d.by_seed) for i, d in enumerate(differences) if d.kind == kind}
+        own = {i: p for i, p in first_test.items() if differences[i].kind == kind}
         found.update(holm(own))
+    for i, one in enumerate(differences):
+        if one.comparison == SECOND_TEST:
+            rows = PLANNED_IN_SECOND_TEST * (1 if one.world == ALL_WORLDS else WORLDS)
+            found[i] = min(1.0, rows * p_value(one.by_seed))
     return found
 
 

@@ -37,7 +37,9 @@ def test_a_wrong_line(argv, message, capsys):
 
 
 def test_a_module_in_the_current_folder_is_found_as_by_python_m(tmp_path):
-    (tmp_path / "near.py").write_text("def verify(problem, answer, response, metadata): return True")
+    (tmp_path / "near.py").write_text(
+        "def verify(problem, answer, response, metadata): return True"
+    )
     line = "score --model /no/such --input in --output out --swap.grader near:verify"
     code = f"""import sys; sys.path.remove('')
 from openrlhf_swap.__main__ import main

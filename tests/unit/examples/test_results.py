@@ -78,19 +78,23 @@ def test_who_pays_for_a_step(stats):
     worlds = sorted(runs.world.unique())
     for column, (name, form) in enumerate(credit.MEASURES.items()):
         by_arm = runs.pivot_table(name, ["arm", "gamma", "theta", "seed"], "world")
-        of_worlds, of_means = {}, {}
+        of_worlds, of_means, seeds_of = {}, {}, {}
         for comparison, arms in credit.COMPARISONS.items():
-            first, second = (by_arm.loc[arm.name, arm.gamma, arm.theta] for arm in arms)
+            values = (by_arm.loc[arm.name, arm.gamma, arm.theta] for arm in arms)
+            first, second = pd.DataFrame.align(*values, join="inner", axis=0)
+            seeds_of[comparison] = len(first)
             for world in worlds:
                 of_worlds[comparison, world] = stats.ttest_rel(first[world], second[world])
             means = stats.ttest_rel(first.mean(axis=1), second.mean(axis=1))
             of_means[comparison, credit.ALL_WORLDS] = means
-        corrected = {
-            **corrected_by_hand({key: test.pvalue for key, test in of_worlds.items()}),
-            **corrected_by_hand({key: test.pvalue for key, test in of_means.items()}),
-        }
+        corrected = {}
+        for tests, planned in ((of_worlds, 3 * 4), (of_means, 3)):
+            p_values = {key: test.pvalue for key, test in tests.items()}
+            first_test = {key: p for key, p in p_values.items() if key[0] != credit.SECOND_TEST}
+            corrected |= {key: min(1, planned * p) for key, p in p_values.items()}
+            corrected |= corrected_by_hand(first_test)
         for comparison, world, seeds, *cells in table[1:]:
-            assert int(seeds) == runs.seed.nunique()
+            assert int(seeds) == seeds_of[comparison]
             key = comparison, world
             interval = {**of_worlds, **of_means}[key].confidence_interval()
             expected = ((interval.low + interval.high) / 2, interval.low, interval.high)
