@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import torch
 
+from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from support.paths import POLICY
 
@@ -94,6 +95,7 @@ def by_deepspeed(stage, place):
 if __name__ == "__main__":
     import deepspeed
 
+    forbid_pickles()  # as in a training
     deepspeed.init_distributed("gloo")
     for stage in (1, 2, 3):
         for place in ("kept", "offloaded", RESUMED):

@@ -116,6 +116,7 @@ def main(argv):
     with (
         mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(actor, "SwapRolloutActor", FakeRolloutActor),
+        mock.patch.object(train, "_refuse_sleep_on_cpu", lambda _: None),
     ):
         return run_command(train.main, argv)
 
