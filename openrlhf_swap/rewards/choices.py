@@ -20,7 +20,7 @@ def verify(
 ) -> Verdict:
     """Whether the letter that a response states is the reference answer."""
     options = metadata.get(OPTIONS) or ()
-    stated = stated_letter(response, options, metadata.get(THOUGHT_CLOSED, True))
+    stated = stated_letter(response, options, metadata[THOUGHT_CLOSED])
     if stated is None:
         return NO_ANSWER
     is_same = stated == answer.strip().upper()
@@ -33,9 +33,7 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     letter = answer.strip().upper()
     if len(letter) != 1 or letter not in LETTERS:
         return "an answer that is not a letter"
-    if letter in LETTERS[: len(options)]:
-        return None
-    return "an answer that is no option's letter"
+    return None if letter in LETTERS[: len(options)] else "an answer that is no option's letter"
 
 
 def stated_letter(

@@ -17,8 +17,7 @@ def verify(
     Nearly every text contains a number, so only a stated answer counts (`statements.py`).
     """
     gold = _gold(answer)
-    stated = stated_answer(response, metadata[THOUGHT_CLOSED]) or ""
-    stated = strip_answer(stated)
+    stated = strip_answer(stated_answer(response, metadata[THOUGHT_CLOSED]) or "")
     is_same = bool(gold and stated) and same_answer(gold, stated)
     if not is_same and not is_understood(gold):
         raise ValueError("the reference answer cannot be parsed")
@@ -37,9 +36,7 @@ def _gold(answer: str) -> str:
 
 def find_fault(answer: str, metadata: Metadata) -> str | None:
     """A reference answer must be words, or mathematics that is understood."""
-    if is_understood(_gold(answer)):
-        return None
-    return UNPARSABLE_ANSWER
+    return None if is_understood(_gold(answer)) else UNPARSABLE_ANSWER
 
 
 verify.find_fault = find_fault  # type: ignore[attr-defined]

@@ -73,8 +73,11 @@ def test_a_pattern_reads_the_answer(grade):
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
         ("support.verifiers:absent", "which cannot be imported"),
-        ("support.verifiers:__name__", "which is not a function"),
-        ("math:sqrt", "which takes other arguments than (problem, answer, response, metadata)"),
+        (
+            "support.verifiers:__name__",
+            "which is not a function of (problem, answer, response, meta",
+        ),
+        ("math:sqrt", "which is not a function of (problem, answer, response, metadata); see docs"),
     ],
 )
 def test_a_grader_that_does_not_exist(name, message):
