@@ -254,7 +254,7 @@ class Objective:
         return None
 
     def metrics(self) -> dict[str, float]:
-        """Numbers worth a curve, under `swap/`."""
+        """Numbers worth a curve, by their whole names, which begin with `swap/`."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
