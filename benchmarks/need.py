@@ -4,13 +4,15 @@ r"""What reading each step's need costs, beside the pass that gives log-probabil
 
 Builds a random model (Qwen2's layers) and runs on the same response, in one process and in turn:
 the pass with all logits that OpenRLHF's actor runs anyway, with scores; and with the next W steps
-read again without each step (`--swap.need_window`). The last column is the largest difference to a
-slow reference: float32 passes of the whole row with a dense mask that hides the step.
+read again without each step (`--swap.need_window`), or without one step of M
+(`--swap.need_every`). The last column is the largest difference to a slow reference: float32 passes
+of the whole row with a dense mask that hides the step.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -21,10 +23,14 @@ from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 
 
-def with_need(case: Case, window: int) -> Case:
+def with_need(case: Case, window: int, every: int) -> Case:
     """The same responses, with need wanted of each."""
-    signals = (ANSWER_LOGPROBS.name, NEED.name)
-    requests = [replace(one, signals=signals, need_window=window) for one in case.requests]
+    wanted = {
+        "signals": (ANSWER_LOGPROBS.name, NEED.name),
+        "need_window": window,
+        "need_every": every,
+    }
+    requests = [replace(one, **wanted) for one in case.requests]
     return replace(case, requests=requests)
 
 
@@ -74,32 +80,35 @@ def main() -> None:
     parser = model_parser(__doc__)
     parser.set_defaults(lengths=[1000, 4000])
     parser.add_argument("--windows", type=int, nargs="+", default=[1, 2, 4], help="W; 0 is all")
+    parser.add_argument("--every", type=int, nargs="+", default=[1, 2], help="M; 1 hides all steps")
     parser.add_argument("--without-reference", action="store_true", help="do not read slowly too")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = build_model("qwen2", args, device)
     print(f"{args.dtype}, {device}, {torch.get_num_threads()} threads, K = {args.steps}")
-    print("| tokens | window | with scores, s | need adds | in CPU time | largest difference |")
-    print("|---|---|---|---|---|---|")
+    print("| tokens | window | every | scores, s | need adds | in CPU time | largest difference |")
+    print("|---|---|---|---|---|---|---|")
+    settings = list(product(args.windows, args.every))
     for length in args.lengths:
         scores = Case.build(model, [length], args, device)
-        cases = [with_need(scores, window) for window in args.windows]
+        cases = [with_need(scores, *setting) for setting in settings]
         with torch.no_grad():
             passes = [lambda case=case: run(case) for case in (scores, *cases)]
             plain, *all_needs = median_seconds(passes, device, args.repeats)
-            for window, case, seconds in zip(args.windows, cases, all_needs, strict=True):
+            for (window, every), case, seconds in zip(settings, cases, all_needs, strict=True):
                 difference = "-"
                 if not args.without_reference:
                     found = run(case)[NEED.name][0]
-                    difference = f"{(found - slow_needs(case, window)).abs().max().item():.1e}"
+                    differences = (found - slow_needs(case, window)).abs()
+                    difference = f"{differences[~found.isnan()].max().item():.1e}"
                 print(
-                    f"| {length} | {window} | {plain.wall:.3f} "
+                    f"| {length} | {window} | {every} | {plain.wall:.3f} "
                     f"| {seconds.wall / plain.wall - 1:+.0%} "
                     f"| {seconds.cpu / plain.cpu - 1:+.0%} | {difference} |",
                     flush=True,
                 )
         ratio = seconds.cpu / plain.cpu
-        meaning = f"scores with need of the next {window}, to scores alone, {length} tokens"
+        meaning = f"need of the next {window}, of one step in {every}, to scores, {length} tokens"
         print(f"ratio {ratio:.2f}: {meaning}")
 
 

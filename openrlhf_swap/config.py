@@ -215,6 +215,12 @@ class SwapConfig(FlagSettings):
         "with step_reward need, the later steps that are read again without a step; 0: all of them",
         ge=0,
     )
+    need_every: int = setting(
+        1,
+        "with step_reward need, one step of so many is hidden, others in each response; a step "
+        "that is not hidden earns nothing and pays nothing",
+        ge=1,
+    )
     static_penalty: float = setting(
         0.1,
         "constant that static_penalty subtracts from every normalised step reward (no value in "

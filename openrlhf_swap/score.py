@@ -66,6 +66,7 @@ SETTINGS = (
     "close_template",
     "step_reward",
     "need_window",
+    "need_every",
 )
 FEW_STEPS = 1.5  # a response on average, of which the command warns
 

@@ -121,6 +121,8 @@ def step_signals(
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
     mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
+    earned = _earned(batch, gains, coefficients)
+    mask = mask & ~earned.isnan()  # a step whose need was not read neither earns nor pays
     ranked = gains if coefficients.monotone_weights else changes
     tau = step_tau(ranked, mask, coefficients)
     if coefficients.rewards_need:
@@ -129,7 +131,7 @@ def step_signals(
     if weights is None:
         weights = penalty_weights(ranked, mask, tau)
     penalties = mass.unsqueeze(-1) * weights
-    rewards = _earned(batch, gains, coefficients) - penalties
+    rewards = torch.where(mask, earned - penalties, 0.0)
 
     eps = coefficients.eps
     pooled = moments(rewards.flatten(1), mask.flatten(1), eps)
@@ -175,7 +177,7 @@ def _earned(
 
 
 def needs(batch: StepBatch) -> Tensor:
-    """(G, N, K) float64 n_k in nats per token, 0 where there is no step.
+    """(G, N, K) float64 n_k in nats per token, NaN where it was not read, 0 where no step is.
 
     Raises ValueError for a batch with scored steps whose need was not read.
     """

@@ -204,8 +204,9 @@ class _Response:
                 f"{self.name}: {signal.name} of shape {tuple(values.shape)} for {steps} "
                 f"step_ends; give one of {each}"
             )
-        if signal.dimensions == 1 and not values.isfinite().all():
-            place = int((~values.isfinite()).nonzero()[0])
+        broken = values.isinf() if signal.has_gaps else ~values.isfinite()
+        if signal.dimensions == 1 and broken.any():
+            place = int(broken.nonzero()[0])
             raise NonFiniteError(
                 f"{self.name}: {signal.name}[{place}] is {values[place]}; a log-probability "
                 "must be finite"

@@ -4,8 +4,12 @@ The policy gives them (`openrlhf_swap.scoring`), or an agent's environment. A si
 name (`Rollout.signals`, `StepTrace.signals`, `StepBatch.signals`) and is read in an objective.
 """
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # the names are read without torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -13,13 +17,15 @@ class Signal:
     """A number, or a vector of numbers, of each step or of each prefix of a response.
 
     `per` is "step" for K values, one of each step, and "prefix" for K+1 values: one of the prompt
-    alone, and one after each step. `only_correct` says that incorrect responses do not have it.
+    alone, and one after each step. `only_correct` says that incorrect responses do not have it,
+    `has_gaps` that it is NaN where it was not read.
     """
 
     name: str
     per: Literal["step", "prefix"]
     only_correct: bool = True
     dimensions: int = 1  # 1 for a number, 2 for a vector of numbers
+    has_gaps: bool = False
 
     def count(self, steps: int) -> int:
         """The number of values of a response with so many steps."""
@@ -33,7 +39,8 @@ ANSWER_ENTROPY = Signal("answer_entropy", "prefix")
 # The policy's hidden states at the last token of each prefix.
 STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
-NEED = Signal("need", "step")
+# NaN for a step that was not hidden (`--swap.need_every`).
+NEED = Signal("need", "step", has_gaps=True)
 # H_k: mean entropy of the tokens of each step, in nats, at the rollouts' temperature: as they were
 # drawn, which is what the authors of InfoDensity and ETR take.
 ENTROPY = Signal("entropy", "step", only_correct=False)
@@ -44,3 +51,8 @@ SIGNALS = {
     signal.name: signal
     for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY, ANSWER_ENTROPY, TURN_REWARD)
 }
+
+
+def numbers_of(values: "Tensor") -> list[float | None]:
+    """The numbers of a signal; None where it was not read."""
+    return [None if math.isnan(value) else value for value in values.tolist()]

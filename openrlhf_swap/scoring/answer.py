@@ -50,6 +50,7 @@ class ScoreRequest:
         generated_ends: K places in the padded row, the last token of each step that the policy
             generated itself; empty where no step ends with an observation.
         need_window: for `need`, the number of later steps that are read again; 0 for all of them.
+        need_every: for `need`, one step of so many is hidden.
     """
 
     row: int
@@ -58,6 +59,7 @@ class ScoreRequest:
     signals: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
     generated_ends: tuple[int, ...] = ()
     need_window: int = 0
+    need_every: int = 1
 
     @property
     def own_ends(self) -> tuple[int, ...]:

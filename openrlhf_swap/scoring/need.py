@@ -4,7 +4,7 @@ n_k is the most that any of the next W steps loses without step k, or the answer
 reaches past the last step; in nats per token. A step is hidden by a branch (`branches.py`) that
 repeats the tokens after step k, sees the response before step k, and keeps all positions. The keys
 and values before step k are those of the pass over the rows, so that a hidden step costs the tokens
-that follow it and no more.
+that follow it and no more. With `need_every` M only one step of M is hidden.
 """
 
 from collections.abc import Iterator, Sequence
@@ -104,42 +104,61 @@ class HiddenStep:
         return means.max()
 
 
-def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep]:
-    """A hidden step for each step of a response."""
-    answer = request.branch
-    assert answer is not None
-    span = rows.spans[request.row]
+def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep | None]:
+    """The steps of a response, each hidden; None for one that stays in sight (`need_every`).
+
+    Which steps are hidden depends on the length of the thought, so that it differs from response to
+    response, and is the same where a response is read again.
+    """
     steps = columns_of_steps(request, rows)
-    window = request.need_window or len(steps)
+    thought = sum(step.stop - step.start for step in steps)
     hidden = []
-    for number, step in enumerate(steps):
-        later = steps[number + 1 : number + 1 + window]
-        last = later[-1] if later else step
-        copied = range(step.stop, last.stop)
-        given: Sequence[int] = ()
-        groups: list[Sequence[int]] = []
-        for other in later:
-            start = other.start - step.stop
-            stop = other.generated - step.stop
-            groups.append(range(start, stop))
-        if number + window >= len(steps):
-            given = answer.ids
-            groups.append([len(copied) + place for place in answer.places])
-        counts = [len(group) for group in groups]
-        scored = [[place for place in group if place > 0] for group in groups]
-        branch = Branch(span.first, step.start, copied, given, scored)
-        hidden.append(HiddenStep(branch, counts))
+    for number in range(len(steps)):
+        is_hidden = (number + thought) % request.need_every == 0
+        hidden.append(hidden_step(request, rows, steps, number) if is_hidden else None)
     return hidden
 
 
+def hidden_step(
+    request: ScoreRequest,
+    rows: Rows,
+    steps: Sequence[StepColumns],
+    number: int,
+) -> HiddenStep:
+    """The branch without the step of that number, which reads its window again."""
+    answer = request.branch
+    assert answer is not None
+    span = rows.spans[request.row]
+    window = request.need_window or len(steps)
+    step = steps[number]
+    later = steps[number + 1 : number + 1 + window]
+    last = later[-1] if later else step
+    copied = range(step.stop, last.stop)
+    given: Sequence[int] = ()
+    groups: list[Sequence[int]] = []
+    for other in later:
+        start = other.start - step.stop
+        stop = other.generated - step.stop
+        groups.append(range(start, stop))
+    if number + window >= len(steps):
+        given = answer.ids
+        groups.append([len(copied) + place for place in answer.places])
+    counts = [len(group) for group in groups]
+    scored = [[place for place in group if place > 0] for group in groups]
+    branch = Branch(span.first, step.start, copied, given, scored)
+    return HiddenStep(branch, counts)
+
+
 def passes_of(
-    hidden: Sequence[Sequence[HiddenStep]],
+    hidden: Sequence[Sequence[HiddenStep | None]],
     agree: Agree,
 ) -> list[list[Branch]]:
     """The branches of each pass that reads the hidden steps; `agree` takes numbers of passes."""
     passes: list[list[Branch]] = []
     tokens = 0
     for step in chain(*hidden):
+        if step is None:
+            continue
         length = step.branch.length
         if length == 0:  # the hidden step itself predicts the only token that follows
             continue
@@ -153,24 +172,27 @@ def passes_of(
 
 
 def needs_of(
-    hidden: Sequence[Sequence[HiddenStep]],
+    hidden: Sequence[Sequence[HiddenStep | None]],
     passes: Sequence[Tensor],
     of_columns: Tensor,
     of_answers: Sequence[Tensor],
 ) -> list[Tensor]:
     """(K,) float64 n_1..n_K of each response, from the log-probabilities that `passes_of` gave.
 
-    `of_columns` and `of_answers`, one for each response, are as in `HiddenStep.need`.
+    n_k is NaN for a step that stays in sight. `of_columns` and `of_answers`, one for each response,
+    are as in `HiddenStep.need`.
     """
     unused = torch.cat([torch.zeros(0), *passes]).double()
     needs = []
     for steps, of_answer in zip(hidden, of_answers, strict=True):
-        found = []
-        for step in steps:
+        found = torch.full((len(steps),), torch.nan, dtype=torch.float64)
+        for number, step in enumerate(steps):
+            if step is None:
+                continue
             count = len(step.branch.predicted)
-            found.append(step.need(of_columns, of_answer, unused[:count]))
+            found[number] = step.need(of_columns, of_answer, unused[:count])
             unused = unused[count:]
-        needs.append(torch.stack(found))
+        needs.append(found)
     return needs
 
 

@@ -11,7 +11,14 @@ import torch
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.plain import plain_flag, plain_int, plain_ints
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED, STATES
+from openrlhf_swap.algorithm.signals import (
+    ANSWER_ENTROPY,
+    ANSWER_LOGPROBS,
+    ENTROPY,
+    NEED,
+    STATES,
+    numbers_of,
+)
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -65,7 +72,7 @@ class Scorer:
         config = config or SwapConfig()
         config, messages = resolve_thought(config, tokenizer)
         self._branch = partial(answer_branch, tokenizer, config.close_template)
-        self._need_window = config.need_window
+        self._need = (config.need_window, config.need_every)
         self._temperature = entropy_temperature
         wanted = {
             ANSWER_LOGPROBS.name: True,
@@ -120,7 +127,8 @@ class Scorer:
         Returns:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
-            `step_reward` need also `need` (n_1..n_K, nats per token), with potential
+            `step_reward` need also `need` (n_1..n_K, nats per token, None for a step that was not
+            hidden), with potential
             `answer_entropy` (h_0..h_K, nats per answer token), and with an
             `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
@@ -135,7 +143,7 @@ class Scorer:
         every_step = torch.ones(steps, dtype=torch.bool)
         more = {}
         for name in self._scores[1:]:
-            more[name] = rollout.signals[name].tolist() if steps else []
+            more[name] = numbers_of(rollout.signals[name]) if steps else []
         return {
             "step_ends": rollout.step_ends,
             "answer_logprobs": rollout.answer_logprobs,
@@ -215,7 +223,7 @@ class Scorer:
             return rollout
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
-        wanted = WantedSignals(names, self._branch, self._need_window)
+        wanted = WantedSignals(names, self._branch, *self._need)
         request = wanted.request(0, rollout)
         ids = rollout.row_ids
         self._check_fits(ids, request)

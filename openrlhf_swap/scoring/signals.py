@@ -23,12 +23,13 @@ class WantedSignals:
 
     `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
     reference answer. `need` is read beside the answer's scores, and is wanted together with them;
-    `need_window` is as in `ScoreRequest`.
+    `need_window` and `need_every` are as in `ScoreRequest`.
     """
 
     names: tuple[str, ...]
     branch: Callable[[str], AnswerBranch]
     need_window: int = 0
+    need_every: int = 1
 
     def request(self, row: int, rollout: Rollout) -> ScoreRequest | None:
         """The request for a response in that row of a batch, padded on the right.
@@ -48,6 +49,7 @@ class WantedSignals:
             signals=names,
             generated_ends=rollout.generated_ends if rollout.observations else (),
             need_window=self.need_window,
+            need_every=self.need_every,
         )
 
 

@@ -163,7 +163,7 @@ function card(step, number, largest, most) {
   const numbers = element("div", { class: "numbers" }, element("b", {}, `step ${number + 1}`),
     element("span", {}, counted(step.tokens, "token")), element("span", {}, `gain ${nats(step.gain)}`));
   if (nats(step.change) !== nats(step.gain)) numbers.append(element("span", {}, `change ${nats(step.change)}`));
-  if (step.need !== undefined) numbers.append(element("span", {}, `need ${nats(step.need)}`));
+  if (Number.isFinite(step.need)) numbers.append(element("span", {}, `need ${nats(step.need)}`));
   if (step.penalty === null) numbers.append(element("span", {}, "penalty –"));
   if (step.penalty > 0) {
     const bar = element("span", { class: "bar", style: `--share: ${(step.penalty / most).toFixed(4)}` }, element("i"));

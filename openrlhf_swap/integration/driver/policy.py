@@ -173,8 +173,10 @@ class Policy:
         objective: Objective,
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
-        window = objective.config.need_window
-        wanted = WantedSignals(objective.wanted_signals, self._branch, window)
+        config = objective.config
+        wanted = WantedSignals(
+            objective.wanted_signals, self._branch, config.need_window, config.need_every
+        )
         requests = []
         for batch in micro_batches:
             members = [

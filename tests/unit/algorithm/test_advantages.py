@@ -203,6 +203,20 @@ def test_a_step_earns_what_the_rest_needs_of_it_by_hand():
     assert all(torch.equal(a, b) for a, b in zip(other, (long, short, wrong), strict=True))
 
 
+def test_a_step_whose_need_was_not_read_neither_earns_nor_pays_by_hand():
+    """The second step's reward is left out: 2 and 4 remain, of mean 3 and deviation sqrt(2)."""
+    group = [
+        StepTrace(9, True, [-3, -1, -1], [2, 5], {"need": [0, math.nan]}),
+        StepTrace(4, True, [-3, -2], [2], {"need": [3.0]}),
+    ]
+    config = SwapConfig(objective="step_only", step_reward="need", process_weight=1.0)
+    side = math.sqrt(0.5)
+    for discount in (0.0, 1.0):
+        long, short = swap_advantages(group, config.replaced(step_discount=discount))
+        assert long.tolist() == pytest.approx([-side] * 3 + [0] * 6, abs=1e-5)
+        assert short.tolist() == pytest.approx([side] * 3 + [0], abs=1e-5)
+
+
 def test_noise_of_the_scores_stays_small():
     # Gains of 3e-4 nats, which are noise: rewards .0003, 0 and 0; the paper's normalisation makes
     # them +-1.15.
@@ -322,6 +336,9 @@ def test_a_score_that_is_not_finite_is_named(bad):
     group = [StepTrace(9, True, [-4, -1], [3]), StepTrace(9, True, [-4, bad, -1], [3, 5])]
     with pytest.raises(NonFiniteError, match=r"response 1 of group 0: answer_logprobs\[1\] is"):
         swap_advantages(group, SwapConfig())
+    infinite = StepTrace(9, True, [-4, -1, -1], [3, 5], {"need": [math.nan, math.inf]})
+    with pytest.raises(NonFiniteError, match=r"need\[1\] is inf"):
+        swap_advantages([infinite], SwapConfig(step_reward="need"))
 
 
 @given(st.lists(st.lists(traces(), min_size=3, max_size=3), min_size=2, max_size=3))

@@ -92,6 +92,7 @@ REFUSED = """
 --swap.step_reward potential --swap.objective grpo
 --swap.step_reward need --swap.objective vsrm_scores
 --swap.step_reward need --swap.process_weight 0 | --swap.need_window 2
+--swap.need_every 2 | --swap.need_every 0 --swap.step_reward need
 --swap.step_discount .5 --swap.objective outcome_only
 --swap.step_discount 0 --swap.objective length_critic
 --swap.turn_weight 1 | --swap.turn_weight 1 --swap.objective grpo

@@ -23,6 +23,8 @@ def test_the_versions_are_those_that_are_pinned(file):
         ("torch", "2.13.1", None),
         ("torch", "2.14.0", "extends torch 2.13.* and no other"),
         ("vllm", "0.29.0", None),
+        ("vllm", "0.31.0", None),
+        ("vllm", "0.30.0", "extends vllm 0.29.0 or 0.31.0 and no other"),
         ("transformers", "5.24.0", "extends transformers 5.15.0 and no other"),
         ("vllm", "0.29.01", "remedy: pip install vllm==0.29.0, or bash scripts/setup.sh"),
         ("deepspeed", None, "deepspeed is not installed; remedy: bash scripts/setup.sh"),

@@ -75,9 +75,10 @@ def test_weights_that_share_a_price_are_looked_at_without_a_penalty():
 
 def test_what_is_needed_and_known_by_hand():
     half = math.log(0.5)
+    needs = [2, 0, math.nan, 1]
     traces = [
         # Known after step 1, not after step 2, and again after step 3: 5 of 20 tokens follow.
-        StepTrace(30, True, [-4, -0.1, -2, -0.1, -0.2], [4, 9, 14, 19], {"need": [2, 0, 0.005, 1]}),
+        StepTrace(30, True, [-4, -0.1, -2, -0.1, -0.2], [4, 9, 14, 19], {"need": needs}),
         StepTrace(10, True, [-0.1, -0.1], [5], {"need": [-0.5]}),  # before the thought
         StepTrace(10, True, [-4, half], [5], {"need": [0.5]}),  # never
         StepTrace(50, False, [], []),
@@ -90,20 +91,20 @@ def test_what_is_needed_and_known_by_hand():
     assert known_in([math.nan, -0.1], [5]) is None
     metrics = metrics_of(traces)
     assert metrics["swap/known_after_frac"] == pytest.approx((5 / 20 + 1 + 0) / 3)
-    assert metrics["swap/need_mean"] == pytest.approx(3.005 / 6)
-    assert metrics["swap/need_zero_frac"] == 3 / 6
+    assert metrics["swap/need_mean"] == pytest.approx(3 / 5)  # of the needs that were read
+    assert metrics["swap/need_zero_frac"] == 2 / 5
 
 
 def test_the_table_of_rollouts_has_the_signals_of_steps():
     scored = Rollout("?", "4", range(6), [7], 1.0, step_ends=(1, 3)).with_signals(
-        answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, 0.0]
+        answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, math.nan]
     )
     wrong = Rollout("?", "4", range(6), [7], 0.0, step_ends=(1, 3))
     group = [scored, wrong]
     batch = StepBatch.from_traces([[rollout.trace() for rollout in group]])
     signals = step_signals(batch, Coefficients(step_reward="need"))
     first, second = rollout_rows([group], batch, signals, READER)
-    assert [step["need"] for step in first["steps"]] == [1.5, 0.0]
+    assert [step["need"] for step in first["steps"]] == [1.5, None]
     assert [step["gain"] for step in first["steps"]] == pytest.approx([3.9, 0])
     assert (first["known_after_steps"], second["steps"]) == (1, [])
     measured = replace(wrong, signals={"entropy": torch.tensor([0.5, 0.25])})

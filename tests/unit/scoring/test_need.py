@@ -49,6 +49,11 @@ def largest_difference(model, left=False, packed=False, window=0, **changes):
     ids, mask, requests = batch(left)
     requests = [replace(each, need_window=window, **changes) for each in requests]
     found = read_shared_prefix(model, ids, mask, requests, packed)["need"]
+    return difference_to_slow(model, ids, mask, requests, found)
+
+
+def difference_to_slow(model, ids, mask, requests, found):
+    """The largest one where need was read."""
     slow = []
     for request in requests:
         present = mask[request.row].bool()
@@ -58,8 +63,9 @@ def largest_difference(model, left=False, packed=False, window=0, **changes):
             prefix_ends=tuple(end - offset for end in request.prefix_ends),
             generated_ends=tuple(end - offset for end in request.generated_ends),
         )
-        slow.append(slow_needs(model, ids[request.row][present], moved, window))
-    return max((a - b).abs().max().item() for a, b in zip(found, slow, strict=True))
+        slow.append(slow_needs(model, ids[request.row][present], moved, request.need_window))
+    differences = [(a - b)[~a.isnan()].abs() for a, b in zip(found, slow, strict=True)]
+    return torch.cat(differences).max().item()
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])
@@ -153,6 +159,26 @@ def test_tokens_that_are_read_again(window, expected):
     request = ScoreRequest(0, ends, ANSWER, BOTH, need_window=window)
     rows = Rows(1, 1010, [Span(0, 1010, 0)])
     assert sum(each.branch.length for each in hidden_steps(request, rows)) == expected
+
+
+@pytest.mark.parametrize(
+    ("every", "read"),
+    [
+        # Thoughts of 34 and 23 tokens with steps 0 to 4, and 0 and 1.
+        (1, [[True] * 5, [True] * 2]),
+        (2, [[True, False, True, False, True], [False, True]]),
+        (3, [[False, False, True, False, False], [False, True]]),
+        (40, [[False] * 5, [False] * 2]),
+    ],
+)
+def test_one_step_of_so_many_is_hidden_and_reads_what_it_would_among_all(every, read):
+    model = build("qwen2")
+    ids, mask, requests = batch()
+    requests = [replace(each, need_window=2, need_every=every) for each in requests]
+    found = read_shared_prefix(model, ids, mask, requests)["need"]
+    assert [(~each.isnan()).tolist() for each in found] == read
+    if every < 40:
+        assert difference_to_slow(model, ids, mask, requests, found) < 1e-5
 
 
 def test_recurrent_layers_are_refused():

@@ -53,6 +53,9 @@ def test_need_is_read_where_the_reward_is_made_of_it(tokenizer, prompt, response
     trace = scorer.trace(prompt, response, TRACE[1], correct=True)
     assert trace.signals["need"].tolist() == pytest.approx(found["need"], abs=1e-6)
     assert "need" not in scorer.trace(prompt, response, TRACE[1], correct=False).signals
+    every = Scorer(model, tokenizer, config.replaced(need_every=2)).score(*TRACE)["need"]
+    (read,) = [number for number, value in enumerate(every) if value is not None]
+    assert every[read] == pytest.approx(found["need"][read], abs=1e-6)
     alone = scorer.score(TRACE[0], TRACE[1], "</think>\n\n\\boxed{579}")
     assert (alone["need"], alone["steps"], len(alone["answer_logprobs"])) == ([], [], 1)
     rows = swap_advantages([trace, StepTrace(9, False)], config)
