@@ -322,7 +322,7 @@ def read_reference(
     """The reference answer in a row, cleaned.
 
     For other graders than math-verify it has the problem and the other columns, too. An answer that
-    no response could state, such as unit tests, stays as it is, and so does an object (as JSON).
+    no response could state stays as it is, and so does an object (as JSON).
     The answer may be a label, as in `prompts.jsonl` of a run.
 
     Raises ValueError for an answer that begins as a label and is none.
