@@ -338,16 +338,10 @@ def grade_file(
 ) -> None:
     """Grade the samples of a benchmark that have no grade yet.
 
-    Grades the text after the first `end_of_thought`, or the whole response if there is none. The
-    accuracies at budgets of thought, which lack these samples, are removed.
+    Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
     by_id = {problem.id: problem for problem in problems}
     ungraded = files.keys("samples") - files.keys("grades")
-    forced = files.path("forced")
-    if ungraded and forced.exists():
-        forced.unlink()
-        remedy = "there are samples to grade; run openrlhf-swap eval forced again"
-        print(f"{MARK} {forced.name} removed: {remedy}")
     left = (row for row in files.rows("samples") if key_of(row) in ungraded and row["id"] in by_id)
     description = f"{MARK} grading {files.benchmark}"
     with (

@@ -57,7 +57,7 @@ class SampleFiles:
     benchmark: str
 
     def path(self, kind: str) -> Path:
-        """The file of the `problems`, `samples`, `grades`, or `forced` accuracies."""
+        """The file of the `problems`, `samples`, or `grades`."""
         return rows_path(kind, self.folder, self.benchmark)
 
     def rows(self, kind: str) -> Iterator[Row]:

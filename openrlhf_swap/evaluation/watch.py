@@ -1,22 +1,17 @@
 """Look at a run while it trains: a page with its curves and newest rollouts, which reloads itself.
 
     openrlhf-swap watch outputs/swap_laptop
-    openrlhf-swap watch outputs/swap_laptop --serve 8000
 
 Reads metrics.jsonl and rollouts/ of the run's folder, and writes watch.html beside them until the
-run has finished or Ctrl-C. The page is one file without a network request; `--serve` offers it on
-127.0.0.1 for a browser that cannot open the file.
+run has finished or Ctrl-C. The page is one file without a network request.
 """
 
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
-from functools import cache, partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import cache
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from openrlhf_swap.command import Parser
@@ -46,7 +41,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, help="HTML to write (default: FOLDER/watch.html)")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--once", action="store_true", help="write the page once, and end")
-    parser.add_argument("--serve", type=int, help="port on 127.0.0.1 where the page is offered")
     args = parser.parse_args(argv)
     if not (args.folder / CONFIGURATION).exists():
         raise ConfigError(
@@ -56,10 +50,9 @@ def main(argv: list[str]) -> None:
     if args.every <= 0:
         raise ConfigError(f"--every is {args.every:g}; use a positive number of seconds")
     page = args.output or args.folder / "watch.html"
-    with _served(page, args.serve) as address:
-        print(f"[watch] open {address}; Ctrl-C ends this command, not the training", flush=True)
-        for last in _looks(args.folder, args.every, args.once):
-            write_text(page, page_of(args.folder, 0.0 if last else args.every))
+    print(f"[watch] open {page}; Ctrl-C ends this command, not the training", flush=True)
+    for last in _looks(args.folder, args.every, args.once):
+        write_text(page, page_of(args.folder, 0.0 if last else args.every))
     print(f"[watch] {page} shows the run as it is now")
 
 
@@ -166,43 +159,3 @@ def _rollouts(table: Path) -> Iterator[Row]:
 
 def _step_of(table: Path) -> int:
     return int(table.stem.removeprefix("step_"))
-
-
-class _Page(BaseHTTPRequestHandler):
-    """Offers one file, and nothing else of the folder."""
-
-    def __init__(self, page: Path, *rest: Any) -> None:
-        self._page = page
-        super().__init__(*rest)
-
-    def do_GET(self) -> None:
-        if self.path != "/" or not self._page.exists():
-            self.send_error(404)
-            return
-        body = self._page.read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing of each request."""
-
-
-@contextmanager
-def _served(page: Path, port: int | None) -> Iterator[str]:
-    """Yields where a browser finds the page; with a port it is offered inside the block."""
-    if port is None:
-        yield str(page)
-        return
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Page, page))
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--serve is {port}, which cannot be used ({error})") from error
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_swap.evaluation import measures
 from openrlhf_swap.evaluation.measures import count_votes, measure_evaluation
-from openrlhf_swap.evaluation.samples import SampleFiles, rows_path
+from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import write_rows
 
 
@@ -99,16 +99,3 @@ def test_bootstrap_intervals():
     assert measures.bootstrap_interval(np.ones(5)) == (1.0, 1.0)
     # Pairing removes what both share: a constant gain has no spread.
     assert measures.paired_difference(values, values + 0.25) == pytest.approx((0.25, 0.25, 0.25))
-
-
-def test_the_area_under_a_curve_of_budgets(tmp_path):
-    # A decade from 0 to 1 (mean .5), and a decade at 1, in any order.
-    assert measures.area_under([10, 100, 1000], [0, 1, 1]) == pytest.approx(0.75)
-    assert measures.area_under([1000, 10, 100], [1, 0, 1]) == pytest.approx(0.75)
-    rows = [{"budget": budget, "accuracy": budget / 1000} for budget in (0, 10, 1000)]
-    files = SampleFiles(tmp_path, "own")
-    write_rows(files.path("forced"), rows)
-    area = measures.area(measures.read_forced(files))  # 0 has no place on a logarithmic axis
-    assert area == {"budget_least": 10, "budget_most": 1000, "area": pytest.approx(0.505)}
-    write_rows(files.path("forced"), rows[:2])
-    assert measures.area(measures.read_forced(files)) == {}
