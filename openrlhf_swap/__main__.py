@@ -25,7 +25,6 @@ COMMANDS = {
     "prepare": "openrlhf_swap.prepare",
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
-    "merge": "openrlhf_swap.runs.merge",
     "upload": "openrlhf_swap.runs.upload",
     "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",

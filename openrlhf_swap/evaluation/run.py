@@ -254,7 +254,7 @@ def check_unchanged(
             continue
         changed = changed_fields(problem, earlier.get(problem.id, {}))
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
-        if changed & {"problem", "instructed"}:
+        if "problem" in changed:
             raise ConfigError(
                 f"{about} text than its samples in {args.output} answer; use another --output"
             )

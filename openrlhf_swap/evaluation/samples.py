@@ -170,8 +170,8 @@ def write_settings(
 
 
 def asked(problem: Row, suffix: str) -> str:
-    """A problem as it was asked: with the suffix, unless it has an instruction of its own."""
-    return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
+    """A problem as it was asked."""
+    return str(problem["problem"]) + suffix
 
 
 def sampling(
