@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from openrlhf_swap.command import counted
-from openrlhf_swap.data.rows import find_faults, read_entries, read_reference, states_answer
+from openrlhf_swap.data.rows import find_faults, read_entries, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
@@ -87,7 +87,6 @@ def load_benchmark(
         raise DataError(f"{name} {faults}; correct these rows")
     if faults:
         print(f"warning: {title_of(name)} {faults}; they count as wrong", file=sys.stderr)
-    _warn_of_leaks(title_of(name), problems)
     return problems
 
 
@@ -115,14 +114,6 @@ def _describe_faults(problems: Sequence[Problem]) -> str:
         return ""
     answers = counted(len(faulty), "answer")
     return f"has {answers} that no response can be graded against: {', '.join(faulty[:SHOWN])}"
-
-
-def _warn_of_leaks(name: str, problems: Sequence[Problem]) -> None:
-    leaking = [each.id for each in problems if states_answer(each.problem, each.answer)]
-    if leaking:
-        shown = ", ".join(leaking[:SHOWN])
-        problems_of = f"{counted(len(leaking), 'problem')} of {name}"
-        print(f"warning: {problems_of} with the answer in the text: {shown}, ...", file=sys.stderr)
 
 
 def checksum(problems: Iterable[str]) -> str:

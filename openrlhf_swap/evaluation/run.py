@@ -39,7 +39,6 @@ from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
-from openrlhf_swap.sizing.models import SHORT_NAMES
 
 AT_A_TIME = 512  # samples that are graded
 # A number's flag -> the least that it may be.
@@ -58,11 +57,6 @@ Problems = dict[str, list[Problem]]
 def main(argv: list[str]) -> None:
     """Generate what is missing, grade it, print the table."""
     args = parse(expand_config(argv))
-    if args.model in SHORT_NAMES:
-        raise ConfigError(
-            f"--model is {args.model}, a name that only the plan knows; "
-            f"use {SHORT_NAMES[args.model]}"
-        )
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):

@@ -10,9 +10,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.errors import ConfigError
@@ -31,7 +29,6 @@ SAID = {
     "reward": "reward {:.3f}",
     "timing/step_total": "{:.1f} s",
 }
-PENALTY = "share of the penalty on steps without gain"
 
 
 def main(argv: list[str]) -> None:
@@ -96,7 +93,7 @@ def page_of(folder: Path, reload_seconds: float) -> str:
     data["summary"] = {
         "notes": [_state(rows), _about_rollouts(tables)],
         "tables": [],
-        "charts": contents.curves(rows, contents.CHARTS | CHARTS) + _penalty_chart(tables),
+        "charts": contents.curves(rows, contents.CHARTS | CHARTS),
     }
     return contents.render(data)
 
@@ -115,28 +112,6 @@ def _about_rollouts(tables: list[Path]) -> str:
     if tables:
         return "Below: rollouts of the newest steps that were kept (--swap.rollouts_every)."
     return "No rollouts were kept yet; --swap.rollouts_every says of which steps they are."
-
-
-def _penalty_chart(tables: list[Path]) -> list[dict[str, Any]]:
-    shares = {}
-    for table in tables:
-        share = penalty_share(table, table.stat().st_mtime)
-        if share is not None:
-            shares[_step_of(table)] = share
-    lines = {"share": [*shares.values()]}
-    return [{"title": PENALTY, "steps": [*shares], "lines": lines}] if shares else []
-
-
-@cache
-def penalty_share(table: Path, changed: float) -> float | None:
-    """The share of the penalty in a table of rollouts that falls on steps with a gain of 0.
-
-    It is None where no step is penalised. `changed`, the file's time, makes a new table be read.
-    """
-    steps = [step for row in read_rows(table) for step in row["steps"] if step.get("penalty")]
-    whole = sum(step["penalty"] for step in steps)
-    without_gain = sum(step["penalty"] for step in steps if step["gain"] == 0)
-    return without_gain / whole if whole > 0 else None
 
 
 def _rollouts(table: Path) -> Iterator[Row]:

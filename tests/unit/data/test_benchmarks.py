@@ -80,13 +80,11 @@ def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, an
         load_benchmark(str(tmp_path / "own.jsonl"))
     assert len(load_benchmark(str(tmp_path / "own.jsonl"), needs_answers=False)) == 2
     copy = [{"problem": f"q{number}", "answer": "(1,2)"} for number in range(39)]
-    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "Answer: 7", "answer": "7"}])
+    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": "7"}])
     unchecked = dataclasses.replace(BENCHMARKS["amc23"], checksum="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BENCHMARKS, "amc23", unchecked)
         assert len(load_benchmark("amc23", tmp_path)) == 40
-        warning = "warning: 1 problem of AMC23 with the answer in the text: 39"
-        assert warning in capsys.readouterr().err
         write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
         load_benchmark("amc23", tmp_path)
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err

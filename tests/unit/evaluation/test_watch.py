@@ -8,7 +8,7 @@ import time
 import pytest
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.evaluation.watch import PENALTY, main
+from openrlhf_swap.evaluation.watch import main
 from openrlhf_swap.files import to_line, write_rows, write_text
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -60,7 +60,6 @@ def test_the_page_has_the_curves_and_the_newest_rollouts(run):
         "tokens per rollout": {"all": [100, 90], "target": [80, 80]},
         "reward": {"reward": [0.5, 0.5]},
         "seconds a step": {"seconds": [2.5, 2.5]},
-        PENALTY: {"share": [0.75, 0.5]},  # 3 of 4 steps, then 1 of 2
     }
     said = "Step 3: accuracy 75.0%, 90 tokens, reward 0.500, 2.5 s; looked at "
     assert data["summary"]["notes"][0].startswith(said)

@@ -77,12 +77,6 @@ def user(content):
             "a chat that ends with the assistant's turn",
         ),
         (chats([user(None)]), [], "a chat whose messages are no texts with role and content"),
-        # other layouts of chats: ShareGPT's, and content in parts
-        (
-            chats([{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is."}]),
-            chats([user("What is\n1?")]),
-            None,
-        ),
         (
             chats([user([{"type": "text", "text": "What"}, {"type": "text", "text": "is 1?"}])]),
             chats([user("What\nis 1?")]),
