@@ -74,13 +74,21 @@ def main(argv: list[str]) -> None:
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
     candidates = _read_candidates(rows, args)
     kept = [each for each in candidates if each.reason is None]
+    reasons = [each.reason for each in candidates if each.reason]
     if not kept:
+        counts = Counter(reason["reason"] for reason in reasons)
+        faults = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
         raise DataError(
-            f"--input is {args.input}, of which no row can be used: {_faults(candidates)}"
+            f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
         )
-    _write(args, candidates, revision)
-    for line in _summary(args, candidates):
-        print(line)
+    written = kept[: args.limit]
+    _write(args, candidates, written, revision)
+    print(f"{len(rows):6} rows read from {args.input}")
+    print(*_summary_of_dropped(reasons, args.no_benchmarks), sep="\n")
+    if len(written) < len(kept):
+        print(f"{len(kept) - len(written):6} usable, but left out (--limit)")
+    dropped = removed_path(args.output)
+    print(f"{len(written):6} rows written to {args.output}; dropped rows: {dropped}")
     rendered = sum(bool(SPECIAL.search(each.problem)) for each in kept)
     if rendered:
         print(
@@ -173,16 +181,16 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
 def _write(
     args: argparse.Namespace,
     candidates: list[Candidate],
+    kept: list[Candidate],
     revision: str | None,
 ) -> None:
     """Write the prompt set, the dropped rows, and what was read."""
-    kept = [each for each in candidates if each.reason is None]
     # For all rows or none: a column has one type.
     as_chats = any(len(each.chat) > 1 for each in kept)
     source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
     contents = {
         removed_path(args.output): list(_dropped_rows(candidates)),
-        args.output: [_prompt_row(each, args.suffix, as_chats) for each in kept[: args.limit]],
+        args.output: [_prompt_row(each, args.suffix, as_chats) for each in kept],
         args.output.with_name(args.output.name + ".source.json"): [source],
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -220,30 +228,17 @@ def _dropped_rows(candidates: Sequence[Candidate]) -> Iterator[Row]:
         yield row
 
 
-def _faults(candidates: Sequence[Candidate]) -> str:
-    """How many rows are dropped for each reason."""
-    counts = Counter(each.reason["reason"] for each in candidates if each.reason)
-    return ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
-
-
-def _summary(args: argparse.Namespace, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """What was read, dropped and written, in lines."""
-    dropped = [each.reason for each in candidates if each.reason]
-    kept = len(candidates) - len(dropped)
-    counts = Counter(reason["reason"] for reason in dropped)
-    yield f"{len(candidates):6} rows read from {args.input}"
-    for reason, count in counts.most_common():
-        yield f"{count:6} dropped: {reason}"
-    if args.no_benchmarks:
+def _summary_of_dropped(reasons: Sequence[Reason], no_benchmarks: bool) -> Iterator[str]:
+    """How many rows are dropped for each reason, and how many repeat each benchmark, in lines."""
+    counts = Counter(reason["reason"] for reason in reasons)
+    for text, count in counts.most_common():
+        yield f"{count:6} dropped: {text}"
+    if no_benchmarks:
         yield "       not compared with the benchmarks (--no-benchmarks)"
-    else:
-        repeated = Counter(reason.get("benchmark") for reason in dropped)
-        for name in PAPER_BENCHMARKS:
-            yield f"{repeated[name]:12} of {title_of(name)}"
-    written = min(kept, args.limit or kept)
-    if written < kept:
-        yield f"{kept - written:6} usable, but left out (--limit)"
-    yield f"{written:6} rows written to {args.output}; dropped rows: {removed_path(args.output)}"
+        return
+    repeated = Counter(reason.get("benchmark") for reason in reasons)
+    for name in PAPER_BENCHMARKS:
+        yield f"{repeated[name]:12} of {title_of(name)}"
 
 
 def removed_path(output: Path) -> Path:
