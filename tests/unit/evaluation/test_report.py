@@ -29,25 +29,19 @@ def test_a_table_in_each_format(evaluated, capsys, style):
     assert "53.4 / 3486" in swap
 
 
-@pytest.mark.parametrize(
-    ("changes", "warning"),
-    [
-        ({"suffix": " Think."}, "--suffix is '' in {base}, ' Think.' in {other}: do not compare"),
-        ({"max_model_len": 4096}, "--max-model-len is not given in {base}, 4096 in {other}: do"),
-        ({}, ""),
-    ],
-)
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
-    evaluated, tmp_path, capsys, changes, warning
+    evaluated, tmp_path, capsys
 ):
     base = evaluated / "base"
     other = shutil.copytree(base, tmp_path / "elsewhere" / "base")
     settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
     (base / "run.json").write_text(json.dumps(settings))
-    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
+    changed = {"model": "b", "seed": 1, "max_model_len": 4096}  # another model is no fault
+    (other / "run.json").write_text(json.dumps({**settings, **changed}))
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
-    assert bool(shown.err) == bool(warning) and warning.format(base=base, other=other) in shown.err
+    warned = f"warning: --max-model-len is not given in {base}, 4096 in {other}: do not compare"
+    assert shown.err.startswith(warned) and len(shown.err.splitlines()) == 1
     assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
 
