@@ -48,28 +48,13 @@ def main(argv: list[str]) -> None:
         raise ConfigError(f"--every is {args.every:g}; use a positive number of seconds")
     page = args.output or args.folder / "watch.html"
     print(f"[watch] open {page}; Ctrl-C ends this command, not the training", flush=True)
-    for last in _looks(args.folder, args.every, args.once):
-        write_text(page, page_of(args.folder, 0.0 if last else args.every))
-    print(f"[watch] {page} shows the run as it is now")
-
-
-def _looks(
-    folder: Path,
-    seconds: float,
-    once: bool,
-) -> Iterator[bool]:
-    """Whether this is the last look: each time that there is something new to see."""
-    seen = None
     while True:
-        last = once or is_finished(folder)
-        files = [folder / METRICS, *folder.glob("rollouts/*.jsonl")]
-        state = (last, [file.stat().st_mtime for file in files if file.exists()])
-        if state != seen:
-            yield last
+        last = args.once or is_finished(args.folder)
+        write_text(page, page_of(args.folder, 0.0 if last else args.every))
         if last:
-            return
-        seen = state
-        time.sleep(seconds)
+            break
+        time.sleep(args.every)
+    print(f"[watch] {page} shows the run as it is now")
 
 
 def is_finished(folder: Path) -> bool:
