@@ -35,15 +35,6 @@ OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
 GRADES = ".grades.jsonl"
 
 
-def rows_path(
-    kind: str,
-    folder: Path,
-    benchmark: str,
-) -> Path:
-    """The file of a benchmark's rows of a kind, see `SampleFiles`."""
-    return folder / f"{benchmark}.{kind}.jsonl"
-
-
 def key_of(row: Row) -> tuple[str, int]:
     """(problem id, sample number)."""
     return row["id"], row["sample"]
@@ -58,7 +49,7 @@ class SampleFiles:
 
     def path(self, kind: str) -> Path:
         """The file of the `problems`, `samples`, or `grades`."""
-        return rows_path(kind, self.folder, self.benchmark)
+        return self.folder / f"{self.benchmark}.{kind}.jsonl"
 
     def rows(self, kind: str) -> Iterator[Row]:
         """The rows of such a file; none if there is no file."""
@@ -161,7 +152,7 @@ def write_settings(
     benchmarks: Sequence[str],
 ) -> None:
     """Write `run.json`: the settings, and the provenance of this start."""
-    paths = (rows_path("problems", args.output, name) for name in benchmarks)
+    paths = (SampleFiles(args.output, name).path("problems") for name in benchmarks)
     origin["inputs"]["data"] = [fingerprint(str(path)) for path in paths]
     settings = {name: getattr(args, name) for name in SETTINGS}
     if Path(args.model).exists():

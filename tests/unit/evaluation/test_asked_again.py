@@ -5,7 +5,7 @@ from support.engine_of_vllm import EngineOfVllm
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import hints
-from openrlhf_swap.evaluation.samples import rows_path, seed_of
+from openrlhf_swap.evaluation.samples import SampleFiles, seed_of
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 
@@ -47,7 +47,7 @@ def test_the_table_of_hints_by_hand(ask, asked, tokenizer, capsys):
 
 def test_an_answer_that_was_the_hints_without_it_follows_nothing(ask, asked, capsys):
     rows = [{"id": name, "problem": name, "answer": answer} for name, answer in ("p2", "q3")]
-    write_rows(rows_path("problems", asked, "own"), rows)
+    write_rows(SampleFiles(asked, "own").path("problems"), rows)
     # Without the hint, the second response to p is 3 already; q's is 2, which nothing answers.
     status, _ = ask(hints, 4 * ["</think>\\boxed{3}"], *HINT, "--samples", "2")
     assert status == 0 and "| 1 of 3    | 0 of 1    |" in capsys.readouterr().out

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_swap.evaluation import measures
 from openrlhf_swap.evaluation.measures import count_votes, measure_evaluation
-from openrlhf_swap.evaluation.samples import rows_path
+from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import write_rows
 
 
@@ -63,9 +63,11 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
         for n, answer in enumerate(answers)
     ]
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False, "text": ""}
-    write_rows(rows_path("samples", tmp_path, "own"), [{**row, **counts} for row in reversed(rows)])
+    write_rows(
+        SampleFiles(tmp_path, "own").path("samples"), [{**row, **counts} for row in reversed(rows)]
+    )
     grades = [{**row, "correct": row["answer"] == "4", "status": "ok"} for row in rows]
-    write_rows(rows_path("grades", tmp_path, "own"), grades)
+    write_rows(SampleFiles(tmp_path, "own").path("grades"), grades)
     values = measure_evaluation(tmp_path)["own"].values
     assert (values["samples"], values["maj@k"]) == (2, 1.0)
     assert values["pass@k"] == (1 - 3 / 10 + 1) / 2  # 3 of the 10 pairs of p are wrong

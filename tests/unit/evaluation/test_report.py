@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
-from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
+from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles
 from openrlhf_swap.files import read_rows, write_rows
 
 STYLES = {
@@ -48,12 +48,15 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
 def asked(folder, *problems):
     """Writes the problems of an evaluation, as (id, text)."""
     rows = [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
-    write_rows(rows_path("problems", folder, "own"), rows)
+    write_rows(SampleFiles(folder, "own").path("problems"), rows)
 
 
 def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     base, short = evaluated / "base", evaluated / "short"
-    for path in (rows_path("samples", short, "own"), rows_path("grades", short, "own")):
+    for path in (
+        SampleFiles(short, "own").path("samples"),
+        SampleFiles(short, "own").path("grades"),
+    ):
         write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
     asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
     asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
