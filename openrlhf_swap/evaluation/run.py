@@ -66,11 +66,7 @@ def main(argv: list[str]) -> None:
         samples.compare_settings(args, origin)
         args.output.mkdir(parents=True, exist_ok=True)
         for name, rows in problems.items():
-            files = SampleFiles(args.output, name)
-            if args.grade_again:
-                # Now, so that a start that is stopped leaves no grades by earlier answers.
-                files.path("grades").unlink(missing_ok=True)
-            write_problems(files, rows, args.limit)
+            write_problems(SampleFiles(args.output, name), rows, args.limit)
         samples.write_settings(args, origin, list(problems))
         with ExitStack() as stack:
             if args.engines > 1:
@@ -136,11 +132,6 @@ def parse(argv: Sequence[str]) -> Namespace:
         "--verbose",
         action="store_true",
         help="show library output here, not in evaluate.log",
-    )
-    parser.add_argument(
-        "--grade-again",
-        action="store_true",
-        help="discard the grades and grade the samples again",
     )
     return parse_with_settings(parser, samples.OF_TRAINING, argv)
 
@@ -241,7 +232,7 @@ def check_unchanged(
             f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but "
             f"{args.output} holds samples of it; use another --output"
         )
-    graded = set() if args.grade_again else {row["id"] for row in files.rows("grades")}
+    graded = {row["id"] for row in files.rows("grades")}
     earlier = files.problems()
     for problem in problems:
         if problem.id not in sampled:
@@ -255,7 +246,8 @@ def check_unchanged(
         regraded = changed & {"answer", "grader", "metadata"}
         if regraded and problem.id in graded:
             raise ConfigError(
-                f"{about} {min(regraded)} than {args.output} was graded by; add --grade-again"
+                f"{about} {min(regraded)} than it was graded by; delete {files.path('grades')} to "
+                "grade the samples again"
             )
 
 
