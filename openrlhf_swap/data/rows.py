@@ -479,15 +479,10 @@ def find_gradable(given: Iterable[str], label: str) -> set[str]:
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()
     if good:
-        remember(memory, sorted(known | good))
+        with suppress(OSError):  # the disk need not let us
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(memory, sorted(known | good))
     return (known | good | simple) & distinct
-
-
-def remember(path: Path, rows: Iterable[object]) -> None:
-    """Write what the next start need not find out again, if the disk lets us."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_rows(path, rows)
 
 
 def remembered_file() -> Path:
