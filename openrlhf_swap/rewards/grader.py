@@ -137,14 +137,16 @@ class Grader:
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
-        for child in [self._idle.get() for _ in range(self._processes)]:
+        children = [self._idle.get() for _ in range(self._processes)]
+        for child in children:
             child.stop()
             self._idle.put(child)
 
     def _ask(self, request: dict[str, Any]) -> Grade:
+        line = json.dumps(request, default=str) + "\n"
         child = self._idle.get()
         try:
-            return child.ask(json.dumps(request, default=str).encode() + b"\n")
+            return child.ask(line.encode())
         finally:
             self._idle.put(child)
 

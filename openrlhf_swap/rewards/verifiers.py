@@ -192,7 +192,8 @@ def _match_last(pattern: str) -> Verify:
         response: str,
         metadata: Metadata,
     ) -> Verdict:
-        matches = [match[min(expression.groups, 1)] for match in expression.finditer(response)]
+        group = min(expression.groups, 1)
+        matches = [match[group] for match in expression.finditer(response)]
         if not matches or matches[-1] is None:
             return NO_ANSWER
         stated = matches[-1].strip()

@@ -100,5 +100,7 @@ def _code_in(file: Path) -> Any:
         json.loads(file.read_text(encoding="utf-8"), object_hook=search)
     except (ValueError, RecursionError):
         # No loader of a model can read it either, but do not rely on that.
-        return "unreadable" if b"auto_map" in file.read_bytes() else None
+        if b"auto_map" in file.read_bytes():
+            return "unreadable"
+        return None
     return maps[0] if maps else None
