@@ -180,7 +180,16 @@ class Loop:
             names = [ANSWER_LOGPROBS.name]
             if self.reads_need and ends:  # a response without steps needs none
                 names.append(NEED.name)
-            requests.append(ScoreRequest(row, prefixes, branch, signals=tuple(names)))
+            requests.append(
+                ScoreRequest(
+                    row,
+                    prefixes,
+                    branch,
+                    signals=tuple(names),
+                    need_window=self.config.need_window,
+                    need_every=self.config.need_every,
+                )
+            )
         found = read_shared_prefix(self.model, ids, mask, requests)
         known = by_request(requests, found)
         for i, ends, signals in zip(chosen, all_ends, known, strict=True):
