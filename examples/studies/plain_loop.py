@@ -106,9 +106,11 @@ class Loop:
         self,
         problems: Sequence[Problem],
         limit: int = 320,
+        suffix: str = "",
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The prompts of problems, and a response of at most `limit` tokens to each, as ids."""
-        prompts = [self.reader.ids(rendered(problem.question)) for problem in problems]
+        questions = [problem.question + suffix for problem in problems]
+        prompts = [self.reader.ids(rendered(question)) for question in questions]
         end = self.tokenizer.eos_token_id
         responses, _ = sample(
             self.model,
