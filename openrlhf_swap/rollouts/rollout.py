@@ -54,14 +54,27 @@ class ResponseReader:
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
         ids = list(response_ids)
+        start = self._first_end(ids)
         if self.end_tokens == 1:
-            end = self._end_ids[0]
-            return ids.index(end) if end in ids else None
-        # Ordinary tokens merge with their neighbours, so the decoded text says where it ends.
+            return start
+        # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the
+        # first.
+        if start is not None:
+            before = self.text(ids[: start + self.end_tokens])[:-1]
+            if self.end_of_thought not in before:
+                return start
         position = self.text(ids).find(self.end_of_thought)
         if position < 0:
             return None
         return self._tokens_before(ids, position)
+
+    def _first_end(self, ids: list[int]) -> int | None:
+        """Where the tokens that the end of the thought has on its own appear first."""
+        end = self._end_ids
+        for place, token in enumerate(ids):
+            if token == end[0] and ids[place : place + len(end)] == end:
+                return place
+        return None
 
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
         """Tokens before the end of the thought.
