@@ -32,7 +32,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons, strip_template
+from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons
 from openrlhf_swap.data.rows import (
     DATA_FILES,
     examples,
@@ -81,20 +81,16 @@ def main(argv: list[str]) -> None:
         raise DataError(
             f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
         )
-    written = kept[: args.limit]
-    _write(args, candidates, written, revision)
+    _write(args, candidates, kept, revision)
     print(f"{len(rows):6} rows read from {args.input}")
     print(*_summary_of_dropped(reasons, args.no_benchmarks), sep="\n")
-    if len(written) < len(kept):
-        print(f"{len(kept) - len(written):6} usable, but left out (--limit)")
     dropped = removed_path(args.output)
-    print(f"{len(written):6} rows written to {args.output}; dropped rows: {dropped}")
+    print(f"{len(kept):6} rows written to {args.output}; dropped rows: {dropped}")
     rendered = sum(bool(SPECIAL.search(each.problem)) for each in kept)
     if rendered:
         print(
-            f"{rendered} prompts have special tokens of a chat template in their text; "
-            "--strip-templates keeps the user's turn alone, to which training applies the model's "
-            "template"
+            f"{rendered} prompts have special tokens of a chat template in their text: train "
+            "without --data.apply_chat_template, or give the user's turns alone"
         )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
@@ -124,19 +120,11 @@ def _parser() -> Parser:
     compared.add_argument("--no-benchmarks", action="store_true", help="keep benchmark problems")
     text = "text appended to each problem, '' for none (default: %(default)r)"
     add("--suffix", default=SUFFIX, help=text)
-    text = (
-        "of prompts rendered with a chat template, keep the user's turn: no system prompt, "
-        "no special tokens"
-    )
-    add("--strip-templates", action="store_true", help=text)
-    add("--limit", type=int, help="write only the first LIMIT usable rows")
     return parser
 
 
 def _check(args: argparse.Namespace) -> None:
     """Raise ConfigError for what would fail, or do harm, after the data set is read."""
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
     if args.output.suffix != ".jsonl":
         raise ConfigError(
             f"--output is {args.output}; training recognises files by their extension: use .jsonl"
@@ -157,8 +145,7 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
         chat, fault = read_chat(row["problem"])
         if chat:
             # Without the suffix, so that a prepared file can be prepared again.
-            text = chat[-1]["content"].removesuffix(args.suffix)
-            chat[-1]["content"] = strip_template(text) if args.strip_templates else text
+            chat[-1]["content"] = chat[-1]["content"].removesuffix(args.suffix)
         candidates.append(Candidate(row, chat, reference))
         faults.append(fault)
     index = None

@@ -85,30 +85,11 @@ _REWRITES = (
     (r"(?<=[\d)])!(?!=)|(?<![^\W\d_])([^\W\d_])!(?!=)", r"\1 factorial "),
 )
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
-_BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
-_MARK = (
-    rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]"
-    r"|<(?:start|end)_of_turn>)"
+# Special tokens of chat templates, such as <|im_start|>; DeepSeek's have the wide bar.
+SPECIAL = re.compile(
+    "<[|\uff5c][^|<>]{2,40}[|\uff5c]>|</?s>|<bos>|<eos>|\\[gMASK\\]|<sop>|\\[/?INST\\]"
+    "|<(?:start|end)_of_turn>"
 )
-SPECIAL = re.compile(_MARK)  # special tokens of chat templates, such as <|im_start|>
-_USER_TURN = re.compile(
-    rf"(?:{_MARK}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*"
-    rf"(?:{_MARK}\s*)*(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_MARK}|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
-
-
-def strip_template(problem: str) -> str:
-    """The user's turn of a prompt that was rendered with a chat template.
-
-    Other texts, and chats of several turns, stay as they are.
-    """
-    if not SPECIAL.search(problem):
-        return problem
-    turns = _USER_TURN.findall(problem)
-    if len(turns) > 1 or not turns:
-        return problem
-    return turns[0] or problem
 
 
 def find_reasons(
@@ -121,11 +102,11 @@ def find_reasons(
     """Why each row is dropped, None for a row that is kept.
 
     Of rows with the same problem the first usable one is kept. A reason of the problem goes before
-    one of the answer. Chat templates do not count. `known` are faults of chats, one for each row.
+    one of the answer. `known` are faults of chats, one for each row.
     """
     # A set may repeat a problem 100 times.
     distinct = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
-    texts = {problem: read_row(strip_template(problem)) for problem in distinct}
+    texts = {problem: read_row(problem) for problem in distinct}
     repeated = _find_repeated(texts, index) if index else {}
     reasons: list[Reason | None] = []
     for number, problem in enumerate(problems):
