@@ -286,6 +286,11 @@ def _check_grader(configuration: Configuration) -> None:
 # Features of OpenRLHF that do not work with one another, or not with ours.
 COMBINATIONS = (
     Rule(
+        lambda run: run.vllm.enable_sleep and run.on_cpu,
+        "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
+        "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh",
+    ),
+    Rule(
         lambda run: run.rollout.vllm_generate_batch_size != run.rollout.batch_size,
         "--rollout.vllm_generate_batch_size is {rollout.vllm_generate_batch_size}; prompts that "
         "wait for a step of their own would be lost when a run goes on from a checkpoint: leave it "

@@ -14,7 +14,6 @@ from support.scripts import python
 from benchmarks.gpu_check import SHARED_GPU
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.runs.merge import merge
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
@@ -58,8 +57,7 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     again = configure(["--config", str(tmp_path / "run" / "run.yaml")], on_cpu=True)
     settings = (again.run.grader, again.method.objective, again.args.ds.lora.rank)
     assert settings == tuple(own.values())
-    merge(str(tmp_path / "run" / "policy"), tmp_path / "merged")
-    assert load_file(tmp_path / "merged" / "model.safetensors")
+    assert load_file(tmp_path / "run" / "policy" / "adapter_model.safetensors")
 
 
 @on_request

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from openrlhf_swap.algorithm.coefficients import Tau
-from openrlhf_swap.config import ABLATION, FlagSettings, RunConfig, SwapConfig, setting
+from openrlhf_swap.config import ABLATION, RunConfig, SwapConfig
 from openrlhf_swap.errors import ConfigError
 
 
@@ -70,22 +70,6 @@ def test_tau_has_nats_or_deviations(text, value):
     assert SwapConfig(**json.loads(json.dumps(config.model_dump()))) == config
     number, in_deviations = (0.5, True) if text == "0.5sd" else (float(text), False)
     assert config.coefficients().temperature == Tau(number, in_deviations)
-
-
-@pytest.mark.parametrize(
-    ("limits", "value", "remedy"),
-    [
-        ({"ge": 2}, 1, ", which should be greater than or equal to 2"),
-        ({"lt": 2}, 2, ", which should be less than 2"),
-        ({"lt": 2, "remedy": "use 1"}, 2, "; use 1"),
-    ],
-)
-def test_a_value_outside_of_its_limits_is_named_with_them(limits, value, remedy):
-    class Own(FlagSettings):
-        size: int = setting(2, "a size", **limits)
-
-    with pytest.raises(ConfigError, match=rf"^--swap\.own\.size is '{value}'{remedy}$"):
-        Own("swap.own", size=str(value))
 
 
 def test_every_row_of_the_ablation_has_coefficients():

@@ -15,8 +15,9 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rewards.verdict import closes_thought
 from openrlhf_swap.rewards.verifiers import Reference
-from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
+from openrlhf_swap.rollouts.families import prompt_text, set_template_arguments
 
 OWN = "support.verifiers:nearness"
 
@@ -77,12 +78,6 @@ def user(content):
             "a chat that ends with the assistant's turn",
         ),
         (chats([user(None)]), [], "a chat whose messages are no texts with role and content"),
-        # other layouts of chats: ShareGPT's, and content in parts
-        (
-            chats([{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is."}]),
-            chats([user("What is\n1?")]),
-            None,
-        ),
         (
             chats([user([{"type": "text", "text": "What"}, {"type": "text", "text": "is 1?"}])]),
             chats([user("What\nis 1?")]),
@@ -184,5 +179,5 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
     assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
     assert [prompt_text(told, row["problem"]) for row in rows] == expected
-    assert closes_thought(plain, "</think>")
-    assert closes_thought(told, "</think>") == (arguments is None)
+    assert closes_thought(prompt_text(plain, "?"), "</think>")
+    assert closes_thought(prompt_text(told, "?"), "</think>") == (arguments is None)
