@@ -29,6 +29,7 @@ COMMANDS = {
     "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",
+    "eval figures": "openrlhf_swap.evaluation.figures",
     "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
     "eval hints": "openrlhf_swap.evaluation.hints",

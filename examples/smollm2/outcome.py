@@ -24,6 +24,7 @@ from tabulate import tabulate
 from openrlhf_swap import plan, score
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import Floats, bootstrap_interval, paired_difference
 from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.evaluation.traces import traces
@@ -230,24 +231,6 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
     plt.close(figure)
 
 
-def draw_curves(files: Sequence[Path], path: Path) -> None:
-    """Accuracy and length of the rollouts of each training step, from metrics.jsonl."""
-    import matplotlib.pyplot as plt
-    import pandas as pd
-
-    figure, panels = plt.subplots(1, 2, figsize=(8.4, 3.4), layout="constrained")
-    for file in files:
-        steps = pd.DataFrame(read_rows(file))
-        panels[0].plot(steps["step"], 100 * steps["swap/accuracy"], label=file.parent.name)
-        panels[1].plot(steps["step"], steps["length/mean"])
-    for panel, name in zip(panels, ("accuracy of rollouts, %", "tokens per rollout"), strict=True):
-        panel.set_xlabel("step")
-        panel.set_ylabel(name)
-    panels[0].legend(fontsize="small")
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-
-
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
     """The page of responses to the same few problems, scored by the policy before.
 
@@ -329,7 +312,7 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
     keep(output / "responses.csv.gz", runs)
     draw_labels(runs, output / "sentences.png")
     files = [output / "runs" / name / "metrics.jsonl" for name in names]
-    draw_curves(files, output / "curves.png")
+    figures.main(["dynamics", *map(str, files), "--output", str(output / "curves")])
     summary = {"notes": [costs_of[run.name]], "tables": [], "charts": charts(run / "metrics.jsonl")}
     shown = page(
         output / "base", run / "evaluation", output / "warm_up" / "policy", folder, summary

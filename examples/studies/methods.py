@@ -22,6 +22,7 @@ from loop_runs import TRAININGS
 from matplotlib.axes import Axes
 from plain_loop import loop_of, train
 
+from openrlhf_swap.evaluation.figures import pareto_front
 from openrlhf_swap.files import read_rows
 
 METHODS = RESULTS.with_name("methods.csv")
@@ -111,19 +112,11 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
-def pareto_front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (tokens, accuracy) points that no other point beats in both, sorted by tokens."""
-    front: list[tuple[float, float]] = []
-    for tokens, accuracy in sorted(points, key=lambda point: (point[0], -point[1])):
-        if not front or accuracy > front[-1][1]:
-            front.append((tokens, accuracy))
-    return front
-
-
 def draw_world(panel: Axes, means: pd.DataFrame) -> None:
     """The methods of a world, by the columns tokens and accuracy."""
     points = list(zip(means.tokens, (100 * means.accuracy).clip(lower=FLOOR), strict=True))
-    panel.step(*zip(*pareto_front(points), strict=True), where="post", color="0.7", zorder=1)
+    front = [points[i] for i in pareto_front(points)]
+    panel.step(*zip(*front, strict=True), where="post", color="0.7", zorder=1)
     for number, (method, (tokens, accuracy)) in enumerate(zip(means.index, points, strict=True)):
         marker, color = MARKERS[number % len(MARKERS)], f"C{number % 10}"
         panel.scatter(tokens, accuracy, 40, color, marker, label=method)

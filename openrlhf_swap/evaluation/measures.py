@@ -1,7 +1,7 @@
 """Measures of an evaluation's samples, per benchmark."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import comb
 from pathlib import Path
 from statistics import fmean, multimode
@@ -31,6 +31,7 @@ class Measures:
 
     problems: pd.DataFrame
     values: Values  # named measures of all samples
+    samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
 
 
 Evaluation = dict[str, Measures]
@@ -77,7 +78,7 @@ def measure_benchmark(files: SampleFiles) -> Measures:
         **known_after(files),
     }
     values = {measure: float(value) for measure, value in values.items()}
-    return Measures(problems, values)
+    return Measures(problems, values, samples)
 
 
 def accuracies(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:

@@ -5,7 +5,7 @@ r"""Write an evaluation's responses as traces, the input of `openrlhf-swap score
         --output outputs/eval/base/scored.jsonl
 
 One line per response: benchmark, id, sample, problem, answer, response, correct, tokens. `eval
-page` and `eval report` read the scores in the folder.
+page` and `eval figures` read the scores in the folder.
 """
 
 from collections.abc import Iterator

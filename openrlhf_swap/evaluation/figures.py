@@ -1,0 +1,205 @@
+r"""Figures, one command each, written as PNG and PDF.
+
+openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
+openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
+openrlhf-swap eval figures gains outputs/eval/base outputs/eval/swap --output figures/gains
+openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from openrlhf_swap.command import Parser
+from openrlhf_swap.data.benchmarks import title_of
+from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
+from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (4.2, 3.4)  # inches, of one panel
+COLUMNS = 3  # panels in a row, at most
+POINTS = 40  # of a curve over budgets
+
+
+def main(argv: list[str]) -> None:
+    """Draw a figure; raises DataError for inputs that lack the data it shows."""
+    parser = Parser("openrlhf-swap eval figures", __doc__)
+    parser.add_argument("figure", choices=FIGURES)
+    parser.add_argument(
+        "inputs",
+        type=Path,
+        nargs="+",
+        help="what to draw, see above",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        help="output path without extension",
+    )
+    args = parser.parse_args(argv)
+    figure = FIGURES[args.figure](args.inputs)
+    figure.axes[0].legend(fontsize="small")
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for suffix in ("png", "pdf"):
+        figure.savefig(f"{args.output}.{suffix}", dpi=150)
+    print(f"{args.output}.png and .pdf")
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Indices of the (tokens, accuracy) points that no other point beats in both.
+
+    They are sorted by tokens.
+    """
+    front: list[int] = []
+    best = -np.inf
+    for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+        accuracy = points[index][1]
+        if accuracy > best:
+            front.append(index)
+            best = accuracy
+    return front
+
+
+def pareto(folders: Sequence[Path]) -> Figure:
+    """Accuracy vs. tokens of every evaluation, one panel per benchmark, with the Pareto front."""
+    figure, parts = _by_benchmark(
+        folders,
+        xlabel="tokens per response",
+        ylabel="pass@1, %",
+    )
+    for panel, runs in parts:
+        points = []
+        for folder, measured in runs.items():
+            values = measured.values
+            x = values["tokens"]
+            y = 100 * values["accuracy"]
+            below = max(0, y - 100 * values["accuracy_low"])
+            above = max(0, 100 * values["accuracy_high"] - y)
+            panel.errorbar(
+                x,
+                y,
+                [[below], [above]],
+                fmt="o",
+                capsize=3,
+                label=folder.name,
+            )
+            points.append((x, y))
+        front = [points[i] for i in pareto_front(points)]
+        panel.plot(
+            *zip(*front, strict=True),
+            color="0.6",
+            zorder=0,
+            linestyle="--",
+        )
+    return figure
+
+
+def accuracy_within(samples: pd.DataFrame, budgets: Sequence[int]) -> list[float]:
+    """Accuracy at each token budget; a response counts as correct only if it fits the budget."""
+    tokens = samples["tokens"][samples["correct"]]
+    return [float((tokens <= budget).sum()) / len(samples) for budget in budgets]
+
+
+def budget(folders: Sequence[Path]) -> Figure:
+    """Accuracy vs. token budget, one panel per benchmark: longer responses count as wrong."""
+    labels = {
+        "xlabel": "token budget",
+        "ylabel": "correct within budget, %",
+        "xscale": "log",
+    }
+    figure, parts = _by_benchmark(folders, **labels)
+    for panel, runs in parts:
+        longest = max(run.samples["tokens"].max() for run in runs.values())
+        shortest = max(8, longest / 256)
+        budgets = np.unique(np.geomspace(shortest, longest, POINTS).astype(int))
+        for folder, run in runs.items():
+            values = 100 * np.array(accuracy_within(run.samples, budgets.tolist()))
+            panel.plot(budgets, values, label=folder.name)
+    return figure
+
+
+def gains(files: Sequence[Path]) -> Figure:
+    """Histogram of the information gain per step in scored traces, with the share above 0.5 nats.
+
+    Scored traces are files, or `scored.jsonl` in the folders of evaluations.
+    """
+    from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
+
+    labels = {
+        "xlabel": "information gain of a step, nats",
+        "ylabel": "share of steps",
+    }
+    figure, (panel,) = _panels([labels])
+    values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
+    everything = np.concatenate(list(values.values()))
+    top = max(HIGH_GAIN * 2, float(np.quantile(everything, 0.99)))
+    for file, steps in values.items():
+        panel.hist(
+            np.clip(steps, 0, top),
+            bins=40,
+            range=(0, top),
+            weights=np.full(len(steps), 1 / len(steps)),
+            histtype="step",
+            label=f"{label_of(file)}: {(steps > HIGH_GAIN).mean():.1%} above {HIGH_GAIN}",
+        )
+    panel.axvline(HIGH_GAIN, color="0.6", linestyle="--")
+    panel.set_yscale("log")
+    return figure
+
+
+def dynamics(files: Sequence[Path]) -> Figure:
+    """Accuracy and length of the rollouts of each training step, from metrics.jsonl."""
+    names = ("accuracy of rollouts, %", "tokens per rollout")
+    figure, (accuracy, tokens) = _panels([{"xlabel": "step", "ylabel": name} for name in names])
+    for file in files:
+        rows = pd.DataFrame(read_steps(file))
+        name = file.parent.name
+        accuracy.plot(rows["step"], 100 * rows["swap/accuracy"], label=name)
+        tokens.plot(rows["step"], rows["length/mean"], label=name)
+    return figure
+
+
+FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, dynamics)}
+
+
+def _by_benchmark(
+    folders: Sequence[Path], **labels: str
+) -> tuple[Figure, Iterator[tuple[Axes, dict[Path, Measures]]]]:
+    """A figure with one panel per benchmark.
+
+    The second value has each panel with the evaluations that have its benchmark.
+    """
+    runs = {folder: measure_evaluation(folder) for folder in folders}
+    names = list(dict.fromkeys(chain.from_iterable(runs.values())))
+    figure, panels = _panels([{"title": title_of(name), **labels} for name in names])
+    shown = ({folder: run[name] for folder, run in runs.items() if name in run} for name in names)
+    return figure, zip(panels, shown, strict=True)
+
+
+def _panels(labels: Sequence[dict[str, str]]) -> tuple[Figure, list[Axes]]:
+    """A figure with a panel for each set of labels."""
+    from matplotlib.figure import Figure  # takes a second, so not at module level
+
+    columns = min(len(labels), COLUMNS)
+    rows = -(-len(labels) // COLUMNS)
+    width, height = SIZE
+    figure = Figure(
+        figsize=(width * columns, height * rows),
+        layout="constrained",
+    )
+    panels = []
+    for number, label in enumerate(labels, start=1):
+        panel = figure.add_subplot(rows, columns, number, **label)
+        panel.spines[["top", "right"]].set_visible(False)
+        panels.append(panel)
+    return figure, panels

@@ -1,0 +1,35 @@
+"""Figures: what they show, and that each is drawn."""
+
+from openrlhf_swap.command import run_command
+from openrlhf_swap.evaluation import figures
+from openrlhf_swap.evaluation.measures import measure_evaluation
+from openrlhf_swap.files import write_rows
+
+
+def test_the_pareto_front():
+    # (tokens, accuracy): the second costs more and is worse than the first, the third is dearer
+    # and better.
+    assert figures.pareto_front([(10, 50), (20, 40), (30, 60), (10, 45)]) == [0, 2]
+
+
+def test_accuracy_within_a_budget(evaluated):
+    # base: right with 10 and with 50 tokens, four samples.
+    samples = measure_evaluation(evaluated / "base")["own"].samples
+    assert figures.accuracy_within(samples, [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
+
+
+def test_every_figure_is_drawn(evaluated, tmp_path, scored):
+    traces, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
+    write_rows(traces, [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)])
+    steps = [(1, 0.0), (2, 0.01), (2, 0.02)]  # step 2 done again; step 3 measured nothing
+    rows = [{"step": step, "swap/accuracy": value, "length/mean": 9} for step, value in steps]
+    write_rows(metrics, [*rows, {"step": 3}])
+    both = [evaluated / "base", evaluated / "short"]
+    inputs = {"pareto": both, "budget": both, "gains": [traces], "dynamics": [metrics]}
+    assert set(inputs) == set(figures.FIGURES)
+    for name, paths in inputs.items():
+        output = tmp_path / "out" / name
+        words = [name, *map(str, paths), "--output", str(output)]
+        assert run_command(figures.main, words) == 0
+        assert output.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+        assert output.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
