@@ -112,8 +112,6 @@ class Loop:
             objective.resume(self._step, states.get("objective_state"))
         if states.get("objective_learned"):
             self._objective.critic.load_state_dict(states["objective_learned"])
-        if self._args.algo.kl.target and "kl_coefficient" in states:
-            self._policy.kl_controller.value = states["kl_coefficient"]
         self._records.resume(self._step)
         self._records.guards.history = states.get("guards", [])
         self._best.resume(states)
@@ -170,8 +168,6 @@ class Loop:
             "global_step": self._step,
             "objective_state": self._objective.state_dict(),
             "objective_learned": {},
-            # NumPy's number becomes Python's, once --algo.kl.target has adapted it.
-            "kl_coefficient": float(self._policy.kl_controller.value),
             "guards": self._records.guards.history,
         }
         if self._objective.critic:

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
-from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
+from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from torch import Tensor
 
@@ -46,13 +46,9 @@ class Policy:
         self._args = strategy.args
         self._actors = actors
         self._engines = engines
-        kl = self._args.algo.kl
-        if kl.target:
-            self.kl_controller = AdaptiveKLController(kl.init_coef, kl.target, kl.horizon)
-        else:
-            self.kl_controller = FixedKLController(kl.init_coef)
+        kl_controller = FixedKLController(self._args.algo.kl.init_coef)
         models = (actors, None, None, reference)
-        self._maker = SwapExperienceMaker(*models, self.kl_controller, strategy, tokenizer)
+        self._maker = SwapExperienceMaker(*models, kl_controller, strategy, tokenizer)
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
         self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
@@ -98,15 +94,12 @@ class Policy:
         ray.get(self._actors.async_run_method_batch("append", experience=experiences))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
-        fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
+        fitting = self._actors.async_run_method("fit", kl_ctl=args.algo.kl.init_coef)
         status: Metrics = {}
         for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("offload_states"))
-        if "kl" in status:
-            responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-            self.kl_controller.update(status["kl"], responses)
         return status
 
     def publish(self) -> None:
