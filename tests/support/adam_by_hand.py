@@ -3,6 +3,7 @@ placement.
 """
 
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -104,5 +105,5 @@ if __name__ == "__main__":
             expected = by_hand(place)
             print("differ", stage, place, (by_deepspeed(stage, place) != expected).sum().item())
     # The compiled ops of DeepSpeed that this process has in memory.
-    libraries = {line.split()[-1] for line in open("/proc/self/maps") if "torch_extensions" in line}
-    print("loaded", *libraries)
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    print("loaded", *{line.split()[-1] for line in mapped if "torch_extensions" in line})

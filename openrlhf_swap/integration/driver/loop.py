@@ -180,7 +180,7 @@ class Loop:
                     flush=True,
                 )
             else:
-                self._write_checkpoint(f"global_step{self._step}", states)
+                self._policy.save(f"global_step{self._step}", states | self._best.states())
         self._evaluate_if_due(states)
 
     def _evaluate_if_due(self, states: States) -> None:
@@ -191,8 +191,4 @@ class Loop:
         metrics = self._sampler.evaluate(self._step)
         self._records.write_evaluation(self._step, metrics)
         if not self._skipped.in_a_row and self._best.observe(metrics):
-            self._write_checkpoint(f"best_global_step{self._step}", states)
-
-    def _write_checkpoint(self, tag: str, states: States) -> None:
-        best = self._best
-        self._policy.save(tag, {**states, **best.states()}, best.key or None, best.latest)
+            self._policy.save(f"best_global_step{self._step}", states | self._best.states())

@@ -1,7 +1,6 @@
 """What the loop asks of the policy and of the reference model."""
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,6 @@ from openrlhf_swap.integration.driver.rows import experience_row
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
-from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.signals import WantedSignals
@@ -124,24 +122,12 @@ class Policy:
             ray.get([engine.check_health.remote() for engine in self._engines])
             raise
 
-    def save(
-        self,
-        tag: str,
-        states: States,
-        metric: str | None,
-        value: float | None,
-    ) -> None:
-        """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
-        writing = self._actors.async_run_method(
-            "save_checkpoint", tag=tag, client_states=states, metric_value=value, metric_key=metric
-        )
-        ray.get(writing)
+    def save(self, tag: str, states: States) -> None:
+        """Write a checkpoint with the loop's states."""
+        ray.get(self._actors.async_run_method("save_checkpoint", tag=tag, client_states=states))
 
     def restored_states(self) -> States:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
-        folder = os.path.join(self._args.ckpt.path, checkpoints.FOLDER)
-        if not self._args.ckpt.load_enable or not os.path.exists(folder):
-            return {}
         states: States = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
         return states
 
