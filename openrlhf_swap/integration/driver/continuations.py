@@ -15,9 +15,6 @@ from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.runs.metrics import Metrics
 
-Wanted = list[tuple[int, Continuation]]
-"""The continuations of a group, each with the number of the response that it continues."""
-
 
 class Continuations:
     """Continues the responses of each group as the objective wants.
@@ -44,11 +41,13 @@ class Continuations:
         waiting = []
         asked = []
         for number, group in drawn:
-            wanted = self._wanted(group)
-            if not wanted:
-                yield number, self._added(group, [], [])
+            wanted = [self._wanted(each.rollout) for each in group]
+            if not any(wanted):
+                yield number, self._added(group, wanted, [])
                 continue
-            requests = [self._request(each, group[row].rollout) for row, each in wanted]
+            requests = []
+            for each, of_response in zip(group, wanted, strict=True):
+                requests += [self._request(one, each.rollout) for one in of_response]
             waiting.append((number, group, wanted))
             asked.append([self._engines.ask_one(number, requests)])
         started = time.monotonic()
@@ -58,12 +57,9 @@ class Continuations:
         seconds = time.monotonic() - started
         metrics["timing/continuations"] = metrics.get("timing/continuations", 0.0) + seconds
 
-    def _wanted(self, group: Sequence[Drawn]) -> Wanted:
-        wanted = []
-        for row, each in enumerate(group):
-            for continuation in self._objective.continuations(each.rollout, self._reader):
-                wanted.append((row, self._fit(continuation, each.rollout)))
-        return wanted
+    def _wanted(self, rollout: Rollout) -> list[Continuation]:
+        wanted = self._objective.continuations(rollout, self._reader)
+        return [self._fit(one, rollout) for one in wanted]
 
     def _fit(self, wanted: Continuation, rollout: Rollout) -> Continuation:
         """Shorten a continuation to what fits the context."""
@@ -97,15 +93,39 @@ class Continuations:
 
     def _added(
         self,
-        group: list[Drawn],
-        wanted: Wanted,
-        answers: Sequence[list[Rollout]],
+        group: Sequence[Drawn],
+        wanted: Sequence[Sequence[Continuation]],
+        answers: Sequence[Sequence[Rollout]],
     ) -> list[Drawn]:
-        """The group with the answers to what was wanted of it."""
-        if self._objective.continues == "join":
-            whole = self._joined(group, wanted, answers)
-        else:
-            whole = self._probed(group, wanted, answers)
+        """The group with its continuations: behind it, or as shares of correct ones in `probes`.
+
+        `wanted` are those of each response, `answers` of each of them in turn.
+        """
+        joins = self._objective.continues == "join"
+        remaining = iter(answers)
+        originals = []
+        joining = []
+        for each, of_response in zip(group, wanted, strict=True):
+            probes = []
+            tokens = 0.0
+            for continuation in of_response:
+                rollouts = next(remaining)
+                begun = continuation.kept + len(self._reader.ids(continuation.suffix))
+                new = [float(len(rollout.response_ids) - begun) for rollout in rollouts]
+                if not joins:
+                    share = fmean(rollout.correct for rollout in rollouts)
+                    probes.append((continuation.kept, share))
+                    tokens += sum(new)
+                    continue
+                for rollout, count in zip(rollouts, new, strict=True):
+                    metadata = {"kept": float(continuation.kept), "continued_tokens": count}
+                    joining.append(Drawn(each.part, replace(rollout, metadata=metadata)))
+            metadata = {**each.rollout.metadata, "continued_tokens": tokens}
+            if joins:
+                metadata["kept"] = float(len(each.rollout.response_ids))
+            rollout = replace(each.rollout, probes=probes, metadata=metadata)
+            originals.append(replace(each, rollout=rollout))
+        whole = originals + joining
         size = self._args.rollout.n_samples_per_prompt
         if len(whole) != size:
             raise ConfigError(
@@ -114,51 +134,3 @@ class Continuations:
                 "do not fit each other"
             )
         return whole
-
-    def _joined(
-        self,
-        group: list[Drawn],
-        wanted: Wanted,
-        answers: Sequence[list[Rollout]],
-    ) -> list[Drawn]:
-        """The responses, and behind them their continuations."""
-        whole = []
-        for each in group:
-            kept = float(len(each.rollout.response_ids))
-            whole.append(_described(each, kept=kept, continued_tokens=0.0))
-        for (row, continuation), rollouts in zip(wanted, answers, strict=True):
-            kept = float(continuation.kept)
-            for rollout in rollouts:
-                tokens = self._new_tokens(continuation, rollout)
-                joining = Drawn(group[row].part, rollout)
-                whole.append(_described(joining, kept=kept, continued_tokens=tokens))
-        return whole
-
-    def _probed(
-        self,
-        group: list[Drawn],
-        wanted: Wanted,
-        answers: Sequence[list[Rollout]],
-    ) -> list[Drawn]:
-        """The responses, each with the share of correct continuations after so many tokens."""
-        probes: list[list[tuple[int, float]]] = [[] for _ in group]
-        tokens = [0.0] * len(group)
-        for (row, continuation), rollouts in zip(wanted, answers, strict=True):
-            share = fmean(rollout.correct for rollout in rollouts)
-            probes[row].append((continuation.kept, share))
-            tokens[row] += sum(self._new_tokens(continuation, rollout) for rollout in rollouts)
-        whole = []
-        for each, found, count in zip(group, probes, tokens, strict=True):
-            probed = replace(each, rollout=replace(each.rollout, probes=found))
-            whole.append(_described(probed, continued_tokens=count))
-        return whole
-
-    def _new_tokens(self, continuation: Continuation, rollout: Rollout) -> float:
-        begun = continuation.kept + len(self._reader.ids(continuation.suffix))
-        return float(len(rollout.response_ids) - begun)
-
-
-def _described(drawn: Drawn, **numbers: float) -> Drawn:
-    """The response with these numbers in its metadata."""
-    metadata = {**drawn.rollout.metadata, **numbers}
-    return replace(drawn, rollout=replace(drawn.rollout, metadata=metadata))
