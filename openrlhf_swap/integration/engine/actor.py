@@ -64,46 +64,11 @@ class SwapRolloutActor(_StockRolloutActor):
             await super().__init__(*args, **kwargs)
         self._watch = asyncio.create_task(self.exit_with_engine())
 
-    async def exit_with_engine(self) -> None:
-        """End this process after its engine: Ray then fails every call.
-
-        vLLM 0.29.0 by itself only fails open requests.
-        """
-        while True:
-            await asyncio.sleep(HEALTH_SECONDS)
-            try:
-                await self.llm.check_health()
-            except EngineDeadError:
-                await asyncio.sleep(HEALTH_SECONDS)  # in which the open requests fail
-                os._exit(1)
-
-    async def check_health(self) -> None:
-        await self.llm.check_health()
-
-    async def transfer_weights(self, method: str, *info: Any) -> None:
-        await self.llm.collective_rpc(method, args=info)
-
     def prepare(self, tokenizer: Any, max_length: int, **reward_settings: str) -> None:
         """Take over what all requests share."""
         self._tokenizer = tokenizer
         self._max_length = max_length
         tell_more(self.executor, reward_settings)
-
-    async def generate(
-        self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        """Overrides RolloutRayActor: each turn of a seeded agent draws from its own generator.
-
-        OpenRLHF would give each turn the generator of the first one.
-        """
-        if self._is_agent and sampling_params.seed is not None:  # `_draw` made this copy
-            key = f"{sampling_params.seed}:{len(prompt_token_ids)}"
-            sampling_params.seed = zlib.crc32(key.encode())
-        return await super().generate(prompt_token_ids, sampling_params, *args, **kwargs)
-
-    @property
-    def _is_agent(self) -> bool:
-        return not isinstance(self.executor, SingleTurnAgentExecutor)
 
     async def respond(self, *requests: EngineRequest) -> list[list[Rollout]]:
         """Generate and grade the responses to each request."""
@@ -151,3 +116,38 @@ class SwapRolloutActor(_StockRolloutActor):
             ) from None
         start = None if request.prefix is None else request.prefix.start
         return read_response(response, start, AGENT_FLAG if self._is_agent else REWARD_FLAG)
+
+    async def generate(
+        self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Overrides RolloutRayActor: each turn of a seeded agent draws from its own generator.
+
+        OpenRLHF would give each turn the generator of the first one.
+        """
+        if self._is_agent and sampling_params.seed is not None:  # `_draw` made this copy
+            key = f"{sampling_params.seed}:{len(prompt_token_ids)}"
+            sampling_params.seed = zlib.crc32(key.encode())
+        return await super().generate(prompt_token_ids, sampling_params, *args, **kwargs)
+
+    @property
+    def _is_agent(self) -> bool:
+        return not isinstance(self.executor, SingleTurnAgentExecutor)
+
+    async def transfer_weights(self, method: str, *info: Any) -> None:
+        await self.llm.collective_rpc(method, args=info)
+
+    async def check_health(self) -> None:
+        await self.llm.check_health()
+
+    async def exit_with_engine(self) -> None:
+        """End this process after its engine: Ray then fails every call.
+
+        vLLM 0.29.0 by itself only fails open requests.
+        """
+        while True:
+            await asyncio.sleep(HEALTH_SECONDS)
+            try:
+                await self.llm.check_health()
+            except EngineDeadError:
+                await asyncio.sleep(HEALTH_SECONDS)  # in which the open requests fail
+                os._exit(1)
