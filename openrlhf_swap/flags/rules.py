@@ -64,8 +64,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 FIXED: dict[str, tuple[Any, str]] = {
     "algo.advantage.estimator": ("group_norm", "the outcome term is group_norm: leave it out"),
     "algo.advantage.gamma": (1.0, "step rewards are not discounted: use 1"),
+    "algo.kl.target": (None, "the coefficient of the KL penalty stays: give --algo.kl.init_coef"),
     "critic.model_name_or_path": (None, "the objectives have no critic: leave it out"),
     "reward.model_name_or_path": (None, "the grader and the policy give the rewards: leave it out"),
+    "data.prompt_probs": (None, "data sets are read one after the other: mix their rows before"),
     "data.max_images_per_prompt": (0, "only text is supported: use 0"),
     "vllm.sync_with_ray": (False, "weights travel by vLLM's own weight transfer: leave it out"),
     "ds.ring_attn_size": (1, "sequence-sharded keys cannot be scored: use 1"),

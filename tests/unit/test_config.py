@@ -99,7 +99,10 @@ def test_where_tau_decides_which_steps_pay(settings, chooses):
     [
         ("import openrlhf_swap, openrlhf_swap.flags.configuration", "torch"),
         ("import openrlhf_swap.rewards.grader", "torch"),
-        ("from openrlhf_swap import Scorer, swap_advantages", "transformers ray vllm openrlhf"),
+        (
+            "from openrlhf_swap import Scorer, swap_advantages",
+            "transformers ray vllm openrlhf deepspeed peft datasets",
+        ),
     ],
 )
 def test_an_import_takes_no_more_than_it_needs(code, absent):

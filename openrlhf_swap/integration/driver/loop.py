@@ -112,8 +112,6 @@ class Loop:
             objective.resume(self._step, states.get("objective_state"))
         if states.get("objective_learned"):
             self._objective.critic.load_state_dict(states["objective_learned"])
-        if self._args.algo.kl.target and "kl_coefficient" in states:
-            self._policy.kl_controller.value = states["kl_coefficient"]
         self._records.resume(self._step)
         self._records.guards.history = states.get("guards", [])
         self._best.resume(states)
@@ -170,8 +168,6 @@ class Loop:
             "global_step": self._step,
             "objective_state": self._objective.state_dict(),
             "objective_learned": {},
-            # NumPy's number becomes Python's, once --algo.kl.target has adapted it.
-            "kl_coefficient": float(self._policy.kl_controller.value),
             "guards": self._records.guards.history,
         }
         if self._objective.critic:
@@ -184,7 +180,7 @@ class Loop:
                     flush=True,
                 )
             else:
-                self._write_checkpoint(f"global_step{self._step}", states)
+                self._policy.save(f"global_step{self._step}", states | self._best.states())
         self._evaluate_if_due(states)
 
     def _evaluate_if_due(self, states: States) -> None:
@@ -195,8 +191,4 @@ class Loop:
         metrics = self._sampler.evaluate(self._step)
         self._records.write_evaluation(self._step, metrics)
         if not self._skipped.in_a_row and self._best.observe(metrics):
-            self._write_checkpoint(f"best_global_step{self._step}", states)
-
-    def _write_checkpoint(self, tag: str, states: States) -> None:
-        best = self._best
-        self._policy.save(tag, {**states, **best.states()}, best.key or None, best.latest)
+            self._policy.save(f"best_global_step{self._step}", states | self._best.states())

@@ -178,9 +178,7 @@ def _write_data(
         flags["eval.split"] = "train"
     flags["data.prompt_dataset"] = write_usable_prompts(configuration, objective, tokenizer)
     flags["data.prompt_split"] = "train"
-    # Both have been applied.
-    flags["data.prompt_probs"] = None
-    flags["data.max_samples"] = sys.maxsize
+    flags["data.max_samples"] = sys.maxsize  # it has been applied
     if args.data.chat_template_kwargs:  # the prompts are rendered
         flags["data.apply_chat_template"] = False
         flags["data.chat_template_kwargs"] = None

@@ -41,7 +41,8 @@ REFUSED = """
 --algo.advantage.is_correction_threshold 0.5 1 2
 --algo.advantage.is_correction_level token --algo.advantage.is_correction_gating tv => \
 --algo.advantage.is_correction_threshold
---algo.dynamic_filtering_enable | --algo.kl.init_coef 0.1 --swap.objective step_only
+--algo.dynamic_filtering_enable | --algo.kl.target 6 | --data.prompt_probs 0.2,0.8
+--algo.kl.init_coef 0.1 --swap.objective step_only
 --swap.objective lc_r1 --algo.kl.init_coef 0.1 => --algo.kl.init_coef
 --swap.outcome_weight 0.5 --algo.kl.init_coef 0.1 => --algo.kl.init_coef | --ckpt.save_steps 0
 --critic.model_name_or_path m | --data.chat_template_kwargs {}
