@@ -137,7 +137,7 @@ def step_signals(
     pooled = moments(rewards.flatten(1), mask.flatten(1), eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
     divisor = deviation + eps
-    price = pooled.mean / divisor * coefficients.centres_steps
+    price = pooled.mean / divisor
     has_signal = mask & pooled.spreads.unsqueeze(-1)
     charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
     if coefficients.price_by_weights:

@@ -57,7 +57,7 @@ def known_lengths(lengths: Mapping[str, float], keys: Sequence[str]) -> Tensor:
 
 def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
-    exists = batch.steps.state_mask[..., 1:]
+    exists = batch.steps.has_step
     nothing = torch.zeros(exists.shape, dtype=torch.float64)
     return batch.steps.signals.get("entropy", nothing), exists
 
@@ -69,7 +69,7 @@ def of_each_token(
 ) -> Tensor:
     """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
-    exists = steps.state_mask[..., 1:]
+    exists = steps.has_step
     values = pad(torch.where(exists, of_steps, rest), (0, 1), value=rest)
     return per_token(values, steps.step_ends, exists, int(batch.lengths.max()))
 

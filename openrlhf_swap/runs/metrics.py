@@ -252,15 +252,12 @@ def rollout_rows(
     batch: StepBatch,
     signals: StepSignals,
     reader: StepReader,
-    tokens_left: Sequence[Sequence[float]] | None = None,
 ) -> list[Row]:
     """Describe the responses of the first groups: what each of their steps earned and paid.
 
     Only correct responses have scores; signals with a number for each step, such as need, stand in
     their steps by name. `known_after_steps` are the steps after which the answer is known for good,
     null for never (`algorithm.known`). `batch` and `signals` may be those of more groups.
-    `tokens_left` has, for each response, the tokens that the policy's states predict to be left
-    after the prompt and after each step.
     """
     from openrlhf_swap.algorithm.known import known_from
 
@@ -268,7 +265,6 @@ def rollout_rows(
     rows: list[Row] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
-            left = tokens_left[len(rows)] if tokens_left else []
             scores = rollout.answer_logprobs
             row: Row = {
                 "group": g,
@@ -286,11 +282,9 @@ def rollout_rows(
                 row["known_after_steps"] = count if count <= len(rollout.step_ends) else None
             if rollout.observations:
                 row["turns"] = _turn_rows(rollout, reader)
-            if left:
-                row["tokens_left_0"] = left[0]
             row["steps"] = []
-            if scores or left or _by_step(rollout):
-                row["steps"] = _step_rows(rollout, signals, (g, n), reader, left)
+            if scores or _by_step(rollout):
+                row["steps"] = _step_rows(rollout, signals, (g, n), reader)
             rows.append(row)
     return rows
 
@@ -314,7 +308,6 @@ def _step_rows(
     signals: StepSignals,
     place: tuple[int, int],
     reader: StepReader,
-    left: Sequence[float],
 ) -> list[Row]:
     by_step = _by_step(rollout)
     rows = []
@@ -326,7 +319,5 @@ def _step_rows(
                 row[name] = getattr(signals, attribute)[place][k].item()
         for name, values in by_step.items():
             row[name] = values[k]
-        if left:
-            row["tokens_left"] = left[k + 1]
         rows.append(row)
     return rows

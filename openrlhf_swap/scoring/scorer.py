@@ -16,7 +16,6 @@ from openrlhf_swap.algorithm.signals import (
     ANSWER_LOGPROBS,
     ENTROPY,
     NEED,
-    STATES,
     numbers_of,
 )
 from openrlhf_swap.config import SwapConfig
@@ -28,7 +27,6 @@ from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import Readings, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
-from openrlhf_swap.scoring.states import read_states
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -153,30 +151,6 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
-    def states(
-        self,
-        problem: str,
-        response: Response,
-        rendered: bool = False,
-    ) -> StepTrace:
-        """`state_trace` of a text or of turns, which count as correct."""
-        rollout = self._rollout(problem, "", response, rendered)
-        return self._read(rollout, (STATES.name,)).trace()
-
-    def state_trace(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        correct: bool,
-    ) -> StepTrace:
-        """Read the model's states at the ends of steps, for `length_critic_advantages`.
-
-        `prompt` and `response` are token ids as in `trace`. Raises DataError when they exceed the
-        model's context, and ValueError for anything but token ids.
-        """
-        rollout = self._rollout_of_ids(prompt, response, "", correct)
-        return self._read(rollout, (STATES.name,)).trace()
-
     def _rollout_of_ids(
         self,
         prompt: Sequence[int],
@@ -246,8 +220,6 @@ class Scorer:
         given = (row, torch.ones_like(row), [request])
         found: Readings = {}
         with _evaluating(model):
-            if STATES.name in request.signals:
-                found[STATES.name] = read_states(model, *given)
             if ENTROPY.name in request.signals and self._temperature is not None:
                 found[ENTROPY.name] = read_entropies(model, *given, self._temperature)
             if ANSWER_LOGPROBS.name in request.signals:
