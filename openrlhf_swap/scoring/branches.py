@@ -13,7 +13,8 @@ Shapes: n tokens of branches, m of their tokens (or of the rows') that are predi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -141,6 +142,23 @@ class PlacedBranch:
     stop: int
 
 
+class _Token(NamedTuple):
+    """A token that runs behind the rows; as in `Layout` and `Branch.sources`."""
+
+    position: int
+    branch: int
+    first: int
+    end: int
+    source: int
+
+
+class _Prediction(NamedTuple):
+    """A predicted token: the token before it, among the n, and its own source."""
+
+    predicting: int
+    source: int
+
+
 class Layout:
     """Where branches stand, one (n,) int64 tensor for each property of their tokens.
 
@@ -157,30 +175,24 @@ class Layout:
         device: torch.device,
     ) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
-        self.sizes: list[int] = []
         self.placed: list[PlacedBranch] = []
-        tokens: list[tuple[int, ...]] = []
-        predictions: list[tuple[int, ...]] = []
-        running = sum(branch.length for branch in branches)
-        idle = -running % rows
-        self.tokens = running + idle
+        self.sizes: list[int] = []
+        tokens: list[_Token] = []
+        predictions: list[_Prediction] = []
         for number, branch in enumerate(branches):
             start = len(tokens)
             sources = branch.sources
-            for place in range(branch.length):
-                position = branch.position + place
-                token = (position, number, branch.first, branch.end, sources[place])
-                tokens.append(token)
+            for position, source in enumerate(sources[:-1], branch.position):
+                tokens.append(_Token(position, number, branch.first, branch.end, source))
             for place in branch.predicted:
-                before = start + place - 1
-                predictions.append((before, sources[place]))
+                predictions.append(_Prediction(start + place - 1, sources[place]))
+            self.placed.append(PlacedBranch(branch, start, len(tokens)))
             self.sizes += map(len, branch.scored)
-            is_last = number == len(branches) - 1
-            stop = self.tokens if is_last else len(tokens)
-            self.placed.append(PlacedBranch(branch, start, stop))
-        for position in range(idle):
+        for position in range(-len(tokens) % rows):
             # Tokens that only fill a row see no column, but themselves.
-            tokens.append((position, len(branches), 0, 0, -1))
+            tokens.append(_Token(position, len(branches), first=0, end=0, source=-1))
+        self.tokens = len(tokens)
+        self.placed[-1] = replace(self.placed[-1], stop=self.tokens)
         # Sent to the device once, so that no layer waits for them.
         table = _sent(tokens, device)
         self.position, self.branch, self.first, self.end, self._source = table

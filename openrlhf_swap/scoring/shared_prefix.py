@@ -43,6 +43,7 @@ from openrlhf_swap.scoring.branches import Agree, Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import BranchedMixers
 from openrlhf_swap.scoring.need import (
     HiddenPass,
+    HiddenStep,
     columns_of_steps,
     hidden_steps,
     needs_of,
@@ -173,33 +174,28 @@ class BranchedRows:
         """
         if self._keys is None:
             return []
-        hidden = [hidden_steps(request, self._rows) for request in naming(self._requests, NEED)]
-        read = []
+        hidden = self._hidden_steps()
+        passes = []
         for branches in passes_of(hidden, self._agree):
             hidden_pass = HiddenPass(branches, self._keys, self._row_ids)
-            read.append(run(hidden_pass).cpu())
-        of_columns = self._of_columns(log_probs)
-        of_answers = self._last_answers(log_probs.cpu())
-        return needs_of(hidden, read, of_columns, of_answers)
+            passes.append(run(hidden_pass).cpu())
+        return needs_of(hidden, log_probs.cpu(), passes)
 
-    def _of_columns(self, log_probs: Tensor) -> Tensor:
-        """(columns,) the log-probabilities of the steps' tokens, 0 for other columns."""
-        of_steps = log_probs[len(self._layout.predicting) :]
-        of_columns = log_probs.new_zeros(len(self._row_ids))
-        of_columns[self._step_columns] = of_steps
-        return of_columns.cpu()
-
-    def _last_answers(self, log_probs: Tensor) -> list[Tensor]:
-        """The answer's tokens after the last step of each response that wants `need`."""
-        of_answers = log_probs[: len(self._layout.predicting)]
-        answers = torch.split(of_answers, self._layout.sizes)
-        found = []
-        prefixes = 0
+    def _hidden_steps(self) -> list[list[HiddenStep | None]]:
+        """The hidden steps of each response that wants `need`."""
+        hidden = []
+        of_answer = 0
+        of_steps = len(self._layout.predicting)
         for request in self._requests:
-            prefixes += len(request.prefix_ends)
+            assert request.branch is not None
+            last = len(request.prefix_ends) - 1
+            of_answer += last * len(request.branch.places)
             if NEED.name in request.signals:
-                found.append(answers[prefixes - 1])
-        return found
+                hidden.append(hidden_steps(request, self._rows, of_steps, of_answer))
+                steps = columns_of_steps(request, self._rows)
+                of_steps += steps[-1].stop - steps[0].start
+            of_answer += len(request.branch.places)
+        return hidden
 
 
 @torch.no_grad()
