@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
@@ -33,5 +32,4 @@ class DECS(Extracting):
 
         plain = batch.correct.double().unsqueeze(-1) * (1 + self.bonus)
         by_position = fill_spans(batch, plain, redundant).transpose(1, 2)
-        everyone = torch.ones_like(by_position).bool()
-        return standardise(by_position, everyone).transpose(1, 2)
+        return standardise(by_position).transpose(1, 2)

@@ -24,7 +24,7 @@ from openrlhf_swap.objectives.base import (
     split_numbers,
 )
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.group_statistics import extremes
+from openrlhf_swap.objectives.group_statistics import longest, shortest
 from openrlhf_swap.rollouts.rollout import tokens_for_each
 
 STOP = (
@@ -115,8 +115,9 @@ class JET(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         rewards = 0.9 * batch.correct.double() + 0.1 * boxed(batch).double()
-        shortest, longest = extremes(batch.lengths.flatten(), batch.correct.flatten())
-        place = (longest - batch.lengths) / (longest - shortest + 1e-8)
+        among_correct = (batch.lengths.flatten(), batch.correct.flatten())
+        most = longest(*among_correct)
+        place = (most - batch.lengths) / (most - shortest(*among_correct) + 1e-8)
         return rewards + torch.where(batch.correct, 0.05 + 0.95 * 1.2 * place, 0.0)
 
 

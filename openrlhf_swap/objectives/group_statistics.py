@@ -17,11 +17,14 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 EPS = 1e-6  # a deviation below it is float noise
 
 
-def extremes(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(..., 1) smallest and largest where `mask`; infinity and -infinity where nothing counts."""
-    smallest = torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
-    largest = torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
-    return smallest, largest
+def shortest(lengths: Tensor, mask: Tensor) -> Tensor:
+    """(..., 1) float64, the least of the lengths where `mask`; infinity where nothing counts."""
+    return torch.where(mask, lengths.double(), math.inf).amin(-1, keepdim=True)
+
+
+def longest(lengths: Tensor, mask: Tensor) -> Tensor:
+    """(..., 1) float64, the largest of the lengths where `mask`; -infinity where nothing counts."""
+    return torch.where(mask, lengths.double(), -math.inf).amax(-1, keepdim=True)
 
 
 def group_mean(values: Tensor) -> Tensor:

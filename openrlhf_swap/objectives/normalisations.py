@@ -81,8 +81,7 @@ class O1Pruner(Objective):
         shortness = group_mean(batch.lengths) / batch.lengths - 1
         surprise = batch.correct.double() - group_mean(batch.correct)
         weights = (shortness + self.alpha * surprise).clamp(-2, 4).flatten()
-        everyone = torch.ones_like(weights).bool()
-        scores = standardise(weights, everyone, eps=1e-9, unbiased=False)
+        scores = standardise(weights, eps=1e-9, unbiased=False)
         return scores.view_as(batch.correct)
 
 
