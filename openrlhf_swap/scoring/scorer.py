@@ -69,22 +69,22 @@ class Scorer:
         self._tokenizer = tokenizer
         config = config or SwapConfig()
         config, messages = resolve_thought(config, tokenizer)
-        self._branch = partial(answer_branch, tokenizer, config.close_template)
-        self._need = (config.need_window, config.need_every)
         self._temperature = entropy_temperature
-        wanted = {
-            ANSWER_LOGPROBS.name: True,
-            ANSWER_ENTROPY.name: config.step_reward == "potential",
-            NEED.name: config.step_reward == "need",
-            ENTROPY.name: entropy_temperature is not None,
-        }
-        self._scores = tuple(name for name in wanted if wanted[name])
+        names = [ANSWER_LOGPROBS.name]
+        if config.step_reward == "potential":
+            names.append(ANSWER_ENTROPY.name)
+        if config.step_reward == "need":
+            names.append(NEED.name)
+        if entropy_temperature is not None:
+            names.append(ENTROPY.name)
+        branch = partial(answer_branch, tokenizer, config.close_template)
+        self._wanted = WantedSignals(tuple(names), branch, config.need_window, config.need_every)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         text = model.config.get_text_config()
         self._context = getattr(text, "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)
-        if NEED.name in self._scores:
+        if NEED.name in names:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
 
@@ -103,8 +103,22 @@ class Scorer:
         and no padding; `observations`, as in `Rollout`, stand between the turns of the response.
         Raises as `score`, and ValueError for anything but token ids.
         """
-        rollout = self._rollout_of_ids(prompt, response, answer, correct, observations)
-        return self._read(rollout, self._scores).trace()
+        response_ids = plain_ints("response", response)
+        self._refuse_padding(response_ids)
+        turns = []
+        for number, (place, observation) in enumerate(observations):
+            where = f"observations[{number}]"
+            start = plain_int(f"{where}[0]", place)
+            turns.append((start, plain_ints(f"{where}[1]", observation)))
+        rollout = Rollout(
+            "",
+            given_answer(answer),
+            response_ids,
+            plain_ints("prompt", prompt),
+            reward=float(plain_flag("correct", correct)),
+            observations=turns,
+        )
+        return self._read(rollout).trace()
 
     def score(
         self,
@@ -126,21 +140,19 @@ class Scorer:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
             `step_reward` need also `need` (n_1..n_K, nats per token, None for a step that was not
-            hidden), with potential
-            `answer_entropy` (h_0..h_K, nats per answer token), and with an
+            hidden), with potential `answer_entropy` (h_0..h_K, nats per answer token), and with an
             `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
                 context.
         """
-        rollout = self._rollout(problem, answer, response, rendered)
-        rollout = self._read(rollout, self._scores)
+        rollout = self._read(self._rollout(problem, answer, response, rendered))
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         steps = len(rollout.step_ends)
         every_step = torch.ones(steps, dtype=torch.bool)
         more = {}
-        for name in self._scores[1:]:
+        for name in self._wanted.names[1:]:
             more[name] = numbers_of(rollout.signals[name]) if steps else []
         return {
             "step_ends": rollout.step_ends,
@@ -150,32 +162,6 @@ class Scorer:
             **more,
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
-
-    def _rollout_of_ids(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        answer: str,
-        correct: bool,
-        observations: Sequence[tuple[int, Sequence[int]]] = (),
-    ) -> Rollout:
-        """What a caller gives, as Python's own numbers."""
-        ids = plain_ints("response", response)
-        self._refuse_padding(ids)
-        turns = []
-        for number, (place, observation) in enumerate(observations):
-            where = f"observations[{number}]"
-            start = plain_int(f"{where}[0]", place)
-            observed = plain_ints(f"{where}[1]", observation)
-            turns.append((start, observed))
-        return Rollout(
-            "",
-            given_answer(answer),
-            ids,
-            plain_ints("prompt", prompt),
-            reward=float(plain_flag("correct", correct)),
-            observations=turns,
-        )
 
     def _refuse_padding(self, response: list[int]) -> None:
         """Raise DataError for a response that ends with padding, which would count as its tokens.
@@ -191,14 +177,13 @@ class Scorer:
                 f"response ends with padding (token {padding}); give the tokens up to its end"
             )
 
-    def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
-        """The rollout with its steps and the signals of these names that it has."""
-        if not names_of(rollout, names):
+    def _read(self, rollout: Rollout) -> Rollout:
+        """The rollout with its steps and its signals."""
+        if not names_of(rollout, self._wanted.names):
             return rollout
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
-        wanted = WantedSignals(names, self._branch, *self._need)
-        request = wanted.request(0, rollout)
+        request = self._wanted.request(0, rollout)
         ids = rollout.row_ids
         self._check_fits(ids, request)
         if request is None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, NEED
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, NEED
 from openrlhf_swap.scoring.answer import (
     LOGITS,
     Readings,
@@ -227,11 +227,6 @@ def read_shared_prefix(
 
     needs = rows.needs(values[:, 0], run)
     return {**rows.answers(values), NEED.name: needs}
-
-
-def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
-    """The scores alone of `read_shared_prefix`, one (K+1,) tensor l_0..l_K per request."""
-    return read_shared_prefix(*args, **options)[ANSWER_LOGPROBS.name]
 
 
 def _target_values(

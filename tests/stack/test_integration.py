@@ -19,6 +19,7 @@ from support.actors import (
     stock_rows,
 )
 from support.paths import POLICY
+from support.prefix_scores import score_per_prefix
 from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
@@ -27,7 +28,7 @@ from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
-from openrlhf_swap.scoring.answer import answer_branch, score_per_prefix
+from openrlhf_swap.scoring.answer import answer_branch
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
 from openrlhf_swap.scoring.need import MAX_TOKENS
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, read_model
 
@@ -375,7 +375,7 @@ def test_flops_are_those_of_the_real_forwards():
     given = (model, ids, present, [request])
     plain = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
     with masks_of(MAX_MASK):
-        scored = count_flops(lambda: score_shared_prefix(*given))
+        scored = count_flops(lambda: read_shared_prefix(*given))
     one_token = 2 * sizes.hidden * sizes.vocabulary
     planned = memory.scoring_flops(sizes, prompt, response, steps)
     assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
