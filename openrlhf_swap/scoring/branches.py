@@ -61,10 +61,10 @@ class Rows:
         responses, tokens = attention_mask.shape
         spans = []
         start = 0
-        for offset, count in zip(offsets, counts, strict=True):
-            first = start if packed else start + offset
+        for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
+            first = start if packed else row * tokens + offset
             spans.append(Span(first, first + count, offset))
-            start += count if packed else tokens
+            start += count
         if packed:
             return cls(1, start, spans)
         return cls(responses, tokens, spans)
@@ -248,16 +248,16 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     each with the keys up to its own last token.
     """
     most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
-    calls: list[Call] = []
-    group: list[PlacedBranch] = []
+    groups: list[list[PlacedBranch]] = [[]]
     for placed in layout.placed:
-        larger = [*group, placed]
-        tokens, keys = _mask_shape(larger)
-        if group and tokens * keys > most:
-            calls += _calls_of(group, most)
-            larger = [placed]
-        group = larger
-    return calls + _calls_of(group, most)
+        tokens, keys = _mask_shape([*groups[-1], placed])
+        if groups[-1] and tokens * keys > most:
+            groups.append([])
+        groups[-1].append(placed)
+    calls: list[Call] = []
+    for group in groups:
+        calls += _calls_of(group, most)
+    return calls
 
 
 def _mask_shape(group: Sequence[PlacedBranch]) -> tuple[int, int]:
