@@ -38,14 +38,6 @@ def test_infodensity_by_hand():
     assert_rows(objective("infodensity").rewards(batch(four[:1] + four[3:])), [[q[0], 0]], 1e-5)
 
 
-def test_etr_by_hand():
-    # Changes -.5, .2, -.1 in units of log 5: f = .2, -.16, .04; m = .2, .04, .08 with gamma 1: .32.
-    entropies = [LOG5 * value for value in (1.0, 0.5, 0.7, 0.6)]
-    group = [told(entropies), told(entropies[:1]), told(entropies, correct=False)]
-    expected = [[1 + 0.01 * 0.32, 1, -1]]
-    assert_rows(objective("etr", gamma=1, weight=0.01).rewards(batch(group)), expected, 1e-7)
-
-
 def test_step_entropy():
     # Sums 20 x .1, 5 x .5, 5 x .1, 10 x .3: 2, 2.5, .5, 3. Half of four: the third and the first.
     # One right of two: A = .7071 and -.7071; a wrong one keeps all steps.

@@ -138,12 +138,6 @@ def test_laser_ds_thresholds_of_coverage(within, expected_right, target):
     assert method.shortest_target(lengths, expected_right) == target
 
 
-def test_laser_de_lets_wrong_answers_explore():
-    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
-    eight = group([30] * 6 + [31, 30], [True] * 6 + [False] * 2)
-    assert_rows(monitored("laser_de").rewards(batch(eight)), [[1.5] * 6 + [0.0, -0.5]])
-
-
 def promised(method, *problems):
     """The prompts of a stage, and the numbers of tokens that they promise."""
     prompts = [method.sampling(problem, 2, 9000)[0].prompt for problem in problems]
@@ -191,20 +185,6 @@ WRONG = rollout(f"#{WRONG_BOX}", correct=False)
 REPEATS = rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False)
 MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
 MODES += [rollout(f"#{BOX}")]
-
-
-def test_autothinks_first_stage():
-    method = objective("autothink")
-    # Three of four think: q = .75, d = .5. Thought right 1 - .5, wrong 0 - .5; without: q = .25 and
-    # d = 0: 2.
-    assert_rows(method.rewards(batch(MODES)), [[0.5, 0.5, -0.5, 2]])
-    # Half thinks: no share is over 1/2. Without a box, or with an open thought, 0 and wrong;
-    # repeating itself -2.
-    half = [rollout("#4"), rollout(f"a{BOX}"), rollout(f"a#{BOX}"), REPEATS]
-    assert_rows(method.rewards(batch(half)), [[0, 0, 1, -2]])
-    # Three of four without a thought, one of them without a box: 0 -> -2 d = -1.
-    silent = [rollout("#4"), WRONG, WRONG, rollout("a#4")]
-    assert_rows(method.rewards(batch(silent)), [[-1, -1.5, -1.5, 0]])
 
 
 def test_autothinks_later_stages():
