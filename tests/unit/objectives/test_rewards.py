@@ -92,7 +92,7 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000
         # tokens.
         case("gdpo", [[1.2525, 1.2525, -1.3266, 0.0556]], within=1e-4, target_length=1200),
-        # A reward is used up, never turned: 1 - 1.5. The 40 tokens of a wrong one are not the longest.
+        # A reward is used up, never turned: 1 - 1.5. The longest is the longest correct one.
         case("pass_rate_penalty", [[0, 0.25]], group((40, 20), (True, True)), weight=1.5),
         case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
         # Cut off is wrong, whatever the grader says: nothing has spread then.

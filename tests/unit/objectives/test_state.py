@@ -50,23 +50,6 @@ def test_a_dlp_moves_its_price_after_use():
     assert_rows(objective("a_dlp").rewards(batch(pair)), [[-0.1, 0.9]])
 
 
-def test_short_rl():
-    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and
-    # format: 3, wrong -.5.
-    method = objective("short_rl")
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
-    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
-    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
-    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    half = batch(group((500, 900), (True, False)))
-    for either in (restored(method), method):
-        assert_rows(either.rewards(half), [[3, -0.5]])
-        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
-    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
-
-
 def measured(accuracy, **options):
     """AALC after its measurement."""
     method = objective("aalc", **options)
@@ -119,23 +102,6 @@ def test_laser_d_chooses_targets_by_difficulty():
     again = restored(method)
     asked = [again.monitor() for again.step in range(4)]
     assert asked == [None, None, None, (500, 8)]  # not twice before the same step
-
-
-@pytest.mark.parametrize(
-    ("within", "expected_right", "target"),
-    [
-        # 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 does, 2 x .49 does not; 1 x .999 does not.
-        (200, 5, 10),
-        (190, 5, None),
-        (500, 2, 10),
-        (490, 2, None),
-        (999, 1, None),
-    ],
-)
-def test_laser_ds_thresholds_of_coverage(within, expected_right, target):
-    method = objective("laser_d", shortest=10, longest=10, grid=1)
-    lengths = torch.tensor([10] * within + [99] * (1000 - within))
-    assert method.shortest_target(lengths, expected_right) == target
 
 
 def promised(method, *problems):
