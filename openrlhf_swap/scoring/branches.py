@@ -14,6 +14,7 @@ Shapes: n tokens of branches, m of their tokens (or of the rows') that are predi
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -119,10 +120,7 @@ class Branch:
     @property
     def predicted(self) -> list[int]:
         """The places of all predicted tokens, in the order of the groups."""
-        places: list[int] = []
-        for group in self.scored:
-            places += group
-        return places
+        return list(chain.from_iterable(self.scored))
 
     def sees_from(self, window: int | None) -> int:
         """The first column that any of its tokens sees, with attention to so many tokens."""
@@ -205,13 +203,6 @@ class Layout:
     def targets(self, row_ids: Tensor) -> Tensor:
         """(m,) the ids that `predicting` predict, from the (columns,) ids of the rows."""
         return _from_rows(row_ids, self._target)
-
-    def means(self, values: Tensor) -> Tensor:
-        """(groups, ...) the mean of each scored group, on the CPU, from (m, ...) of predictions."""
-        sizes = torch.tensor(self.sizes)
-        on_cpu = values.cpu()
-        means: Tensor = torch.segment_reduce(on_cpu, "mean", lengths=sizes)
-        return means
 
 
 def _sent(records: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:

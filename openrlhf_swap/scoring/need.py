@@ -202,7 +202,8 @@ def needs_of(
 class HiddenPass:
     """A forward over branches alone, on the keys and values of a pass over the rows.
 
-    `predicting` and `targets` are as in `BranchedRows`; `tokens`, those of rows, is 0.
+    `inputs` are the model's arguments; `predicting` and `targets` are as in `BranchedRows`;
+    `tokens`, those of rows, is 0.
     """
 
     tokens = 0
@@ -217,20 +218,15 @@ class HiddenPass:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         layout = Layout(branches, 1, row_ids.device)
         self._attention = BranchAttention(0, layout, keys)
-        self._ids = layout.ids(row_ids)
-        self._positions = layout.position
-        only_row = torch.zeros_like(layout.predicting)
-        self.predicting = (only_row, layout.predicting)
-        self.targets = layout.targets(row_ids)
-
-    def inputs(self) -> dict[str, Any]:
-        """The model's arguments."""
-        return {
-            "input_ids": self._ids[None],
-            "position_ids": self._positions[None],
+        self.inputs: dict[str, Any] = {
+            "input_ids": layout.ids(row_ids)[None],
+            "position_ids": layout.position[None],
             "attention_mask": None,
             "use_cache": False,
         }
+        only_row = torch.zeros_like(layout.predicting)
+        self.predicting = (only_row, layout.predicting)
+        self.targets = layout.targets(row_ids)
 
     def branching(self) -> AbstractContextManager[None]:
         """Let the model run on such inputs inside the block."""

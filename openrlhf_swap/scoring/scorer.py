@@ -26,7 +26,7 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import Readings, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
-from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
+from openrlhf_swap.scoring.signals import WantedSignals, by_request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -179,27 +179,23 @@ class Scorer:
 
     def _read(self, rollout: Rollout) -> Rollout:
         """The rollout with its steps and its signals."""
-        if not names_of(rollout, self._wanted.names):
-            return rollout
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
         request = self._wanted.request(0, rollout)
-        ids = rollout.row_ids
-        self._check_fits(ids, request)
         if request is None:
             return rollout
-        return rollout.with_signals(**self._signals(request, ids))
+        return rollout.with_signals(**self._signals(request, rollout.row_ids))
 
-    def _check_fits(self, ids: list[int], request: ScoreRequest | None) -> None:
-        """Raise DataError for a row that exceeds the context with the branch behind it."""
+    def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
+        """The signals of one request, of a response whose row has these token ids.
+
+        Raises DataError for a row that exceeds the context with the branch behind it.
+        """
         tokens = len(ids)
-        if request is not None and request.branch is not None:
+        if request.branch is not None:
             tokens += len(request.branch.ids)
         if self._context is not None and tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")
-
-    def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
-        """The signals of one request, of a response whose row has these token ids."""
         model = self._model
         row = torch.tensor([ids], device=model.device)
         given = (row, torch.ones_like(row), [request])

@@ -161,8 +161,9 @@ class BranchedRows:
 
         Takes (m, 1) log-probabilities of the targets, or (m, 2) with entropies.
         """
-        of_answers = values[: len(self._layout.predicting)]
-        means = self._layout.means(of_answers)
+        of_answers = values[: len(self._layout.predicting)].cpu()
+        sizes = torch.tensor(self._layout.sizes)
+        means = torch.segment_reduce(of_answers, "mean", lengths=sizes)
         counts = [len(request.prefix_ends) for request in self._requests]
         return by_signal(self._requests, torch.split(means, counts))
 
@@ -223,7 +224,7 @@ def read_shared_prefix(
     values = _target_values(model, rows, rows.inputs(sequences, positions))
 
     def run(hidden: HiddenPass) -> Tensor:
-        return _target_values(model, hidden, hidden.inputs())[:, 0]
+        return _target_values(model, hidden, hidden.inputs)[:, 0]
 
     needs = rows.needs(values[:, 0], run)
     return {**rows.answers(values), NEED.name: needs}
