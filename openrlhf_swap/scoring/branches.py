@@ -73,8 +73,7 @@ class Rows:
     @property
     def present(self) -> int:
         """The number of tokens, padding apart."""
-        lengths = [span.stop - span.first for span in self.spans]
-        return sum(lengths)
+        return sum(span.stop - span.first for span in self.spans)
 
     def column(self, row: int, place: int) -> int:
         """The column of a place in a response's padded row; its first one for places before it."""
@@ -114,8 +113,7 @@ class Branch:
     @property
     def sources(self) -> list[int]:
         """For each token the column that it repeats, or -1 - its id where that is given."""
-        given = [-1 - token for token in self.given]
-        return [*self.copied, *given]
+        return [*self.copied, *(-1 - token for token in self.given)]
 
     @property
     def predicted(self) -> list[int]:
@@ -212,9 +210,8 @@ def _sent(records: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
 
 
 def _from_rows(row_ids: Tensor, sources: Tensor) -> Tensor:
-    given = -1 - sources
     copied = row_ids[sources.clamp(min=0)]
-    return torch.where(sources < 0, given, copied)
+    return torch.where(sources < 0, -1 - sources, copied)
 
 
 @dataclass(frozen=True)
@@ -255,10 +252,8 @@ def _mask_shape(group: Sequence[PlacedBranch]) -> tuple[int, int]:
     """The tokens and keys of one call for consecutive branches."""
     firsts = [placed.branch.first for placed in group]
     ends = [placed.branch.end for placed in group]
-    columns = max(ends) - min(firsts)
-    start = group[0].start
-    tokens = group[-1].stop - start
-    return tokens, columns + tokens
+    tokens = group[-1].stop - group[0].start
+    return tokens, max(ends) - min(firsts) + tokens
 
 
 def _calls_of(group: Sequence[PlacedBranch], most: int) -> list[Call]:

@@ -169,8 +169,6 @@ class Scorer:
         Where the end token also pads, that is a second one.
         """
         padding = self._tokenizer.pad_token_id
-        if padding is None:
-            return
         refused = 2 if padding == self._tokenizer.eos_token_id else 1
         if response[-refused:] == [padding] * refused:
             raise DataError(
