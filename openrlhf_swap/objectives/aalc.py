@@ -30,7 +30,8 @@ class AALC(Monitored):
 
     def rewards(self, batch: Batch) -> Tensor:
         reached = min(1.0, self.accuracy / self.target)
-        shortness = 1 - (batch.lengths.double() / self.long).clamp(max=reached**128)
+        share = batch.lengths.double() / self.long
+        shortness = 1 - share.clamp(max=reached**128)
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
         # Deviations are as small as the constant that is added to them, and count all the same.
         pooled = moments(rewards)

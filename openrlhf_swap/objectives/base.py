@@ -282,7 +282,8 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
     _check(objective, "rewards", rewards, torch.ones_like(batch.correct))
     values = objective.token_advantages(batch)
     if values is not None:
-        is_token = torch.arange(int(batch.lengths.max())) < batch.lengths.unsqueeze(-1)
+        longest = int(batch.lengths.max())
+        is_token = torch.arange(longest) < batch.lengths.unsqueeze(-1)
         _check(objective, "token_advantages", values, is_token)
     return rewards, values
 

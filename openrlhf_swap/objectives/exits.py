@@ -157,7 +157,8 @@ class SGRPO(Objective):
         """The places depend on the response alone."""
         thought = reader.reasoning_length(rollout.response_ids)
         rng = random.Random(f"{rollout.prompt}{list(rollout.response_ids)}")
-        places = sorted(rng.randrange(max(1, thought)) for _ in range(self._exits))
+        tokens = max(1, thought)
+        places = sorted(rng.randrange(tokens) for _ in range(self._exits))
         phrase = exit_phrase(self.phrase, self.config.end_of_thought)
         return [Continuation(place, phrase, self.answer_tokens) for place in places]
 

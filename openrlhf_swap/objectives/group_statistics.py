@@ -19,12 +19,14 @@ EPS = 1e-6  # a deviation below it is float noise
 
 def shortest(lengths: Tensor, mask: Tensor) -> Tensor:
     """(..., 1) float64, the least of the lengths where `mask`; infinity where nothing counts."""
-    return torch.where(mask, lengths.double(), math.inf).amin(-1, keepdim=True)
+    counted = torch.where(mask, lengths.double(), math.inf)
+    return counted.amin(-1, keepdim=True)
 
 
 def longest(lengths: Tensor, mask: Tensor) -> Tensor:
     """(..., 1) float64, the largest of the lengths where `mask`; -infinity where nothing counts."""
-    return torch.where(mask, lengths.double(), -math.inf).amax(-1, keepdim=True)
+    counted = torch.where(mask, lengths.double(), -math.inf)
+    return counted.amax(-1, keepdim=True)
 
 
 def group_mean(values: Tensor) -> Tensor:
@@ -73,7 +75,8 @@ def of_each_token(
     """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
     exists = steps.has_step
-    values = pad(torch.where(exists, of_steps, rest), (0, 1), value=rest)
+    values = torch.where(exists, of_steps, rest)
+    values = pad(values, (0, 1), value=rest)
     return per_token(values, steps.step_ends, exists, int(batch.lengths.max()))
 
 

@@ -28,8 +28,8 @@ class HAPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""
         keys = [prompt_key(group[0].prompt) for group in batch.groups]
-        relative_length = (batch.lengths / known_lengths(self.lengths, keys)).clamp(max=2)
-        f = torch.cos(math.pi / 2 * relative_length).nan_to_num(0.0)
+        relative_length = batch.lengths / known_lengths(self.lengths, keys)
+        f = torch.cos(math.pi / 2 * relative_length.clamp(max=2)).nan_to_num(0.0)
         if_correct = f.clamp(min=-0.7)
         if_wrong = f.clamp(max=0)
         length_reward = torch.where(batch.correct, if_correct, if_wrong)

@@ -101,7 +101,8 @@ class LCR1(Extracting):
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought
         formatted = batch.each_text(lambda text: text.count(end) == 1).bool()
-        ends = batch.each(lambda rollout: rollout.response_ids[-1] == batch.reader.end_token)
+        end_token = batch.reader.end_token
+        ends = batch.each(lambda rollout: rollout.response_ids[-1] == end_token)
         lengths = batch.lengths - ends
         limit = longest(lengths, formatted & batch.correct)
         shortness = 1 - lengths / (limit + LITTLE)

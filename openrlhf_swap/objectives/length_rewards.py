@@ -28,8 +28,9 @@ class Arora(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch)
-        place = standardise(batch.lengths, correct, eps=1e-7, unbiased=False).sigmoid()
-        return leave_one_out(torch.where(correct, 1 - self.alpha * place, 0.0))
+        place = standardise(batch.lengths, correct, eps=1e-7, unbiased=False)
+        kept = 1 - self.alpha * place.sigmoid()
+        return leave_one_out(torch.where(correct, kept, 0.0))
 
 
 class Cosine(Objective):
@@ -72,7 +73,8 @@ class Kimi(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         lengths = batch.lengths.double()
         least = lengths.amin(-1, keepdim=True)
-        place = (lengths - least) / (lengths.amax(-1, keepdim=True) - least)
+        most = lengths.amax(-1, keepdim=True)
+        place = (lengths - least) / (most - least)
         length_reward = (0.5 - place).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
         return batch.correct + self.weight * length_reward
@@ -122,4 +124,5 @@ class ShorterBetter(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         best = shortest(batch.lengths, batch.correct)
         best = torch.where(best.isinf(), group_mean(batch.lengths), best)
-        return 2 * batch.correct - self.rate * (batch.lengths - best).abs()
+        distance = (batch.lengths - best).abs()
+        return 2 * batch.correct - self.rate * distance

@@ -17,7 +17,8 @@ class SmartThinker(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = batch.correct
-        excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0) * correct
+        best = best_lengths(batch.lengths, correct)
+        excess = (batch.lengths - best).clamp(min=0) * correct
         accuracy = group_mean(correct)
         most_above_mean = excess.amax(-1, keepdim=True) - group_mean(excess)
         alpha = (1 - accuracy) / (most_above_mean + EPS)
@@ -41,7 +42,9 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     peak = (variance * right.mean - of_right * every.mean) / (variance - of_right)
     best = peak.maximum(least).minimum(most)
     alike = of_right == variance
-    no_peak = alike | (of_right > variance) | correct.all(-1, keepdim=True)
+    all_right = correct.all(-1, keepdim=True)
+    no_peak = alike | (of_right > variance) | all_right
     best = torch.where(no_peak, least, best)
-    longer_is_better = alike & (right.mean < every.mean) | ~correct.any(-1, keepdim=True)
+    all_wrong = ~correct.any(-1, keepdim=True)
+    longer_is_better = alike & (right.mean < every.mean) | all_wrong
     return torch.where(longer_is_better, most, best)

@@ -151,8 +151,9 @@ def values_of(
     of_targets = log_probs.gather(-1, targets.unsqueeze(-1))
     if not entropies:
         return of_targets
-    of_tokens = torch.special.entr(log_probs.exp())
-    return torch.cat([of_targets, of_tokens.sum(-1, keepdim=True)], dim=-1)
+    of_words = torch.special.entr(log_probs.exp())
+    of_tokens = of_words.sum(-1, keepdim=True)
+    return torch.cat([of_targets, of_tokens], dim=-1)
 
 
 def widen(logits: Tensor) -> Tensor:

@@ -97,7 +97,11 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(interface: Any, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
+        def get(
+            interface: Any,
+            name: str,
+            eager: Callable[..., Any],
+        ) -> Callable[..., Any]:
             attend = get_interface(interface, name, eager)
             stock = StockAttention(attend, eager, name.startswith(CAPPING))
             return partial(self._attend, stock)
@@ -143,7 +147,8 @@ class BranchAttention:
             options["position_ids"] = options["position_ids"][..., : self._tokens]
         rows = [part[:, :, : self._tokens] for part in (query, key, value)]
         of_rows, _ = stock.attend(module, *rows, attention_mask, **options)
-        by_row = behind.to(of_rows.dtype).view(len(of_rows), -1, *behind.shape[1:])
+        behind = behind.to(of_rows.dtype)
+        by_row = behind.view(len(of_rows), -1, *behind.shape[1:])
         return torch.cat([of_rows, by_row], dim=1), None
 
     def _attend_branches(

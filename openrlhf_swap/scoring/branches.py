@@ -186,9 +186,11 @@ class Layout:
             self.sizes += map(len, branch.scored)
         for position in range(-len(tokens) % rows):
             # Tokens that only fill a row see no column, but themselves.
-            tokens.append(_Token(position, len(branches), first=0, end=0, source=-1))
+            filling = _Token(position, len(branches), first=0, end=0, source=-1)
+            tokens.append(filling)
         self.tokens = len(tokens)
-        self.placed[-1] = replace(self.placed[-1], stop=self.tokens)
+        last = self.placed.pop()
+        self.placed.append(replace(last, stop=self.tokens))
         # Sent to the device once, so that no layer waits for them.
         table = _sent(tokens, device)
         self.position, self.branch, self.first, self.end, self._source = table

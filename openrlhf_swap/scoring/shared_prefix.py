@@ -61,7 +61,8 @@ def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
         copied = range(end, end + 1)
-        branches.append(Branch(span.first, end, copied, answer.ids, [scored]))
+        branch = Branch(span.first, end, copied, answer.ids, [scored])
+        branches.append(branch)
     return branches
 
 
