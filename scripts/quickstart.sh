@@ -7,6 +7,7 @@
 #   --problems 500                       held-out problems
 #   --samples 1                          responses per held-out problem
 #   --seed 42                            seed of the training run
+#   --recipe own_bill                    a recipe of docs/use/recipes.md in the place of the paper's equations
 set -euo pipefail
 cd "$(dirname -- "${BASH_SOURCE[0]}")/.."
 

@@ -6,8 +6,9 @@ the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.t
 with --swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay
 all) and `anti` (essential ones do); `shuffled` (those of 0.25sd, each response's in random order).
 `PRICE.no_penalty` has lambda 0. `+floor` at the end adds --swap.step_noise 0.02. `reward.need` has
---swap.step_reward need, which has no weights; `steps.need` has the reward of the paper, and weights
-from gains and need (no setting of SWAP).
+--swap.step_reward need, which has no weights; `reward.need.W.M` also --swap.need_window W and
+--swap.need_every M. `steps.need` has the reward of the paper, and weights from gains and need (no
+setting of SWAP).
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ BY_LABEL = ("oracle", "anti", "shuffled")
 # `steps.need`: tau in deviations, and the least need whose logarithm is taken, in nats per token.
 NEED_TAU = 0.25
 LEAST_NEED = 0.01
+REWARD = "reward.need"
 PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
@@ -58,8 +60,11 @@ def arm_settings(arm: str) -> dict[str, Any]:
     """
     if arm.startswith("grpo") or arm == PASS_RATE:
         return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
-    if arm == "reward.need":
+    if arm == REWARD:
         return {"step_reward": "need"}
+    if arm.startswith(REWARD):
+        window, every = map(int, arm.removeprefix(f"{REWARD}.").split("."))
+        return {"step_reward": "need", "need_window": window, "need_every": every}
     if arm.endswith("+floor"):
         return {**arm_settings(arm.removesuffix("+floor")), "step_noise": 0.02}
     price, _, weights = arm.partition(".")
@@ -78,7 +83,7 @@ def arm_settings(arm: str) -> dict[str, Any]:
 
 def reads_need(arm: str) -> bool:
     """Whether an arm needs what the rest needs of each step."""
-    return arm.endswith(".need")
+    return arm.startswith(REWARD) or arm.endswith(".need")
 
 
 def need_weights(batch: StepBatch) -> Tensor:

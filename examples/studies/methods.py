@@ -1,11 +1,13 @@
 r"""What does each method do to two small policies? A table and a front of runs of `loop_runs.py`.
 
     python examples/studies/methods.py --base --runs outputs/methods/runs.jsonl
+    python examples/studies/methods.py --stack outputs/methods_stack
     python examples/studies/methods.py --picture docs/pictures/methods.svg
 
-`--runs` adds the arms `objective.NAME` to results/methods.csv, and `--base` the policies before any
-training, evaluated as the runs are. What is printed follows from that file, and from the runs of
-`credit.py` that are named below: means over the seeds, in parentheses the least and the most.
+`--runs` adds the arms `objective.NAME` to results/methods.csv, `--stack` those that `stack_runs.py`
+trained, and `--base` the policies before any training, evaluated as the runs are. What is printed
+follows from that file, and from the runs of `credit.py` that are named below: means over the seeds,
+in parentheses the least and the most.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from typing import Any
 
 import pandas as pd
 from credit import KEPT, RESULTS, SETTINGS, kept_runs
+from loop_runs import TRAININGS
 from matplotlib.axes import Axes
 from plain_loop import loop_of, train
 
 from openrlhf_swap.evaluation.figures import pareto_front
+from openrlhf_swap.files import read_rows
 
 METHODS = RESULTS.with_name("methods.csv")
 WORLDS = ("words", "columns")
@@ -48,13 +52,31 @@ def base_runs() -> pd.DataFrame:
     return pd.DataFrame(rows).reindex(columns=KEPT)
 
 
+def stack_runs(folder: Path) -> pd.DataFrame:
+    """The runs of the whole stack, from their files WORLD-objective.NAME-THETA-K-SEED.jsonl."""
+    rows: list[dict[str, Any]] = []
+    for file in sorted(folder.glob("*-objective.*.jsonl")):
+        world, arm, theta, _, seed = file.stem.split("-")
+        *_, held_out = read_rows(file)
+        steps, rate = TRAININGS[world]
+        settings = [world, f"stack.{arm}", 1.0, float(theta), int(seed), steps, rate]
+        rows.append({**dict(zip(SETTINGS, settings, strict=True)), **held_out})
+    return pd.DataFrame(rows).reindex(columns=KEPT)
+
+
+def method_of(arm: str) -> str:
+    """What the table calls an arm of the kept runs."""
+    where, _, name = arm.rpartition("objective.")
+    return f"{name} (stack)" if where else name
+
+
 def all_runs() -> pd.DataFrame:
     """The kept runs and those of credit.csv, with a column `method`."""
     others = pd.read_csv(RESULTS)
     names = others[["arm", "gamma", "theta"]].apply(lambda row: NAMED.get(tuple(row)), axis=1)
     others = others.assign(method=names).dropna(subset="method")
     own = pd.read_csv(METHODS)
-    own = own.assign(method=own.arm.str.removeprefix("objective."))
+    own = own.assign(method=own.arm.map(method_of))
     runs = pd.concat([own, others])
     return runs[runs.world.isin(WORLDS) & runs.seed.isin(SEEDS)]
 
@@ -107,6 +129,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, help="runs.jsonl of loop_runs.py, to be kept")
+    parser.add_argument("--stack", type=Path, help="the folder of stack_runs.py, to be kept")
     parser.add_argument("--base", action="store_true", help="evaluate the untrained policies, too")
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="leave all others out")
     parser.add_argument("--picture", type=Path, help="draw the front into this file")
@@ -115,6 +138,8 @@ def main() -> None:
         kept_runs(METHODS, base_runs())
     if args.runs:
         kept_runs(METHODS, pd.read_json(args.runs, lines=True, precise_float=True)[KEPT])
+    if args.stack:
+        kept_runs(METHODS, stack_runs(args.stack))
     runs = all_runs()
     runs = runs[runs.seed.isin(args.seeds)]
     print(means_table(runs))

@@ -106,9 +106,11 @@ class Loop:
         self,
         problems: Sequence[Problem],
         limit: int = 320,
+        suffix: str = "",
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The prompts of problems, and a response of at most `limit` tokens to each, as ids."""
-        prompts = [self.reader.ids(rendered(problem.question)) for problem in problems]
+        questions = [problem.question + suffix for problem in problems]
+        prompts = [self.reader.ids(rendered(question)) for question in questions]
         end = self.tokenizer.eos_token_id
         responses, _ = sample(
             self.model,
@@ -180,7 +182,16 @@ class Loop:
             names = [ANSWER_LOGPROBS.name]
             if self.reads_need and ends:  # a response without steps needs none
                 names.append(NEED.name)
-            requests.append(ScoreRequest(row, prefixes, branch, signals=tuple(names)))
+            requests.append(
+                ScoreRequest(
+                    row,
+                    prefixes,
+                    branch,
+                    signals=tuple(names),
+                    need_window=self.config.need_window,
+                    need_every=self.config.need_every,
+                )
+            )
         found = read_shared_prefix(self.model, ids, mask, requests)
         known = by_request(requests, found)
         for i, ends, signals in zip(chosen, all_ends, known, strict=True):

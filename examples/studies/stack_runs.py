@@ -13,6 +13,11 @@ prompts with 8 responses a step, one update, a cosine to 0, the same training pr
 sampler. Arms that choose by the program's labels exist in the loop alone. An answer such as 070000
 keeps its zero, which the package's cleaning takes for a number's: this file starts the training
 without it (`LAUNCHER`).
+
+`objective.NAME` is an objective of the package with its flags of `examples/worlds/objectives.json`.
+For L1 the policy is first taught to read a budget, into OUTPUT/WORLD/taught_policy, and it gets one
+with the held-out problems; for AdaptThink the policy first answers the training problems four
+times. Such a run writes the row of the held-out problems alone.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,7 @@ from typing import Any
 import torch
 from arms import arm_settings
 from make_data import write
+from objectives import TABLE, row_of
 from plain_loop import HELD_OUT, PROMPTS, RESPONSES, Loop
 from transformers import AutoModelForCausalLM
 from world import NAMES, Problem, counts, rendered
@@ -38,25 +44,27 @@ from openrlhf_swap import __main__ as program
 from openrlhf_swap.data import rows as data_rows
 from openrlhf_swap.files import read_rows
 
-STACK = Path(__file__).parents[1] / "worlds" / "train_swap.sh"
+WORLDS = Path(__file__).parents[1] / "worlds"
+STACK = WORLDS / "train_swap.sh"
+# Letter by letter, as in the loop; math-verify would take 70000 for 070000.
+GRADER = r"regex:\\boxed\{(\d*)\}"
+OBJECTIVE = "objective."
 
 
 def train(
     loop: Loop,
     folder: Path,
-    problems: list[Problem],
+    problems: int,
     seed: int,
     rate: float,
-    settings: Mapping[str, Any],
+    flags: Sequence[str],
 ) -> None:
     """One training of the loop's policy into `folder`; CalledProcessError if it fails."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "train.jsonl", problems)
     environment = {
         "MODEL": loop.folder,
         "PROMPTS": folder / "train.jsonl",
         "OUTPUT": folder,
-        "STEPS": len(problems) // PROMPTS,
+        "STEPS": problems // PROMPTS,
         "PROMPTS_A_STEP": PROMPTS,
         "SEED": seed,
         "STEP_TOKENS": loop.world.STEP_TOKENS,
@@ -64,21 +72,49 @@ def train(
         "LR_SCHEDULER": "cosine",
         "LAUNCHER": Path(__file__).absolute(),
     }
-    flags = [word for name, value in settings.items() for word in (f"--swap.{name}", str(value))]
-    # Letter by letter, as in the loop; math-verify would take 70000 for 070000.
-    flags += ["--swap.grader", r"regex:\\boxed\{(\d*)\}", "--swap.rollouts_every", "1"]
-    flags += ["--swap.rollouts_groups", str(PROMPTS)]
+    kept = ["--swap.rollouts_every", "1", "--swap.rollouts_groups", str(PROMPTS)]
     words = {name: str(value) for name, value in environment.items()}
-    subprocess.run(["bash", STACK, *flags], env={**os.environ, **words}, check=True)
+    command = ["bash", STACK, "--swap.grader", GRADER, *kept, *flags]
+    subprocess.run(command, env={**os.environ, **words}, check=True)
+
+
+def objective_flags(name: str, loop: Loop, world: str, folder: Path) -> list[str]:
+    """The flags of an objective, after making what it starts from, beside and in `folder`."""
+    shared = folder.parent / world
+    row = row_of(world, name)
+    if name in TABLE["taught"]:
+        teach(loop, world, shared / "taught_policy")
+    if name == "adaptthink":
+        answer_first(loop, folder)
+    reference = folder / "reference.jsonl"
+    flags = [word.replace("{sweep}/reference.jsonl", str(reference)) for word in row["train"]]
+    return [word.replace("{sweep}", str(shared)) for word in flags]
+
+
+def teach(loop: Loop, world: str, folder: Path) -> None:
+    """Teach the loop's policy to read budgets, unless it was done."""
+    if (folder / "trained" / "model.safetensors").exists():
+        return
+    words = {"WORLD": world, "OUTPUT": folder, "ROWS": 12000, "LEARNING_RATE": 1e-3}
+    environment = {name: str(value) for name, value in words.items()}
+    command = ["bash", WORLDS / "train_policy.sh", "--start", loop.folder, "--modes"]
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
+
+
+def answer_first(loop: Loop, folder: Path) -> None:
+    """Let the untrained policy answer the training problems, for AdaptThink."""
+    command = [sys.executable, __file__, "reference", "--model", loop.folder, "--samples", 4]
+    command += ["--dataset", folder / "train.jsonl", "--output", folder / "reference.jsonl"]
+    command += ["--temperature", 1, "--top-p", 1, "--max-tokens", 320, "--max-model-len", 512]
+    subprocess.run([*map(str, command), "--swap.grader", GRADER], check=True)
 
 
 def read_run(
     loop: Loop,
     folder: Path,
     problems: list[Problem],
-    test: list[Problem],
 ) -> list[dict[str, Any]]:
-    """A row a step, and one of the held-out problems, which has no step."""
+    """A row a step."""
     by_prompt = {rendered(problem.question): problem.question for problem in problems}
     rows = []
     for step, file in enumerate(sorted((folder / "rollouts").glob("step_*.jsonl"))):
@@ -91,9 +127,21 @@ def read_run(
         rows.append(
             {"step": step, **{name: total / len(responses) for name, total in sums.items()}}
         )
+    return rows
+
+
+def held_out(loop: Loop, folder: Path, test: list[Problem], suffix: str = "") -> dict[str, Any]:
+    """The row of the held-out problems, each with a suffix; it has no step."""
     trained = AutoModelForCausalLM.from_pretrained(folder / "policy", dtype=torch.bfloat16)
     loop.model = trained.eval()
-    return [*rows, {"step": None, **loop.measured(test, loop.respond(test)[1])}]
+    _, responses = loop.respond(test, suffix=suffix)
+    return {"step": None, **loop.measured(test, responses)}
+
+
+def arm_flags(arm: str, theta: float, discount: float) -> list[str]:
+    """The flags of an arm of `arms.py`."""
+    settings = {**arm_settings(arm), "process_weight": theta, "step_discount": discount}
+    return [word for name, value in settings.items() for word in (f"--swap.{name}", str(value))]
 
 
 def main() -> None:
@@ -123,20 +171,26 @@ def main() -> None:
             file = args.output / f"{name}.jsonl"
             if file.exists():
                 continue
-            settings = {
-                **arm_settings(arm),
-                "process_weight": args.theta,
-                "step_discount": args.discount,
-            }
-            train(loop, args.output / name, problems, seed, args.learning_rate, settings)
+            folder = args.output / name
+            folder.mkdir(parents=True, exist_ok=True)
+            write(folder / "train.jsonl", problems)
+            suffix = ""
+            if arm.startswith(OBJECTIVE):
+                objective = arm.removeprefix(OBJECTIVE)
+                flags = objective_flags(objective, loop, args.world, folder)
+                _, suffix = row_of(args.world, objective).get("evaluate", ("", ""))
+            else:
+                flags = arm_flags(arm, args.theta, args.discount)
+            train(loop, folder, len(problems), seed, args.learning_rate, flags)
+            rows = [] if arm.startswith(OBJECTIVE) else read_run(loop, folder, problems)
             torch.manual_seed(seed)
-            rows = read_run(loop, args.output / name, problems, test)
+            rows.append(held_out(loop, folder, test, suffix))
             file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             print(file.name, rows[-1], flush=True)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["train"]:
+    if sys.argv[1:2] in (["train"], ["reference"]):
         data_rows.normal_answer = str
         sys.exit(program.main())
     main()

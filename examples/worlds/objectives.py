@@ -26,9 +26,14 @@ def configurations(world: str) -> list[dict[str, Any]]:
     return [_row(name, settings) for name in names]
 
 
+def row_of(world: str, name: str) -> dict[str, Any]:
+    """The row of an objective in a world, whether its comparison has it or not."""
+    return _row(name, {"world": world, **TABLE["worlds"][world]})
+
+
 def flags_of(world: str, name: str) -> list[str]:
-    """The flags of an objective in a world, whether its comparison has the row or not."""
-    flags: list[str] = _row(name, {"world": world, **TABLE["worlds"][world]})["train"]
+    """The flags of such a row."""
+    flags: list[str] = row_of(world, name)["train"]
     return flags
 
 
@@ -37,11 +42,12 @@ def _row(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     flags = ["--swap.objective", objective, *changes, *TABLE["flags"].get(name, [])]
     if name in TABLE["taught"]:
         flags += ["--actor.model_name_or_path", "{sweep}/taught_policy/trained"]
-    for key, value in settings.items():
-        flags = [flag.replace(f"{{{key}}}", str(value)) for flag in flags]
-    row: dict[str, Any] = {"name": name, "train": flags}
+    row = {"name": name, "train": flags}
     if name in TABLE["evaluate"]:
         row["evaluate"] = TABLE["evaluate"][name]
+    for step in row.keys() - {"name"}:
+        for key, value in settings.items():
+            row[step] = [word.replace(f"{{{key}}}", str(value)) for word in row[step]]
     return row
 
 

@@ -100,7 +100,7 @@ def evaluate(policies: dict[str, Path], problems: Path, samples: int, output: Pa
 
 
 def train(
-    model: Path, prompts: Path, output: Path, steps: int, seed: int
+    model: Path, prompts: Path, output: Path, steps: int, seed: int, recipe: str | None
 ) -> tuple[list[dict], float]:
     """Train in a separate process with a progress bar.
 
@@ -119,6 +119,8 @@ def train(
         "--train.seed": seed,
         "--ckpt.save_steps": -1,
     }
+    if recipe is not None:
+        flags["--swap.recipe"] = recipe
     command = [sys.executable, "-m", "openrlhf_swap", "train", "--no-ckpt.load_enable"]
     for flag, value in flags.items():
         command += [flag, str(value)]
@@ -168,6 +170,9 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=500, help="held-out problems")
     parser.add_argument("--samples", type=int, default=1, help="responses per held-out problem")
     parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument(
+        "--recipe", help="own_bill or needed, for example; the paper's equations by default"
+    )
     args = parser.parse_args()
 
     started = time.perf_counter()
@@ -177,7 +182,8 @@ def main() -> None:
     make_data += ["--train", str(args.steps * PROMPTS_A_STEP), "--test", str(args.problems)]
     subprocess.run(make_data, check=True)
 
-    metrics, peak = train(args.model, data / "train.jsonl", args.output, args.steps, args.seed)
+    prompts = data / "train.jsonl"
+    metrics, peak = train(args.model, prompts, args.output, args.steps, args.seed, args.recipe)
     for warning in warnings_in(args.output / "train.log"):
         print(warning)
     policies = {"base": args.model, "trained": args.output / "train" / "policy"}

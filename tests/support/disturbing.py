@@ -14,7 +14,7 @@ from openrlhf_swap.files import read_rows
 from support.running import training
 
 ENGINE = "VLLM::EngineCore"
-ENDED_SECONDS = 10  # within which nothing of a killed run is left
+ENDED_SECONDS = 20  # within which nothing of a killed run is left
 GCS_ADDRESS = re.compile(r"--gcs-address=(\S+)")
 
 

@@ -118,7 +118,9 @@ def test_what_each_method_does():
     others["arm"] = [names[key] for key in others.index]
     runs = pd.concat([pd.read_csv(RESULTS / "methods.csv"), others])
     runs = runs[runs.seed.isin([301, 302, 303]) & runs.world.isin(["words", "columns"])]
-    runs = runs.assign(accuracy=100 * runs.accuracy, arm=runs.arm.str.removeprefix("objective."))
+    arms = runs.arm.str.removeprefix("objective.")
+    arms = arms.str.replace(r"stack\.objective\.(.*)", r"\1 (stack)", regex=True)
+    runs = runs.assign(accuracy=100 * runs.accuracy, arm=arms)
     (table,) = tables_in("method/methods_tried.md", "method")
     header, *rows = table
     cells = {row[0].strip("`"): dict(zip(header, row, strict=True)) for row in rows}
