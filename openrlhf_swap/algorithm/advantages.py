@@ -145,8 +145,7 @@ def step_signals(
         charges = charges * steps * weights
     in_deviations = rewards / divisor.unsqueeze(-1)
     scaled = torch.where(has_signal, in_deviations, 0.0)
-    constant = coefficients.step_constant
-    normalised = torch.where(mask, scaled - charges - constant, 0.0)
+    normalised = torch.where(mask, scaled - charges - coefficients.step_constant, 0.0)
     known_deviation = torch.where(pooled.spreads, pooled.deviation, math.nan)
     known_price = torch.where(pooled.spreads, price, math.nan)
     return StepSignals(

@@ -57,8 +57,7 @@ class StepColumns:
 def columns_of_steps(request: ScoreRequest, rows: Rows) -> list[StepColumns]:
     """Where the steps of a response stand, one right behind the other."""
     steps = []
-    prompt_end = rows.column(request.row, request.prefix_ends[0])
-    start = prompt_end + 1
+    start = rows.column(request.row, request.prefix_ends[0]) + 1
     for end, own_end in zip(request.prefix_ends[1:], request.own_ends, strict=True):
         stop = rows.column(request.row, end) + 1
         generated = rows.column(request.row, own_end) + 1

@@ -106,17 +106,15 @@ class BranchedRows:
         layout = Layout(branches, rows.count, device)
         width = layout.tokens // rows.count
         running = sum(branch.length for branch in branches)
-        all_tokens = running + rows.present
 
         self.tokens = rows.tokens
-        self.share = running / all_tokens
+        self.share = running / (running + rows.present)
         self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
         self._rows = rows
         self._requests = requests
         self._agree = agree
         self._layout = layout
-        columns = torch.tensor(step_columns, dtype=torch.int64)
-        self._step_columns = columns.to(device)
+        self._step_columns = torch.tensor(step_columns, dtype=torch.int64, device=device)
         self.predicting = self._find_predicting(width)
         self._mask = None if packed else pad(attention_mask, (0, width), value=1)
         self._keys: RowKeys | None = {} if step_columns or keeps_keys else None
@@ -139,10 +137,9 @@ class BranchedRows:
         of_steps = row_ids[self._step_columns]
         self.targets = torch.cat([of_answers, of_steps])
         self._row_ids = row_ids
-        by_row = (len(ids), -1)
-        behind = self._layout.ids(row_ids).view(by_row)
+        behind = self._layout.ids(row_ids).view(len(ids), -1)
         input_ids = torch.cat([ids, behind], dim=1)
-        positions_behind = self._layout.position.view(by_row)
+        positions_behind = self._layout.position.view(len(ids), -1)
         position_ids = torch.cat([position_ids, positions_behind], dim=1)
         return {
             "input_ids": input_ids,

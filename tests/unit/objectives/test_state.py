@@ -4,7 +4,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support.objectives import (
     RIGHT,
     UNBOXED,
@@ -48,30 +47,6 @@ def test_a_dlp_moves_its_price_after_use():
     # A thought that never closes is wrong.
     pair = [rollout("\\boxed{42}", 100), rollout(RIGHT, 100)]
     assert_rows(objective("a_dlp").rewards(batch(pair)), [[-0.1, 0.9]])
-
-
-def measured(accuracy, **options):
-    """AALC after its measurement."""
-    method = objective("aalc", **options)
-    assert method.monitor() == (500, 1)
-    answers = [rollout("x", correct=number < 50 * accuracy) for number in range(50)]
-    method.observe_monitor(batch(answers))
-    assert method.monitor() is None
-    return method
-
-
-def test_aalc_counts_the_length_where_all_are_right():
-    # a = 1; L/1024 = .25, .75: 1e-6 times .75, .25: sd 3.536e-7, so A = 2.5e-7/(3.536e-7 + 1e-6) =
-    # .1847.
-    pair = batch([rollout("x", 256), rollout("x", 768)])
-    assert_rows(measured(1).rewards(pair), [[0.1847, -0.1847]], 1e-4)
-    assert not measured(0.6).rewards(pair).any()  # .6^128 is next to nothing
-    # Half of the target: as far as an accuracy of .5. State goes with a checkpoint.
-    again = restored(measured(0.5, target=0.5))
-    assert torch.equal(again.rewards(pair), measured(1).rewards(pair))
-    assert again.monitor() is None
-    again.step = 10
-    assert again.monitor() == (500, 1)
 
 
 def monitored(name="laser_d"):
