@@ -25,7 +25,6 @@ COMMANDS = {
     "prepare": "openrlhf_swap.prepare",
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
-    "merge": "openrlhf_swap.runs.merge",
     "upload": "openrlhf_swap.runs.upload",
     "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",
@@ -33,7 +32,6 @@ COMMANDS = {
     "eval figures": "openrlhf_swap.evaluation.figures",
     "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
-    "eval forced": "openrlhf_swap.evaluation.forced",
     "eval hints": "openrlhf_swap.evaluation.hints",
 }
 

@@ -288,8 +288,8 @@ class RunConfig(FlagSettings):
 
     grader: str = setting(
         "math",
-        "what judges a response: math (math-verify), multiple_choice, unit_tests, "
-        "regex:PATTERN, or a function of your own as module:function (docs/use/own_verifier.md)",
+        "what judges a response: math (math-verify), multiple_choice, regex:PATTERN, "
+        "or a function of your own as module:function (docs/use/own_verifier.md)",
         min_length=1,
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(

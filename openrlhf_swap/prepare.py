@@ -32,7 +32,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
-from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons, strip_template
+from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons
 from openrlhf_swap.data.rows import (
     DATA_FILES,
     examples,
@@ -74,19 +74,23 @@ def main(argv: list[str]) -> None:
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
     candidates = _read_candidates(rows, args)
     kept = [each for each in candidates if each.reason is None]
+    reasons = [each.reason for each in candidates if each.reason]
     if not kept:
+        counts = Counter(reason["reason"] for reason in reasons)
+        faults = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
         raise DataError(
-            f"--input is {args.input}, of which no row can be used: {_faults(candidates)}"
+            f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
         )
-    _write(args, candidates, revision)
-    for line in _summary(args, candidates):
-        print(line)
+    _write(args, candidates, kept, revision)
+    print(f"{len(rows):6} rows read from {args.input}")
+    print(*_summary_of_dropped(reasons, args.no_benchmarks), sep="\n")
+    dropped = removed_path(args.output)
+    print(f"{len(kept):6} rows written to {args.output}; dropped rows: {dropped}")
     rendered = sum(bool(SPECIAL.search(each.problem)) for each in kept)
     if rendered:
         print(
-            f"{rendered} prompts have special tokens of a chat template in their text; "
-            "--strip-templates keeps the user's turn alone, to which training applies the model's "
-            "template"
+            f"{rendered} prompts have special tokens of a chat template in their text: train "
+            "without --data.apply_chat_template, or give the user's turns alone"
         )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
@@ -116,19 +120,11 @@ def _parser() -> Parser:
     compared.add_argument("--no-benchmarks", action="store_true", help="keep benchmark problems")
     text = "text appended to each problem, '' for none (default: %(default)r)"
     add("--suffix", default=SUFFIX, help=text)
-    text = (
-        "of prompts rendered with a chat template, keep the user's turn: no system prompt, "
-        "no special tokens"
-    )
-    add("--strip-templates", action="store_true", help=text)
-    add("--limit", type=int, help="write only the first LIMIT usable rows")
     return parser
 
 
 def _check(args: argparse.Namespace) -> None:
     """Raise ConfigError for what would fail, or do harm, after the data set is read."""
-    if args.limit is not None and args.limit < 1:
-        raise ConfigError(f"--limit is {args.limit}; use at least 1, or leave it out for all rows")
     if args.output.suffix != ".jsonl":
         raise ConfigError(
             f"--output is {args.output}; training recognises files by their extension: use .jsonl"
@@ -149,8 +145,7 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
         chat, fault = read_chat(row["problem"])
         if chat:
             # Without the suffix, so that a prepared file can be prepared again.
-            text = chat[-1]["content"].removesuffix(args.suffix)
-            chat[-1]["content"] = strip_template(text) if args.strip_templates else text
+            chat[-1]["content"] = chat[-1]["content"].removesuffix(args.suffix)
         candidates.append(Candidate(row, chat, reference))
         faults.append(fault)
     index = None
@@ -173,16 +168,16 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
 def _write(
     args: argparse.Namespace,
     candidates: list[Candidate],
+    kept: list[Candidate],
     revision: str | None,
 ) -> None:
     """Write the prompt set, the dropped rows, and what was read."""
-    kept = [each for each in candidates if each.reason is None]
     # For all rows or none: a column has one type.
     as_chats = any(len(each.chat) > 1 for each in kept)
     source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
     contents = {
         removed_path(args.output): list(_dropped_rows(candidates)),
-        args.output: [_prompt_row(each, args.suffix, as_chats) for each in kept[: args.limit]],
+        args.output: [_prompt_row(each, args.suffix, as_chats) for each in kept],
         args.output.with_name(args.output.name + ".source.json"): [source],
     }
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -220,30 +215,17 @@ def _dropped_rows(candidates: Sequence[Candidate]) -> Iterator[Row]:
         yield row
 
 
-def _faults(candidates: Sequence[Candidate]) -> str:
-    """How many rows are dropped for each reason."""
-    counts = Counter(each.reason["reason"] for each in candidates if each.reason)
-    return ", ".join(f"{count} with {reason}" for reason, count in counts.items()) or "it is empty"
-
-
-def _summary(args: argparse.Namespace, candidates: Sequence[Candidate]) -> Iterator[str]:
-    """What was read, dropped and written, in lines."""
-    dropped = [each.reason for each in candidates if each.reason]
-    kept = len(candidates) - len(dropped)
-    counts = Counter(reason["reason"] for reason in dropped)
-    yield f"{len(candidates):6} rows read from {args.input}"
-    for reason, count in counts.most_common():
-        yield f"{count:6} dropped: {reason}"
-    if args.no_benchmarks:
+def _summary_of_dropped(reasons: Sequence[Reason], no_benchmarks: bool) -> Iterator[str]:
+    """How many rows are dropped for each reason, and how many repeat each benchmark, in lines."""
+    counts = Counter(reason["reason"] for reason in reasons)
+    for text, count in counts.most_common():
+        yield f"{count:6} dropped: {text}"
+    if no_benchmarks:
         yield "       not compared with the benchmarks (--no-benchmarks)"
-    else:
-        repeated = Counter(reason.get("benchmark") for reason in dropped)
-        for name in PAPER_BENCHMARKS:
-            yield f"{repeated[name]:12} of {title_of(name)}"
-    written = min(kept, args.limit or kept)
-    if written < kept:
-        yield f"{kept - written:6} usable, but left out (--limit)"
-    yield f"{written:6} rows written to {args.output}; dropped rows: {removed_path(args.output)}"
+        return
+    repeated = Counter(reason.get("benchmark") for reason in reasons)
+    for name in PAPER_BENCHMARKS:
+        yield f"{repeated[name]:12} of {title_of(name)}"
 
 
 def removed_path(output: Path) -> Path:

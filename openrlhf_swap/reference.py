@@ -140,7 +140,6 @@ def _references(
     training = nested(
         {
             "data.prompt_dataset": args.dataset,
-            "data.prompt_probs": None,
             "data.prompt_split": args.split,
             "data.input_key": args.input_key,
             "data.label_key": args.label_key,

@@ -151,7 +151,6 @@ def _check_quickly(configuration: Configuration) -> None:
     check_flags(configuration)
     args = configuration.args
     run = configuration.run
-    _refuse_sleep_on_cpu(configuration)
     check_writable("--swap.output_dir", Path(run.output_dir))
     for name in FOLDERS:
         check_writable(f"--{name}", Path(configuration.values[name]))
@@ -168,14 +167,6 @@ def _check_quickly(configuration: Configuration) -> None:
     if not args.ckpt.load_enable:
         checkpoints.refuse_to_overwrite(Path(args.ckpt.path))
     check_objective(configuration)  # last, because its import takes a second
-
-
-def _refuse_sleep_on_cpu(configuration: Configuration) -> None:
-    if configuration.on_cpu and configuration.args.vllm.enable_sleep:
-        raise ConfigError(
-            "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
-            "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh"
-        )
 
 
 def _train(configuration: Configuration, words: list[str]) -> None:

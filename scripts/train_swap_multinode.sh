@@ -5,8 +5,8 @@
 # store.
 #   head [--block] [flags of ray start]     on the first node
 #   worker [--block] [flags of ray start]   on each other node, with HEAD_IP=address of the first
-#   submit [--dry-run] NAME [flags]         on the first node: waits for all nodes, trains as scripts/train_swap.sh NAME
-#                                           does, and streams the log
+#   submit [--dry-run] NAME [flags]         on the first node: trains as scripts/train_swap.sh NAME does, as soon as the GPUs
+#                                           of all nodes are there, and streams the log
 #   submit --command LINE                   the same with a shell command instead of the training, to test the cluster
 #   stop                                    on each node: ends the Ray that `head` or `worker` started there
 # --block stays in the foreground; --dry-run, after any subcommand, prints what would run.
@@ -15,7 +15,7 @@
 #   NODE_IP=...           address of this node, if Ray picks the wrong network
 #   PORT=6379             the cluster's port; DASHBOARD_PORT=8265 the dashboard's, to which jobs are submitted
 #   RAY_FOLDER=...        local folder for Ray's files and logs; keep it short (default /tmp/ray_swap_<user id>)
-#   WAIT=600              seconds to wait for the nodes
+#   WAIT=600              seconds to wait for the first node
 # Ray asks for a token: RAY_AUTH_TOKEN or the file RAY_AUTH_TOKEN_PATH if they are set, otherwise ~/.ray/auth_token, which
 # `head` makes. The other nodes need the same: share the home folder, or copy that file.
 set -euo pipefail
@@ -85,6 +85,16 @@ start_ray() {
     printf '[ray] running as process %s; log: %s\n' "$ray_pid" "$LOG"
 }
 
+# wait_for HOST PORT VARIABLES: until something listens there.
+wait_for() {
+    local deadline=$((SECONDS + WAIT))
+    # shellcheck disable=SC2016  # the inner shell expands them
+    until timeout 5 bash -c '</dev/tcp/"$1"/"$2"' _ "$1" "$2" 2>/dev/null; do
+        (( SECONDS < deadline )) || fail "nothing answers at $1:$2 after $WAIT s ($3, WAIT)"
+        sleep 1
+    done
+}
+
 # has_token: whether there is a token for Ray, or it was told to do without.
 has_token() {
     [[ "$RAY_AUTH_MODE" != token || -n "${RAY_AUTH_TOKEN:-}" || -s "$TOKEN_FILE" ]]
@@ -106,12 +116,7 @@ start_worker() {
     [[ -n "${HEAD_IP:-}" ]] || fail "HEAD_IP is not set; use the address that head printed"
     if (( ! DRY_RUN )); then
         has_token || fail "$TOKEN_FILE is missing, Ray's token; copy it from the first node, or set RAY_AUTH_TOKEN"
-        local deadline=$((SECONDS + WAIT))
-        # shellcheck disable=SC2016  # the inner shell expands them
-        until timeout 5 bash -c '</dev/tcp/"$1"/"$2"' _ "$HEAD_IP" "$PORT" 2>/dev/null; do
-            (( SECONDS < deadline )) || fail "nothing answers at $HEAD_IP:$PORT after $WAIT s (HEAD_IP, PORT, WAIT)"
-            sleep 1
-        done
+        wait_for "$HEAD_IP" "$PORT" "HEAD_IP, PORT"
     fi
     start_ray --address "$HEAD_IP:$PORT"
 }
@@ -141,9 +146,7 @@ submit_training() {
     unset RAY_ADDRESS RAY_API_SERVER_ADDRESS
     # Otherwise requests to this machine would go to the proxy.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
-    # A run that needs more nodes or GPUs than there are would wait silently.
-    python -m openrlhf_swap.integration.startup.cluster --address "$address" --nodes "$NUM_NODES" --gpus "$NUM_GPUS" \
-        --wait "$WAIT"
+    wait_for 127.0.0.1 "$DASHBOARD_PORT" DASHBOARD_PORT
     printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
     show "${submission[@]}" >&2
     exec "${submission[@]}"

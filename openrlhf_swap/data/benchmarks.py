@@ -1,10 +1,6 @@
-"""The benchmarks of benchmarks.yaml, and files of problems.
-
-A file's rows have a problem and an answer, or the columns of GPQA or MMLU-Pro.
-"""
+"""The benchmarks of benchmarks.yaml, and files of problems: rows of a problem and an answer."""
 
 import hashlib
-import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +11,12 @@ from typing import Any
 import yaml
 
 from openrlhf_swap.command import counted
-from openrlhf_swap.data.rows import find_faults, read_entries, read_reference, states_answer
+from openrlhf_swap.data.rows import find_faults, read_entries, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.statements import LETTERS, OPTIONS
 from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
 
-CHOOSE = r"Please reason step by step, and put the letter of your answer within \boxed{}."
 LONGEST_SHOWN = 40  # characters of a value in a message
 SHOWN = 3  # problems that a message names
 REMEDY = "give every row a problem and an answer"
@@ -37,8 +31,7 @@ class Benchmark:
     checksum: str = ""  # of the local copy's problem texts, see `checksum`; empty if unknown
     subset: str | None = None
     split: str = "test"
-    # The names of the columns on the hub; None for rows of one of `FORMATS`.
-    columns: Sequence[str] | None = ("problem", "answer")
+    columns: Sequence[str] = ("problem", "answer")  # their names on the hub
     file: str = ""  # name of a local copy, if it is not the benchmark's
 
 
@@ -57,8 +50,6 @@ class Problem:
     answer: str  # the reference answer, or what else the grader judges by
     metadata: Mapping[str, Any] = field(default_factory=dict)  # what the grader looks at besides
     grader: str = MATH  # the verifier's name
-    # Whether the problem ends with an instruction, so that no suffix belongs after it.
-    instructed: bool = False
 
     @property
     def reference(self) -> Reference:
@@ -73,8 +64,8 @@ def load_benchmark(
 ) -> list[Problem]:
     """The problems of a benchmark, by its name from the hub or a folder, or those of a JSONL file.
 
-    A file has `problem`, `answer` and perhaps `id`, or the columns of one of `FORMATS`; the
-    verifier `grader` gets its other columns. With `needs_answers`, answers that math-verify cannot
+    A file has `problem`, `answer` and perhaps `id`; the verifier `grader` gets its other columns.
+    With `needs_answers`, answers that math-verify cannot
     grade against are refused in a file, and counted on stderr for a benchmark.
 
     Raises ConfigError for an unknown name, and DataError for what is incomplete or not what was
@@ -96,7 +87,6 @@ def load_benchmark(
         raise DataError(f"{name} {faults}; correct these rows")
     if faults:
         print(f"warning: {title_of(name)} {faults}; they count as wrong", file=sys.stderr)
-    _warn_of_leaks(title_of(name), problems)
     return problems
 
 
@@ -126,14 +116,6 @@ def _describe_faults(problems: Sequence[Problem]) -> str:
     return f"has {answers} that no response can be graded against: {', '.join(faulty[:SHOWN])}"
 
 
-def _warn_of_leaks(name: str, problems: Sequence[Problem]) -> None:
-    leaking = [each.id for each in problems if states_answer(each.problem, each.answer)]
-    if leaking:
-        shown = ", ".join(leaking[:SHOWN])
-        problems_of = f"{counted(len(leaking), 'problem')} of {name}"
-        print(f"warning: {problems_of} with the answer in the text: {shown}, ...", file=sys.stderr)
-
-
 def checksum(problems: Iterable[str]) -> str:
     """SHA-256 of the problem texts, independent of their order and white space."""
     digest = hashlib.sha256()
@@ -158,20 +140,11 @@ def _read_copy(path: Path, benchmark: Benchmark) -> list[Problem]:
 
 
 def _read_file(path: Path, grader: str = MATH) -> list[Problem]:
-    problems: list[Problem] = []
-    first_rows: dict[str, int] = {}
+    problems = []
     for place, entry in enumerate(read_entries(path, needs_all=True)):
         row = entry.row or {}
         where = f"{path}, row {entry.number}"
-        problem = _problem(where, row.get("id", place), row, grader)
-        problems.append(problem)
-        first_rows.setdefault(problem.grader, entry.number)
-    if len(first_rows) > 1:
-        graders = [f"{name} (row {number})" for name, number in first_rows.items()]
-        raise DataError(
-            f"{path} has problems for the graders {' and '.join(graders)}; "
-            "put them into one file each"
-        )
+        problems.append(_problem(where, row.get("id", place), row, grader))
     repeated = len(problems) - len({problem.id for problem in problems})
     if repeated:
         raise DataError(f"{path} has {repeated} duplicate ids; every problem needs its own")
@@ -188,13 +161,13 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     ):
         how = {"split": benchmark.split, "revision": benchmark.revision}
         rows = load_dataset(benchmark.hub, benchmark.subset, **how)
-    if benchmark.columns:
-        question, answer = benchmark.columns
-        rows = [{"problem": row[question], "answer": row[answer]} for row in rows]
-    return [
-        _problem(f"{benchmark.hub}, row {number + 1}", f"{name}-{number}", row, MATH)
-        for number, row in enumerate(rows)
-    ]
+    question, answer = benchmark.columns
+    problems = []
+    for number, row in enumerate(rows):
+        content = {"problem": row[question], "answer": row[answer]}
+        where = f"{benchmark.hub}, row {number + 1}"
+        problems.append(_problem(where, f"{name}-{number}", content, MATH))
+    return problems
 
 
 def _problem(
@@ -207,81 +180,21 @@ def _problem(
 
     Every evaluation would count that as wrong.
     """
-    problem = _of_known_format(where, str(own_id), row)
-    if problem is None:
-        text = row.get("problem")
-        answer = row.get("answer")
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{where}: problem is {_shown(text)}; {REMEDY}")
-        with reader_errors(f"{where}: {{reason}}; {REMEDY}"):
-            reference = read_reference(row, "problem", "answer", grader)
-        bare = strip_answer(reference.answer) if grader == MATH else reference.answer
-        if answer is None or (grader == MATH and not bare):
-            raise DataError(f"{where}: answer is {_shown(answer)}; {REMEDY}")
-        problem = Problem(str(own_id), text, bare, reference.metadata, grader)
-    if problem.grader != MATH:
-        fault = find_verifier(problem.grader).find_fault(problem.answer, problem.metadata)
+    text = row.get("problem")
+    answer = row.get("answer")
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: problem is {_shown(text)}; {REMEDY}")
+    with reader_errors(f"{where}: {{reason}}; {REMEDY}"):
+        reference = read_reference(row, "problem", "answer", grader)
+    bare = strip_answer(reference.answer) if grader == MATH else reference.answer
+    if answer is None or (grader == MATH and not bare):
+        raise DataError(f"{where}: answer is {_shown(answer)}; {REMEDY}")
+    if grader != MATH:
+        fault = find_verifier(grader).find_fault(bare, reference.metadata)
         if fault:
-            raise DataError(f"{where} has {fault}: {_shown(problem.answer)}; correct the row")
-    return problem
-
-
-def _of_known_format(
-    where: str,
-    own_id: str,
-    row: Row,
-) -> Problem | None:
-    """The problem of a row with the columns of one of `FORMATS`, or None."""
-    if "problem" in row:
-        return None
-    for columns, read in FORMATS.items():
-        if row.keys() >= {*columns}:
-            remedy = "correct the row, or give problem and answer"
-            with reader_errors(f"{where} cannot be read ({{reason}}); {remedy}"):
-                return read(own_id, row)
-    return None
+            raise DataError(f"{where} has {fault}: {_shown(bare)}; correct the row")
+    return Problem(str(own_id), text, bare, reference.metadata, grader)
 
 
 def _shown(value: object) -> str:
     return to_line(value).strip()[:LONGEST_SHOWN]
-
-
-def gpqa(own_id: str, row: Row) -> Problem:
-    """A question of GPQA; the question draws the order of its options, the same in every run."""
-    question, correct, *wrong = (_text(row, name).strip() for name in _GPQA)
-    options = [correct, *wrong]
-    random.Random(row["Question"]).shuffle(options)
-    return _choice(own_id, question, options, LETTERS[options.index(correct)])
-
-
-def mmlu_pro(own_id: str, row: Row) -> Problem:
-    options = row["options"]
-    if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise ValueError(f"options is {_shown(options)}, which is not a list of texts")
-    return _choice(own_id, _text(row, "question"), options, _text(row, "answer"))
-
-
-_WRONG = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
-_GPQA = ("Question", "Correct Answer", *_WRONG)
-FORMATS = {_GPQA: gpqa, ("question", "options", "answer"): mmlu_pro}
-"""The columns that tell a format -> what reads its rows."""
-
-
-def _text(row: Row, name: str) -> str:
-    value = row[name]
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} is {_shown(value)}, which is not text")
-    return value
-
-
-def _choice(
-    own_id: str,
-    question: str,
-    options: Sequence[str],
-    letter: str,
-) -> Problem:
-    lines = [f"({mark}) {option}" for mark, option in zip(LETTERS, options, strict=False)]
-    listing = "\n".join(lines)
-    asked = f"{question.strip()}\n\n{listing}\n\n{CHOOSE}"
-    metadata = {OPTIONS: list(options)}
-    return Problem(own_id, asked, letter, metadata, "multiple_choice", instructed=True)

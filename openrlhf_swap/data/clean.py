@@ -40,8 +40,7 @@ FEWEST_NUMBERS = 2
 # When the text around a benchmark problem that a row contains is a wrapper, and not a part of
 # another problem.
 FEWEST_ROWS = 3  # of the set, which begin and end with the same text
-FEWEST_LETTERS = 4  # where it is on one side only: many problems end with "+ 2x"
-MOST_ROWS = 0.5  # share of the set with the same text around them, which is a wrapper in any form
+FEWEST_LETTERS = 4  # of what follows the problem, if anything does: many problems end with "2x"
 SHARE = 0.1  # of the rows with the same triple, for it to belong to wrappers
 # Characters of the keys by which contained problems are looked up; shorter problems are compared as
 # a whole.
@@ -51,7 +50,6 @@ _NUMBERS = re.compile(r"[\d.]+")
 _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
 _GOES_ON = re.compile(r"[-+*/=]|[a-z](?![a-z])")  # as a formula does
 _CUT_NUMBER = re.compile(r"[\d.]\0[\d.]")
-_LABEL = re.compile(r"\(?[a-z]{1,3}#?\)?")  # "Q17)"
 _TAG = re.compile(
     r"</?[A-Za-z][^<>]*>|\[/?(?:b|i|u|url|hide|color|size|quote|center|list|math)\b[^\]]*\]"
 )
@@ -87,30 +85,11 @@ _REWRITES = (
     (r"(?<=[\d)])!(?!=)|(?<![^\W\d_])([^\W\d_])!(?!=)", r"\1 factorial "),
 )
 _TOKEN = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+|!=|[-+*/=<>|()]")
-_BAR = "[|\uff5c]"  # DeepSeek's templates have the wide one
-_MARK = (
-    rf"(?:<{_BAR}[^|<>]{{2,40}}{_BAR}>|</?s>|<bos>|<eos>|\[gMASK\]|<sop>|\[/?INST\]"
-    r"|<(?:start|end)_of_turn>)"
+# Special tokens of chat templates, such as <|im_start|>; DeepSeek's have the wide bar.
+SPECIAL = re.compile(
+    "<[|\uff5c][^|<>]{2,40}[|\uff5c]>|</?s>|<bos>|<eos>|\\[gMASK\\]|<sop>|\\[/?INST\\]"
+    "|<(?:start|end)_of_turn>"
 )
-SPECIAL = re.compile(_MARK)  # special tokens of chat templates, such as <|im_start|>
-_USER_TURN = re.compile(
-    rf"(?:{_MARK}\s*user\b|<{_BAR}(?:\w{{0,6}}_)?user(?:_token)?{_BAR}>(?:user\b)?|\[INST\])\s*"
-    rf"(?:{_MARK}\s*)*(?:<<SYS>>.*?<</SYS>>\s*)?(.*?)\s*(?={_MARK}|\Z)",
-    re.DOTALL | re.IGNORECASE,
-)
-
-
-def strip_template(problem: str) -> str:
-    """The user's turn of a prompt that was rendered with a chat template.
-
-    Other texts, and chats of several turns, stay as they are.
-    """
-    if not SPECIAL.search(problem):
-        return problem
-    turns = _USER_TURN.findall(problem)
-    if len(turns) > 1 or not turns:
-        return problem
-    return turns[0] or problem
 
 
 def find_reasons(
@@ -123,11 +102,11 @@ def find_reasons(
     """Why each row is dropped, None for a row that is kept.
 
     Of rows with the same problem the first usable one is kept. A reason of the problem goes before
-    one of the answer. Chat templates do not count. `known` are faults of chats, one for each row.
+    one of the answer. `known` are faults of chats, one for each row.
     """
     # A set may repeat a problem 100 times.
     distinct = tqdm(dict.fromkeys(problems), desc="[prepare] reading", unit="problem")
-    texts = {problem: read_row(strip_template(problem)) for problem in distinct}
+    texts = {problem: read_row(problem) for problem in distinct}
     repeated = _find_repeated(texts, index) if index else {}
     reasons: list[Reason | None] = []
     for number, problem in enumerate(problems):
@@ -282,20 +261,12 @@ class RowSet:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
         before = _NUMBERS.sub("#", before).rstrip()  # a space if a number follows
         after = _NUMBERS.sub("#", after)
-        count = self._count(before, after)
-        if count >= max(FEWEST_ROWS, MOST_ROWS * len(self._keys)):
-            return True
-        letters_before = sum(map(str.isalpha, before))
         letters_after = sum(map(str.isalpha, after))
-        if not letters_before and not letters_after:
-            return not after and not before.strip("()<>*-# ")
-        if _FORMULA.match(after):
+        if not letters_after and not any(map(str.isalpha, before)):
+            return not after.strip("*") and not before.strip("()<>*-# ")
+        if _FORMULA.match(after) or 0 < letters_after < FEWEST_LETTERS:
             return False
-        is_label = not after and _LABEL.fullmatch(before)
-        one_side = not letters_before or not letters_after
-        if one_side and letters_before + letters_after < FEWEST_LETTERS and not is_label:
-            return False
-        return count >= FEWEST_ROWS
+        return self._count(before, after) >= FEWEST_ROWS
 
     def _count(self, before: str, after: str) -> int:
         """How many rows begin and end with these texts."""

@@ -51,7 +51,6 @@ DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 LOOKED_AT = 20_000  # rows of a file that are read before anything slow is imported
 SHOWN = 3  # unreadable rows that a message names
 EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat"
-_ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's
 ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
 GRADED_AT_ONCE = 256
 EXAMPLES = 5
@@ -322,7 +321,7 @@ def read_reference(
     """The reference answer in a row, cleaned.
 
     For other graders than math-verify it has the problem and the other columns, too. An answer that
-    no response could state, such as unit tests, stays as it is, and so does an object (as JSON).
+    no response could state stays as it is, and so does an object (as JSON).
     The answer may be a label, as in `prompts.jsonl` of a run.
 
     Raises ValueError for an answer that begins as a label and is none.
@@ -350,8 +349,8 @@ def read_reference(
 def read_chat(problem: object) -> tuple[list[Row], str | None]:
     """A problem as a chat that ends with the user's turn, and what is wrong with it.
 
-    The problem is a text, or a list of messages (perhaps as text): of `role` and `content` (text or
-    parts), or ShareGPT's, whose last answer is left out. What is wrong follows "dropped with".
+    The problem is a text, or a list of messages (perhaps as text) of `role` and `content` (text or
+    parts). What is wrong follows "dropped with".
     """
     messages = _listed_chat(problem) if isinstance(problem, str) else problem
     if isinstance(messages, str) and messages.strip():
@@ -365,9 +364,6 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
             return [], "a chat whose messages are no texts with role and content"
         chat.append(turn)
     last = chat[-1]["role"]
-    if "from" in messages[0] and len(chat) > 1 and last == "assistant":
-        chat.pop()
-        last = chat[-1]["role"]
     if last != "user":
         return [], f"a chat that ends with the {last}'s turn"
     return chat, None
@@ -375,7 +371,7 @@ def read_chat(problem: object) -> tuple[list[Row], str | None]:
 
 def _listed_chat(text: str) -> object:
     """The messages of a chat that JSON or Python wrote as text; any other text as it is."""
-    if re.match(r"\s*\[\s*\{\s*[\"'](?:role|content|from|value)[\"']\s*:", text):
+    if re.match(r"\s*\[\s*\{\s*[\"'](?:role|content)[\"']\s*:", text):
         for read in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
                 return read(text.strip())
@@ -386,13 +382,13 @@ def _read_turn(message: object) -> Row | None:
     """A message of a chat as `role` and `content`; None unless both are texts."""
     if not isinstance(message, dict):
         return None
-    role = message.get("role", message.get("from"))
-    content = message.get("content", message.get("value"))
+    role = message.get("role")
+    content = message.get("content")
     if isinstance(content, list):
         content = _join_parts(content)
     if not isinstance(role, str) or not isinstance(content, str) or not content:
         return None
-    return {"role": _ROLES.get(role, role), "content": content}
+    return {"role": role, "content": content}
 
 
 def _join_parts(parts: list[object]) -> str:
@@ -483,15 +479,10 @@ def find_gradable(given: Iterable[str], label: str) -> set[str]:
         good.update(compress(part, grader.is_gradable(part)))
     grader.close()
     if good:
-        remember(memory, sorted(known | good))
+        with suppress(OSError):  # the disk need not let us
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_rows(memory, sorted(known | good))
     return (known | good | simple) & distinct
-
-
-def remember(path: Path, rows: Iterable[object]) -> None:
-    """Write what the next start need not find out again, if the disk lets us."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_rows(path, rows)
 
 
 def remembered_file() -> Path:

@@ -111,10 +111,7 @@ def accuracy_within(samples: pd.DataFrame, budgets: Sequence[int]) -> list[float
 
 
 def budget(folders: Sequence[Path]) -> Figure:
-    """Accuracy vs. token budget, one panel per benchmark, by truncation.
-
-    A second curve has the forced answers of `openrlhf-swap eval forced`, if there are any.
-    """
+    """Accuracy vs. token budget, one panel per benchmark: longer responses count as wrong."""
     labels = {
         "xlabel": "token budget",
         "ylabel": "correct within budget, %",
@@ -127,16 +124,7 @@ def budget(folders: Sequence[Path]) -> Figure:
         budgets = np.unique(np.geomspace(shortest, longest, POINTS).astype(int))
         for folder, run in runs.items():
             values = 100 * np.array(accuracy_within(run.samples, budgets.tolist()))
-            (line,) = panel.plot(budgets, values, label=f"{folder.name}, cut off")
-            if len(run.forced):
-                curve = run.forced.sort_values("budget")
-                panel.plot(
-                    curve["budget"],
-                    100 * curve["accuracy"],
-                    "--o",
-                    color=line.get_color(),
-                    label=f"{folder.name}, forced",
-                )
+            panel.plot(budgets, values, label=folder.name)
     return figure
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, rows_path, sampling
+from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, SampleFiles, sampling
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
@@ -136,7 +136,7 @@ def sample(
     with ExitStack() as stack:
         append = {}
         for name in {request.benchmark for request in requests}:
-            file = appending(rows_path("samples", args.output, name))
+            file = appending(SampleFiles(args.output, name).path("samples"))
             append[name] = stack.enter_context(file)
         done = total - len(requests)
         bar = tqdm(rows, f"{MARK} sampling", total, initial=done, unit="sample", mininterval=1)

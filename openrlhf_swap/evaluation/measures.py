@@ -27,14 +27,12 @@ class Measures:
     """Measures of one benchmark's samples.
 
     `problems` has P rows, in order: `problem`, its text (its id where a folder lacks the file of
-    its problems), `accuracy`, the share of its correct samples, and `tokens`, their mean. `forced`
-    has `accuracy` at each `budget` of thought above 0 (`eval forced`).
+    its problems), `accuracy`, the share of its correct samples, and `tokens`, their mean.
     """
 
     problems: pd.DataFrame
     values: Values  # named measures of all samples
     samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
-    forced: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 Evaluation = dict[str, Measures]
@@ -74,16 +72,14 @@ def measure_benchmark(files: SampleFiles) -> Measures:
     asked = files.problems()
     texts = [asked.get(key, {}).get("problem", key) for key in problems["problem"]]
     problems["problem"] = texts
-    forced = read_forced(files)
     values = {
         **accuracies(samples, problems),
         **lengths(samples, problems),
         **shares_by_status(samples),
-        **area(forced),
         **known_after(files),
     }
     values = {measure: float(value) for measure, value in values.items()}
-    return Measures(problems, values, samples, forced)
+    return Measures(problems, values, samples)
 
 
 def accuracies(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
@@ -138,31 +134,6 @@ def shares_by_status(samples: pd.DataFrame) -> Values:
     """The share of the samples with each status of the grader but `ok`."""
     shares = samples["status"].value_counts(normalize=True).drop("ok", errors="ignore")
     return {f"grader_{status}": share for status, share in shares.sort_index().items()}
-
-
-def read_forced(files: SampleFiles) -> pd.DataFrame:
-    """The accuracies that `eval forced` wrote.
-
-    A budget of 0 is left out: it has no place on a logarithmic axis.
-    """
-    forced = pd.DataFrame(files.rows("forced"), columns=["budget", "accuracy"])
-    return forced[forced["budget"] > 0]
-
-
-def area(forced: pd.DataFrame) -> Values:
-    """The area under the accuracy curve over budgets of thought, and their range.
-
-    There is none, {}, for less than two budgets.
-    """
-    budgets = forced["budget"]
-    if budgets.nunique() < 2:
-        return {}
-    under = area_under(budgets.tolist(), forced["accuracy"].tolist())
-    return {
-        "area": under,
-        "budget_least": budgets.min(),
-        "budget_most": budgets.max(),
-    }
 
 
 def known_after(files: SampleFiles) -> Values:
@@ -245,18 +216,6 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(counts @ values / problems, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def area_under(budgets: Sequence[int], accuracies: Sequence[float]) -> float:
-    """Mean height of an accuracy curve over budgets on a logarithmic axis.
-
-    The axis runs from the smallest budget to the largest, and the curve is a straight line between
-    two budgets. It needs at least two different budgets above 0.
-    """
-    points = np.array(sorted(zip(budgets, accuracies, strict=True)), dtype=float)
-    x, y = np.log(points[:, 0]), points[:, 1]
-    middles = (y[1:] + y[:-1]) / 2
-    return float(np.diff(x) @ middles / (x[-1] - x[0]))
 
 
 def paired_difference(

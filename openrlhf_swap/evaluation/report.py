@@ -44,16 +44,9 @@ COLUMNS = {
     "pass@k %": "{pass@k} (k={samples})",
     "maj@k %": "{maj@k}",
 }
-# Of evaluations with budgets of thought, outside of which an area says nothing.
-AREA = {"area %": "{area} ({budget_least}-{budget_most})"}
 # Of evaluations with scored traces.
 KNOWN = {"after known %": "{known_after}"}
-COUNTS = (
-    "tokens",
-    "budget",
-    "problems",
-    "samples",
-)  # measures that are no shares
+COUNTS = ("tokens", "problems", "samples")  # measures that are no shares
 DIFFERENCE = [
     "difference",
     "benchmark",
@@ -138,8 +131,6 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[l
     measured = chain.from_iterable(benchmarks.values() for benchmarks in runs.values())
     found = set(chain.from_iterable(each.values for each in measured))
     columns = dict(chosen)
-    if "area" in found:
-        columns |= AREA
     if "known_after" in found:
         columns |= KNOWN
     rows: Cells = []

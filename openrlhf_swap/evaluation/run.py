@@ -39,7 +39,6 @@ from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
-from openrlhf_swap.sizing.models import SHORT_NAMES
 
 AT_A_TIME = 512  # samples that are graded
 # A number's flag -> the least that it may be.
@@ -58,11 +57,6 @@ Problems = dict[str, list[Problem]]
 def main(argv: list[str]) -> None:
     """Generate what is missing, grade it, print the table."""
     args = parse(expand_config(argv))
-    if args.model in SHORT_NAMES:
-        raise ConfigError(
-            f"--model is {args.model}, a name that only the plan knows; "
-            f"use {SHORT_NAMES[args.model]}"
-        )
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
@@ -72,11 +66,7 @@ def main(argv: list[str]) -> None:
         samples.compare_settings(args, origin)
         args.output.mkdir(parents=True, exist_ok=True)
         for name, rows in problems.items():
-            files = SampleFiles(args.output, name)
-            if args.grade_again:
-                # Now, so that a start that is stopped leaves no grades by earlier answers.
-                files.path("grades").unlink(missing_ok=True)
-            write_problems(files, rows, args.limit)
+            write_problems(SampleFiles(args.output, name), rows, args.limit)
         samples.write_settings(args, origin, list(problems))
         with ExitStack() as stack:
             if args.engines > 1:
@@ -142,11 +132,6 @@ def parse(argv: Sequence[str]) -> Namespace:
         "--verbose",
         action="store_true",
         help="show library output here, not in evaluate.log",
-    )
-    parser.add_argument(
-        "--grade-again",
-        action="store_true",
-        help="discard the grades and grade the samples again",
     )
     return parse_with_settings(parser, samples.OF_TRAINING, argv)
 
@@ -247,21 +232,22 @@ def check_unchanged(
             f"--benchmarks has {name}, which{source} has no problem {min(unknown)!r}, but "
             f"{args.output} holds samples of it; use another --output"
         )
-    graded = set() if args.grade_again else {row["id"] for row in files.rows("grades")}
+    graded = {row["id"] for row in files.rows("grades")}
     earlier = files.problems()
     for problem in problems:
         if problem.id not in sampled:
             continue
         changed = changed_fields(problem, earlier.get(problem.id, {}))
         about = f"--benchmarks has {name}, whose problem {problem.id!r} has another"
-        if changed & {"problem", "instructed"}:
+        if "problem" in changed:
             raise ConfigError(
                 f"{about} text than its samples in {args.output} answer; use another --output"
             )
         regraded = changed & {"answer", "grader", "metadata"}
         if regraded and problem.id in graded:
             raise ConfigError(
-                f"{about} {min(regraded)} than {args.output} was graded by; add --grade-again"
+                f"{about} {min(regraded)} than it was graded by; delete {files.path('grades')} to "
+                "grade the samples again"
             )
 
 
@@ -338,16 +324,10 @@ def grade_file(
 ) -> None:
     """Grade the samples of a benchmark that have no grade yet.
 
-    Grades the text after the first `end_of_thought`, or the whole response if there is none. The
-    accuracies at budgets of thought, which lack these samples, are removed.
+    Grades the text after the first `end_of_thought`, or the whole response if there is none.
     """
     by_id = {problem.id: problem for problem in problems}
     ungraded = files.keys("samples") - files.keys("grades")
-    forced = files.path("forced")
-    if ungraded and forced.exists():
-        forced.unlink()
-        remedy = "there are samples to grade; run openrlhf-swap eval forced again"
-        print(f"{MARK} {forced.name} removed: {remedy}")
     left = (row for row in files.rows("samples") if key_of(row) in ungraded and row["id"] in by_id)
     description = f"{MARK} grading {files.benchmark}"
     with (

@@ -35,15 +35,6 @@ OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
 GRADES = ".grades.jsonl"
 
 
-def rows_path(
-    kind: str,
-    folder: Path,
-    benchmark: str,
-) -> Path:
-    """The file of a benchmark's rows of a kind, see `SampleFiles`."""
-    return folder / f"{benchmark}.{kind}.jsonl"
-
-
 def key_of(row: Row) -> tuple[str, int]:
     """(problem id, sample number)."""
     return row["id"], row["sample"]
@@ -57,8 +48,8 @@ class SampleFiles:
     benchmark: str
 
     def path(self, kind: str) -> Path:
-        """The file of the `problems`, `samples`, `grades`, or `forced` accuracies."""
-        return rows_path(kind, self.folder, self.benchmark)
+        """The file of the `problems`, `samples`, or `grades`."""
+        return self.folder / f"{self.benchmark}.{kind}.jsonl"
 
     def rows(self, kind: str) -> Iterator[Row]:
         """The rows of such a file; none if there is no file."""
@@ -161,7 +152,7 @@ def write_settings(
     benchmarks: Sequence[str],
 ) -> None:
     """Write `run.json`: the settings, and the provenance of this start."""
-    paths = (rows_path("problems", args.output, name) for name in benchmarks)
+    paths = (SampleFiles(args.output, name).path("problems") for name in benchmarks)
     origin["inputs"]["data"] = [fingerprint(str(path)) for path in paths]
     settings = {name: getattr(args, name) for name in SETTINGS}
     if Path(args.model).exists():
@@ -170,8 +161,8 @@ def write_settings(
 
 
 def asked(problem: Row, suffix: str) -> str:
-    """A problem as it was asked: with the suffix, unless it has an instruction of its own."""
-    return str(problem["problem"]) + ("" if problem.get("instructed") else suffix)
+    """A problem as it was asked."""
+    return str(problem["problem"]) + suffix
 
 
 def sampling(

@@ -87,7 +87,7 @@ def read_scored(place: Path) -> list[Row]:
 
 
 def label_of(place: Path) -> str:
-    """The name of scored traces in figures and columns."""
+    """The name of scored traces in columns."""
     return place.name if place.is_dir() else place.name.partition(".")[0]
 
 

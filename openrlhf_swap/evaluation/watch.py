@@ -1,23 +1,16 @@
 """Look at a run while it trains: a page with its curves and newest rollouts, which reloads itself.
 
     openrlhf-swap watch outputs/swap_laptop
-    openrlhf-swap watch outputs/swap_laptop --serve 8000
 
 Reads metrics.jsonl and rollouts/ of the run's folder, and writes watch.html beside them until the
-run has finished or Ctrl-C. The page is one file without a network request; `--serve` offers it on
-127.0.0.1 for a browser that cannot open the file.
+run has finished or Ctrl-C. The page is one file without a network request.
 """
 
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
-from functools import cache, partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.errors import ConfigError
@@ -36,7 +29,6 @@ SAID = {
     "reward": "reward {:.3f}",
     "timing/step_total": "{:.1f} s",
 }
-PENALTY = "share of the penalty on steps without gain"
 
 
 def main(argv: list[str]) -> None:
@@ -46,7 +38,6 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--output", type=Path, help="HTML to write (default: FOLDER/watch.html)")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
     parser.add_argument("--once", action="store_true", help="write the page once, and end")
-    parser.add_argument("--serve", type=int, help="port on 127.0.0.1 where the page is offered")
     args = parser.parse_args(argv)
     if not (args.folder / CONFIGURATION).exists():
         raise ConfigError(
@@ -56,30 +47,14 @@ def main(argv: list[str]) -> None:
     if args.every <= 0:
         raise ConfigError(f"--every is {args.every:g}; use a positive number of seconds")
     page = args.output or args.folder / "watch.html"
-    with _served(page, args.serve) as address:
-        print(f"[watch] open {address}; Ctrl-C ends this command, not the training", flush=True)
-        for last in _looks(args.folder, args.every, args.once):
-            write_text(page, page_of(args.folder, 0.0 if last else args.every))
-    print(f"[watch] {page} shows the run as it is now")
-
-
-def _looks(
-    folder: Path,
-    seconds: float,
-    once: bool,
-) -> Iterator[bool]:
-    """Whether this is the last look: each time that there is something new to see."""
-    seen = None
+    print(f"[watch] open {page}; Ctrl-C ends this command, not the training", flush=True)
     while True:
-        last = once or is_finished(folder)
-        files = [folder / METRICS, *folder.glob("rollouts/*.jsonl")]
-        state = (last, [file.stat().st_mtime for file in files if file.exists()])
-        if state != seen:
-            yield last
+        last = args.once or is_finished(args.folder)
+        write_text(page, page_of(args.folder, 0.0 if last else args.every))
         if last:
-            return
-        seen = state
-        time.sleep(seconds)
+            break
+        time.sleep(args.every)
+    print(f"[watch] {page} shows the run as it is now")
 
 
 def is_finished(folder: Path) -> bool:
@@ -103,7 +78,7 @@ def page_of(folder: Path, reload_seconds: float) -> str:
     data["summary"] = {
         "notes": [_state(rows), _about_rollouts(tables)],
         "tables": [],
-        "charts": contents.curves(rows, contents.CHARTS | CHARTS) + _penalty_chart(tables),
+        "charts": contents.curves(rows, contents.CHARTS | CHARTS),
     }
     return contents.render(data)
 
@@ -122,28 +97,6 @@ def _about_rollouts(tables: list[Path]) -> str:
     if tables:
         return "Below: rollouts of the newest steps that were kept (--swap.rollouts_every)."
     return "No rollouts were kept yet; --swap.rollouts_every says of which steps they are."
-
-
-def _penalty_chart(tables: list[Path]) -> list[dict[str, Any]]:
-    shares = {}
-    for table in tables:
-        share = penalty_share(table, table.stat().st_mtime)
-        if share is not None:
-            shares[_step_of(table)] = share
-    lines = {"share": [*shares.values()]}
-    return [{"title": PENALTY, "steps": [*shares], "lines": lines}] if shares else []
-
-
-@cache
-def penalty_share(table: Path, changed: float) -> float | None:
-    """The share of the penalty in a table of rollouts that falls on steps with a gain of 0.
-
-    It is None where no step is penalised. `changed`, the file's time, makes a new table be read.
-    """
-    steps = [step for row in read_rows(table) for step in row["steps"] if step.get("penalty")]
-    whole = sum(step["penalty"] for step in steps)
-    without_gain = sum(step["penalty"] for step in steps if step["gain"] == 0)
-    return without_gain / whole if whole > 0 else None
 
 
 def _rollouts(table: Path) -> Iterator[Row]:
@@ -166,43 +119,3 @@ def _rollouts(table: Path) -> Iterator[Row]:
 
 def _step_of(table: Path) -> int:
     return int(table.stem.removeprefix("step_"))
-
-
-class _Page(BaseHTTPRequestHandler):
-    """Offers one file, and nothing else of the folder."""
-
-    def __init__(self, page: Path, *rest: Any) -> None:
-        self._page = page
-        super().__init__(*rest)
-
-    def do_GET(self) -> None:
-        if self.path != "/" or not self._page.exists():
-            self.send_error(404)
-            return
-        body = self._page.read_bytes()
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing of each request."""
-
-
-@contextmanager
-def _served(page: Path, port: int | None) -> Iterator[str]:
-    """Yields where a browser finds the page; with a port it is offered inside the block."""
-    if port is None:
-        yield str(page)
-        return
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Page, page))
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"--serve is {port}, which cannot be used ({error})") from error
-    Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()

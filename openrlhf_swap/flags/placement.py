@@ -34,6 +34,11 @@ def gpu_actors(args: SimpleNamespace) -> int:
     return int(total)
 
 
+def gpus_of_run(args: SimpleNamespace) -> int:
+    """GPUs of the whole run; with `--train.colocate_all` all of it shares those of the policy."""
+    return policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
+
+
 def responses_of_an_engine(args: SimpleNamespace) -> int:
     """The most responses that an engine generates in a step."""
     responses = int(args.rollout.batch_size * args.rollout.n_samples_per_prompt)

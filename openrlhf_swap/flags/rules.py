@@ -64,8 +64,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 FIXED: dict[str, tuple[Any, str]] = {
     "algo.advantage.estimator": ("group_norm", "the outcome term is group_norm: leave it out"),
     "algo.advantage.gamma": (1.0, "step rewards are not discounted: use 1"),
+    "algo.kl.target": (None, "the coefficient of the KL penalty stays: give --algo.kl.init_coef"),
     "critic.model_name_or_path": (None, "the objectives have no critic: leave it out"),
     "reward.model_name_or_path": (None, "the grader and the policy give the rewards: leave it out"),
+    "data.prompt_probs": (None, "data sets are read one after the other: mix their rows before"),
     "data.max_images_per_prompt": (0, "only text is supported: use 0"),
     "vllm.sync_with_ray": (False, "weights travel by vLLM's own weight transfer: leave it out"),
     "ds.ring_attn_size": (1, "sequence-sharded keys cannot be scored: use 1"),
@@ -285,6 +287,11 @@ def _check_grader(configuration: Configuration) -> None:
 
 # Features of OpenRLHF that do not work with one another, or not with ours.
 COMBINATIONS = (
+    Rule(
+        lambda run: run.vllm.enable_sleep and run.on_cpu,
+        "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
+        "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh",
+    ),
     Rule(
         lambda run: run.rollout.vllm_generate_batch_size != run.rollout.batch_size,
         "--rollout.vllm_generate_batch_size is {rollout.vllm_generate_batch_size}; prompts that "

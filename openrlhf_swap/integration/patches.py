@@ -34,7 +34,7 @@ TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 # dot. A replacement is written for the version in `VERSIONS` of the package that the name is from.
 NAMES: dict[str, dict[str, str]] = {
     ENGINES_ARE_MADE: {
-        # `driver.run` computes it: OpenRLHF's function has no other place for arguments of ours.
+        # `engine.start` computes it: OpenRLHF's function has no other place for arguments of ours.
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".engine.actor.SwapRolloutActor"
     },
     SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},

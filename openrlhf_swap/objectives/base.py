@@ -174,7 +174,7 @@ class Objective:
 
     @property
     def reads_answers(self) -> bool:
-        """Whether it needs reference answers that a response could state; unit tests are none."""
+        """Whether it needs reference answers that a response could state."""
         return self.scores_steps or self.boxes_answers
 
     def check(self, args: SimpleNamespace) -> None:

@@ -42,7 +42,7 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "lapo": "lapo:LAPO",
         "hbpo": "hbpo:HBPO",
     },
-    "verdicts only, no answer text (unit tests, a function of your own)": {
+    "verdicts only, no answer text (a function of your own)": {
         "arora": "length_rewards:Arora",
         "kimi": "length_rewards:Kimi",
         "shorterbetter": "length_rewards:ShorterBetter",

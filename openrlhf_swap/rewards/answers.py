@@ -105,11 +105,13 @@ def visible_fault(answer: str) -> str | None:
     if len(bare) > LONGEST:
         return LONG_ANSWER
     whole = re.sub(r"\\[A-Za-z]+|[\W_]", "", bare).casefold() or bare
-    if any(row.fullmatch(bare) or row.fullmatch(whole) for row in _PLACEHOLDERS):
-        return PLACEHOLDER_ANSWER
+    for placeholder in _PLACEHOLDERS:
+        if placeholder.fullmatch(bare) or placeholder.fullmatch(whole):
+            return PLACEHOLDER_ANSWER
     plain = re.sub(r"\\[A-Za-z]+\s*\{[^{}]*\}", " ", bare)
     found = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{2,}", plain.lower())
-    is_sentence = len(found) > 1 and not {*found}.isdisjoint(words("sentences"))
+    has_verb = not set(found).isdisjoint(words("sentences"))
+    is_sentence = len(found) > 1 and has_verb
     if is_sentence or len(found) > MOST_WORDS:
         return PROSE_ANSWER
     return None

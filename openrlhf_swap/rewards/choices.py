@@ -33,7 +33,9 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     letter = answer.strip().upper()
     if len(letter) != 1 or letter not in LETTERS:
         return "an answer that is not a letter"
-    return None if letter in LETTERS[: len(options)] else "an answer that is no option's letter"
+    if letter not in LETTERS[: len(options)]:
+        return "an answer that is no option's letter"
+    return None
 
 
 def stated_letter(
@@ -55,17 +57,22 @@ def stated_letter(
 
 
 def _letter_of(stated: str, options: Sequence[str]) -> str | None:
-    texts = [_written(option) for option in options]
     letter = find_letter(stated)
-    if letter is None and texts.count(_written(stated)) == 1:
-        return LETTERS[texts.index(_written(stated))]
-    return letter
+    if letter:
+        return letter
+    texts = [_written(option) for option in options]
+    text = _written(stated)
+    if texts.count(text) == 1:
+        return LETTERS[texts.index(text)]
+    return None
 
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins; None if it begins otherwise or names another one."""
     choice = PATTERNS.choice.match(_without_braces(text))
-    return choice and choice["letter"].upper()
+    if choice is None:
+        return None
+    return choice["letter"].upper()
 
 
 def _written(text: str) -> str:

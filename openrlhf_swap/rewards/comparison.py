@@ -55,7 +55,9 @@ def same_value(gold: str, response: str) -> bool:
     if 1 in (len(expected), len(given)):
         if is_point:  # [0,1) and 0 <= x < 1
             return _same_item(gold, response)
-        return len(expected) == len(given) and _same_item(expected[0], given[0])
+        if len(expected) != len(given):
+            return False
+        return _same_item(expected[0], given[0])
     if len(brackets) == 2 and ("{}" in brackets or len(expected) == 2):
         return False  # a set is no point, and [0,1) is not (0,1]
     return _same_list(expected, given, is_point)
@@ -68,7 +70,8 @@ def _take_apart(text: str) -> tuple[str, list[str]]:
     if items:
         return "{}", _with_both_signs(split_at(items[1]))
     coordinates = split_at(value[1:-1])
-    is_bracketed = PATTERNS.bracketed.fullmatch(value) and 0 not in depths(value)[:-1]
+    closes_early = 0 in depths(value)[:-1]
+    is_bracketed = PATTERNS.bracketed.fullmatch(value) and not closes_early
     if not is_bracketed or len(coordinates) == 1:
         return "", _with_both_signs(split_at(text))
     points = _with_both_signs([value])
@@ -90,14 +93,16 @@ def split_at(text: str, separator: str = "") -> list[str]:
             parts.append("")
         else:
             parts[-1] += character
-    return [part.strip() for part in parts if part.strip()] or [""]
+    stripped = [part.strip() for part in parts]
+    return [part for part in stripped if part] or [""]
 
 
 def _with_both_signs(items: Sequence[str]) -> list[str]:
     signed: list[str] = []
     for item in items:
-        both = [item.replace(r"\pm", one).replace(r"\mp", other) for one, other in ("+-", "-+")]
-        signed += dict.fromkeys(both)
+        upper = item.replace(r"\pm", "+").replace(r"\mp", "-")
+        lower = item.replace(r"\pm", "-").replace(r"\mp", "+")
+        signed += dict.fromkeys((upper, lower))
     return signed
 
 
@@ -112,16 +117,20 @@ def _same_list(
     has_values = any("⟦" not in item for item in items)
     words = split_words(",".join(items))[1]
     is_ordered |= has_values and len(words) > 1
-    if is_ordered or any(map(_are_named, (gold, response))) or len(gold) > MOST_ITEMS:
-        if sorted(map(_name_of, gold)) == sorted(map(_name_of, response)):
+    are_named = _are_named(gold) or _are_named(response)
+    if is_ordered or are_named or len(gold) > MOST_ITEMS:
+        gold_names = sorted(map(_name_of, gold))
+        if gold_names == sorted(map(_name_of, response)):
             gold = sorted(gold, key=_name_of)
             response = sorted(response, key=_name_of)
         return all(map(same_value, gold, response))
     for expected in gold:
-        found = next((given for given in response if same_value(expected, given)), None)
-        if found is None:
+        for given in response:
+            if same_value(expected, given):
+                response.remove(given)
+                break
+        else:
             return False
-        response.remove(found)
     return True
 
 
@@ -148,7 +157,9 @@ def _same_item(gold: str, response: str) -> bool:
     gold_plain, gold_words = split_words(gold)
     response_plain, response_words = split_words(response)
     missing = gold_words ^ response_words
-    if (missing and gold_words and response_words) or not all(map(may_be_missing, missing)):
+    if missing and gold_words and response_words:
+        return False
+    if not all(map(may_be_missing, missing)):
         return False
     if missing == {"percent"}:
         if gold_words:
@@ -165,7 +176,8 @@ def _same_item(gold: str, response: str) -> bool:
     names = {gold_name, response_name} - {""}
     if len(names) == 2:
         return expressions.are_equal(gold, response)
-    is_value = "=" not in (response if gold_name else gold)
+    other_side = response if gold_name else gold
+    is_value = "=" not in other_side
     if names and (is_value or gold_name == response_name):
         return same_value(gold_value, response_value)
     if response_name and gold.count("=") == 1:
@@ -178,7 +190,8 @@ def _same_percentage(percentage: str, bare: str) -> bool:
     value = _split_name(percentage)[1]
     if re.search(r"(?<=[\w}])\s*[-+]", value):
         return False  # 100 + 20%
-    return same_value(bare, value) or same_value(bare, rf"\frac{{{value}}}{{100}}")
+    share = rf"\frac{{{value}}}{{100}}"
+    return same_value(bare, value) or same_value(bare, share)
 
 
 def _same_unnamed(gold: str, response: str) -> bool:
@@ -202,10 +215,14 @@ def _same_unnamed(gold: str, response: str) -> bool:
 
 def _same_ratio(gold: Sequence[str], response: Sequence[str]) -> bool:
     """Whether two ratios of several numbers are proportional."""
-    return len(gold) == len(response) and all(
-        expressions.are_equal(rf"({one}) \cdot ({response[0]})", rf"({other}) \cdot ({gold[0]})")
-        for one, other in zip(gold, response, strict=True)
-    )
+    if len(gold) != len(response):
+        return False
+    for one, other in zip(gold, response, strict=True):
+        left = rf"({one}) \cdot ({response[0]})"
+        right = rf"({other}) \cdot ({gold[0]})"
+        if not expressions.are_equal(left, right):
+            return False
+    return True
 
 
 def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
@@ -220,4 +237,6 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
 def is_understood(gold: str) -> bool:
     """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
     plain = canonical(gold)
-    return depths(plain)[-1:] == [0] and not PATTERNS.broken.search(plain)
+    if PATTERNS.broken.search(plain):
+        return False
+    return depths(plain)[-1:] == [0]

@@ -129,7 +129,9 @@ def same_number(left: Any, right: Any) -> bool:
     left, right = pair
     if left == right:
         return not pair.has(nan, zoo)
-    if pair.has(oo, zoo, nan) or (left.is_Rational and right.is_Rational):
+    if pair.has(oo, zoo, nan):
+        return False
+    if left.is_Rational and right.is_Rational:
         return False
     is_rounded = pair.has(Float)
     digits = 30 if is_rounded else EXACT_DIGITS

@@ -148,7 +148,8 @@ def depths(
     closing: str = ")]}",
 ) -> list[int]:
     """How many brackets are open behind each character."""
-    return [*accumulate((one in opening) - (one in closing) for one in text)]
+    changes = ((one in opening) - (one in closing) for one in text)
+    return list(accumulate(changes))
 
 
 def is_balanced(text: str) -> bool:

@@ -33,7 +33,6 @@ from openrlhf_swap.rewards.statements import text_after_thought
 from openrlhf_swap.rewards.verifiers import (
     MATH,
     THOUGHT_CLOSED,
-    UNIT_TESTS,
     Reference,
     find_verifier,
     given_answer,
@@ -43,7 +42,6 @@ MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2
 START_SECONDS = 120.0  # that a process may take to import the verifier, on a busy machine
 WALL_TIME_FACTOR = 6  # wall time that a grading may take, in CPU time limits
-UNIT_TESTS_SECONDS = 3600.0  # wall time where unit tests run; they have limits of their own
 SLOW = 0.5  # share of the CPU time limit; a grading that leaves less counts as slow
 _PROGRAM = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
@@ -83,8 +81,8 @@ class Grader:
     Processes start at the first grading, and end with this one.
 
     `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that
-    does not answer within six times as many seconds of wall time (with unit tests within an hour)
-    is replaced, and its successor asked once.
+    does not answer within six times as many seconds of wall time is replaced, and its successor
+    asked once.
     """
 
     def __init__(
@@ -139,14 +137,16 @@ class Grader:
 
     def close(self) -> None:
         """Stop the processes. The grader can be used again; it then starts new ones."""
-        for child in [self._idle.get() for _ in range(self._processes)]:
+        children = [self._idle.get() for _ in range(self._processes)]
+        for child in children:
             child.stop()
             self._idle.put(child)
 
     def _ask(self, request: dict[str, Any]) -> Grade:
+        line = json.dumps(request, default=str) + "\n"
         child = self._idle.get()
         try:
-            return child.ask(json.dumps(request, default=str).encode() + b"\n")
+            return child.ask(line.encode())
         finally:
             self._idle.put(child)
 
@@ -158,8 +158,6 @@ class _Child:
         self._verifier = verifier
         self._cpu_seconds = cpu_seconds
         self._wall_seconds = WALL_TIME_FACTOR * cpu_seconds
-        if verifier == UNIT_TESTS:
-            self._wall_seconds = UNIT_TESTS_SECONDS
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
 
     def ask(self, message: bytes) -> Grade:

@@ -23,7 +23,8 @@ def mark_words(text: str) -> str:
 def split_words(text: str) -> tuple[str, set[str]]:
     """A marked text without its words, and the words."""
     plain = PATTERNS.mark.sub(" ", text)
-    return plain.strip(), {*PATTERNS.mark.findall(text)}
+    words_of_text = set(PATTERNS.mark.findall(text))
+    return plain.strip(), words_of_text
 
 
 def may_be_missing(text: str) -> bool:
@@ -45,7 +46,8 @@ def _named(match: re.Match[str]) -> str:
         if len(name) > 1:  # N is a newton, and n is none
             name = name.casefold()
         if name not in words("aside"):
-            names.append(UNITS.get(name) or UNITS.get(name.removesuffix("s")) or name)
+            singular = name.removesuffix("s")
+            names.append(UNITS.get(name) or UNITS.get(singular) or name)
     return f"⟦{' '.join(names)}⟧"
 
 

@@ -37,7 +37,8 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
     All of the response without an end of the thought.
     """
     visible = response.split(end_of_thought, 1)[-1].strip()
-    visible = visible[:-_TAIL] + PATTERNS.tokens_after.sub("", visible[-_TAIL:])
+    tail = PATTERNS.tokens_after.sub("", visible[-_TAIL:])
+    visible = visible[:-_TAIL] + tail
     return PATTERNS.tokens_before.sub("", visible, count=1)
 
 
@@ -85,15 +86,20 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
     `closed` says whether the text is what follows a closed thought.
     """
-    plain = PATTERNS.empty_box.sub("", PATTERNS.bare_box.sub(r"\\boxed{\1}", text))
+    plain = PATTERNS.bare_box.sub(r"\\boxed{\1}", text)
+    plain = PATTERNS.empty_box.sub("", plain)
     if PATTERNS.begun_box.search(plain):
         return _boxed_answer(plain)
     start = 0 if closed else answer_start(plain)
-    announced = None if start is None else last_announcement(plain[start:])
-    if announced:
-        return announced[1] or None
-    line = plain.rstrip().rpartition("\n")[2] if closed else ""
-    return _only_answer(text) or _answer_of_line(line)
+    if start is not None:
+        announced = last_announcement(plain[start:])
+        if announced:
+            return announced[1] or None
+    alone = _only_answer(text)
+    if alone or not closed:
+        return alone
+    last_line = plain.rstrip().rpartition("\n")[2]
+    return _answer_of_line(last_line)
 
 
 def _boxed_answer(text: str) -> str | None:
@@ -102,7 +108,8 @@ def _boxed_answer(text: str) -> str | None:
     inside = last_boxes(text)
     if inside is None or _boxes(text)[-1].begin < start:
         return None  # cut off
-    if PATTERNS.prose.search(inside) and ("$" in inside or _ANNOUNCED.search(inside)):
+    has_statement = "$" in inside or _ANNOUNCED.search(inside)
+    if has_statement and PATTERNS.prose.search(inside):
         return stated_answer(inside.replace("\\boxed", "")) or inside
     compared = PATTERNS.compared.search(text, start - 80, start)
     if compared:
@@ -126,7 +133,8 @@ def _statement(text: str, start: int) -> str:
     if displayed:
         return displayed[displayed.lastindex or 0]
     said = PATTERNS.not_this.sub("", text[start:], count=1)
-    said = PATTERNS.end_of_clause.split(said, maxsplit=1)[0].strip(_MARKS)
+    clause = PATTERNS.end_of_clause.split(said, maxsplit=1)[0]
+    said = clause.strip(_MARKS)
     if PATTERNS.prose.search(said):
         said = _answer_of_line(said) or said
     if not is_balanced(said):
@@ -136,10 +144,11 @@ def _statement(text: str, start: int) -> str:
 
 def _only_answer(text: str) -> str | None:
     alone = text.strip(_MARKS + "\n")
+    if not PATTERNS.alone.fullmatch(alone):
+        return None
     is_formula = bool(PATTERNS.one_formula.fullmatch(alone))
-    if PATTERNS.alone.fullmatch(alone) and len(PATTERNS.prose.findall(alone)) <= is_formula:
-        return alone
-    return None
+    prose = PATTERNS.prose.findall(alone)
+    return alone if len(prose) <= is_formula else None
 
 
 def _answer_of_line(line: str) -> str | None:
@@ -152,8 +161,10 @@ def _answer_of_line(line: str) -> str | None:
     start = 0
     for verb in PATTERNS.verb.finditer(line):
         start = verb.end()
-    if len(formulas) == 1 and start <= formulas[0].end():
-        return formulas[0][formulas[0].lastindex or 0]
+    if len(formulas) == 1:
+        formula = formulas[0]
+        if start <= formula.end():
+            return formula[formula.lastindex or 0]
     if start:
         return _statement(line, start) or None
     return None

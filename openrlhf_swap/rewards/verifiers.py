@@ -18,12 +18,10 @@ from openrlhf_swap.packages import import_named
 
 FLAG = "--swap.grader"
 MATH = "math"
-UNIT_TESTS = "unit_tests"
 REGEX = "regex:"
 BUILT_IN = {
     MATH: "openrlhf_swap.rewards.grading:verify",
     "multiple_choice": "openrlhf_swap.rewards.choices:verify",
-    UNIT_TESTS: "openrlhf_swap.rewards.unit_tests:verify",
 }
 # The verdict, among what the reward function logs of a response.
 GRADED_CORRECT = "swap/graded_correct"
@@ -120,7 +118,7 @@ class Verifier:
 
     Attributes:
         answer_is_text: whether a response could state the reference answer, so that its probability
-            says how far the reasoning has come. Unit tests are not.
+            says how far the reasoning has come. Tests of code are not.
         find_fault: what is wrong with a reference answer, worded to follow "dropped with".
     """
 
@@ -194,7 +192,8 @@ def _match_last(pattern: str) -> Verify:
         response: str,
         metadata: Metadata,
     ) -> Verdict:
-        matches = [match[min(expression.groups, 1)] for match in expression.finditer(response)]
+        group = min(expression.groups, 1)
+        matches = [match[group] for match in expression.finditer(response)]
         if not matches or matches[-1] is None:
             return NO_ANSWER
         stated = matches[-1].strip()

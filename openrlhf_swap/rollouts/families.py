@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.rewards.verdict import closes_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -169,7 +170,7 @@ def resolve_thought(
             f"{decoded!r}; use a text that it preserves"
         )
     rendered = prompt_text(tokenizer, "?") if template else ""
-    is_closed = rendered.rstrip().endswith(end)
+    is_closed = closes_thought(rendered, end)
     source = family.name
     close = family.close_template
     if end != family.end_of_thought:
@@ -197,10 +198,6 @@ def resolve_thought(
         )
     marks = {"start_of_thought": start, "end_of_thought": end, "close_template": close}
     return config.replaced(**marks), messages
-
-
-def closes_thought(tokenizer: PreTrainedTokenizerBase, end_of_thought: str) -> bool:
-    return prompt_text(tokenizer, "?").rstrip().endswith(end_of_thought)
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:

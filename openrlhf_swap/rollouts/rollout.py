@@ -47,22 +47,26 @@ class ResponseReader:
 
     def ids(self, text: str) -> list[int]:
         """Tokenise a text on its own, without adding special tokens."""
-        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
+        if not text:
+            return []
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
         """Tokens before the end of the thought; None if the thought is not closed."""
         ids = list(response_ids)
         start = self._first_end(ids)
-        if len(self._end_ids) == 1:
+        if self.end_tokens == 1:
             return start
         # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the
         # first.
         if start is not None:
-            before = self.text(ids[: start + len(self._end_ids)])[:-1]
+            before = self.text(ids[: start + self.end_tokens])[:-1]
             if self.end_of_thought not in before:
                 return start
         position = self.text(ids).find(self.end_of_thought)
-        return None if position < 0 else self._tokens_before(ids, position)
+        if position < 0:
+            return None
+        return self._tokens_before(ids, position)
 
     def _first_end(self, ids: list[int]) -> int | None:
         """Where the tokens that the end of the thought has on its own appear first."""
@@ -85,7 +89,9 @@ class ResponseReader:
         while ids and ids[-1] in self._special:
             ids.pop()
         start = answer_start(self.text(ids))
-        return len(ids) if start is None else self._tokens_before(ids, start)
+        if start is None:
+            return len(ids)
+        return self._tokens_before(ids, start)
 
     def _tokens_before(self, ids: list[int], position: int) -> int:
         return bisect_right(_TextLengths(ids, self), position) - 1
@@ -275,7 +281,9 @@ class Rollout:
     @property
     def correct(self) -> bool:
         """c: what the grader says. Of a grader that gives a reward only, whether it is positive."""
-        return self.reward > 0 if self.graded_correct is None else self.graded_correct
+        if self.graded_correct is None:
+            return self.reward > 0
+        return self.graded_correct
 
     @property
     def answer_logprobs(self) -> list[float]:

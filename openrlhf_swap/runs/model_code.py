@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.command import ADAPTERS, PROGRAM
+from openrlhf_swap.command import ADAPTERS
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row
 
@@ -29,7 +29,8 @@ def check_model_files(
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
         raise ConfigError(
             f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them "
-            f"first: {PROGRAM} merge --adapters {model} --output FOLDER"
+            "first: python -m openrlhf.cli.lora_combiner --model_path BASE "
+            f"--lora_path {model} --output_path FOLDER"
         )
     place = find_model_code(flag, model)
     if place and not trusted:
@@ -99,5 +100,7 @@ def _code_in(file: Path) -> Any:
         json.loads(file.read_text(encoding="utf-8"), object_hook=search)
     except (ValueError, RecursionError):
         # No loader of a model can read it either, but do not rely on that.
-        return "unreadable" if b"auto_map" in file.read_bytes() else None
+        if b"auto_map" in file.read_bytes():
+            return "unreadable"
+        return None
     return maps[0] if maps else None

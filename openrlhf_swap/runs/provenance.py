@@ -164,4 +164,6 @@ def shown(value: Any) -> str:
     if not isinstance(value, dict):
         return repr(value)
     digest = value.get("sha256")
-    return f"{value['name']} (SHA-256 {digest[:8]})" if digest else str(value["name"])
+    if digest:
+        return f"{value['name']} (SHA-256 {digest[:8]})"
+    return str(value["name"])

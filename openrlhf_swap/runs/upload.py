@@ -5,7 +5,7 @@
 
 The repository is made if it is not there, as a private one unless `--public` is given. Log in with
 `hf auth login`, or set HF_TOKEN. The folder of a LoRA training holds the adapters alone, and they
-are uploaded alone; `openrlhf-swap merge` writes the whole model.
+are uploaded alone; `openrlhf.cli.lora_combiner` writes the whole model.
 """
 
 import sys

@@ -60,7 +60,7 @@ def test_it_is_readable_with_and_without_a_step(browser, run, tmp_path, width, s
     write_text(run / "watch.html", page_of(run, 0))
     browser.open(run / "watch.html", width, scheme)
     assert browser.faults() == []
-    assert browser.ask("document.querySelectorAll('.chart').length") == 5
+    assert browser.ask("document.querySelectorAll('.chart').length") == 4
     (tmp_path / "new").mkdir()
     write_text(tmp_path / "new" / "watch.html", page_of(tmp_path / "new", 0))
     browser.open(tmp_path / "new" / "watch.html", width, scheme)

@@ -4,15 +4,16 @@ import pytest
 
 LONGEST = [
     "test_faults",
-    "test_features",
-    "test_integration",
-    "test_agents",
     "test_gpu_path",
-    "test_evaluation_engine",
+    "test_features",
     "test_families",
-    "test_package",
-    "test_own_trainer",
+    "test_agents",
+    "test_evaluation_engine",
+    "test_integration",
+    "test_closed_ray",
     "test_scoring_ranks",
+    "test_control_c",
+    "test_package",
     "test_sizing_measured",
 ]
 

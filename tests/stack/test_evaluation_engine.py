@@ -9,7 +9,7 @@ from support.running import words
 from support.scripts import python
 
 from openrlhf_swap.evaluation import generate, run
-from openrlhf_swap.evaluation.samples import rows_path
+from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
@@ -25,29 +25,29 @@ def evaluation_words(problems, output):
 def test_an_interrupted_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
     long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(prompts_file.read_text() + long)
+    prompts.write_text("".join(prompts_file.read_text().splitlines(keepends=True)[:15]) + long)
     command = evaluation_words(prompts, tmp_path / "run")
     assert python(*command).returncode == 0
-    path = rows_path("samples", tmp_path / "run", "prompts")
+    path = SampleFiles(tmp_path / "run", "prompts").path("samples")
     rows = list(read_rows(path))
-    assert len(rows) == 65 * 4
+    assert len(rows) == 16 * 4
     # The last problem does not fit the context: empty responses, counted as cut off.
     assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
     assert all(row["tokens"] > 0 for row in rows[:-4])
 
     # Killed in the middle of a line; how a row gets into the file is seen in test_files.py.
     whole = path.read_text()
-    written = whole.splitlines(keepends=True)[:100]
+    written = whole.splitlines(keepends=True)[:30]
     path.write_text("".join(written) + '{"id": ')
-    grades = rows_path("grades", tmp_path / "run", "prompts")
+    grades = SampleFiles(tmp_path / "run", "prompts").path("grades")
     grades.unlink()
     done = python(*command)
     assert done.returncode == 0
-    assert "[evaluation] 100 of 260 samples already generated" in done.stdout
+    assert "[evaluation] 30 of 64 samples already generated" in done.stdout
     # Nothing below the table.
     assert done.stdout.splitlines()[-1].startswith("run ") and done.stderr == ""
     assert path.read_text() == whole
-    assert len(list(read_rows(grades))) == 65 * 4
+    assert len(list(read_rows(grades))) == 16 * 4
 
 
 def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
@@ -67,7 +67,7 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     monkeypatch.setattr(generate, "Sampler", Sampler)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    rows_path("samples", tmp_path, "own").write_text('{"unfinished')
+    SampleFiles(tmp_path, "own").path("samples").write_text('{"unfinished')
     args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
     requests = [
         generate.SampleRequest(name, "p", number, "1")
@@ -76,7 +76,7 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     ]
     generate.sample(args, requests, 10)
     for name in ("own", "other"):
-        rows = read_rows(rows_path("samples", tmp_path, name))
+        rows = read_rows(SampleFiles(tmp_path, name).path("samples"))
         assert sorted(row["sample"] for row in rows) == [0, 1, 2, 3, 4]
     with pytest.raises(ValueError, match="no memory"):
         generate.sample(args, [*requests, generate.SampleRequest("own", "q", 0, "fails")], 11)

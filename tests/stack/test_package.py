@@ -20,6 +20,9 @@ TAKEN = ("openrlhf_swap/", "tests/unit/docs/", "examples/", "scripts/")
 COMMAND = """
 import sys
 from importlib.metadata import distribution
+import openrlhf_swap
+from openrlhf_swap import Scorer, swap_advantages
+print(openrlhf_swap.__file__)
 (script,) = distribution("openrlhf-swap").entry_points
 assert script.name == "openrlhf-swap"
 sys.exit(script.load()(["--version"]))
@@ -74,11 +77,9 @@ def test_the_wheel_works_in_an_empty_folder(installed, tmp_path):
         assert result.returncode in statuses, result.stderr
         return result.stdout
 
-    code = "import openrlhf_swap; from openrlhf_swap import Scorer, swap_advantages"
-    found = command(sys.executable, "-c", f"{code}; print(openrlhf_swap.__file__)")
-    assert found == f"{installed}/openrlhf_swap/__init__.py\n"
-    shown = command(sys.executable, "-c", COMMAND)
-    assert shown == f"openrlhf-swap {openrlhf_swap.__version__}\n"
+    shown = command(sys.executable, "-c", COMMAND).splitlines()
+    version = f"openrlhf-swap {openrlhf_swap.__version__}"
+    assert shown == [f"{installed}/openrlhf_swap/__init__.py", version]
     swap = (sys.executable, "-m", "openrlhf_swap")
     assert "usage: openrlhf-swap quickstart" in command(*swap, "quickstart", "--help")
     plan = (*swap, "plan", "--gpu", "h200", "--model", "r1-1.5b", "--gpus", "8")

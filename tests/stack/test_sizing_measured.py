@@ -30,7 +30,7 @@ def size(tensors): return sum(tensor.nbytes for tensor in tensors if is_tensor(t
 results = {}
 for stage in (2, 3):
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=bfloat16)
-    adam = {"type": "AdamW", "params": {"lr": 1e-6}}
+    adam = {"type": "AdamW", "params": {"lr": 1e-6, "torch_adam": True}}  # as in a training
     options = {"offload": False, "adam_offload": False, "zpg": 1}
     config = deepspeed_utils.get_train_ds_config(stage=stage, optim_config=adam, **options)
     config |= {"train_micro_batch_size_per_gpu": 1, "train_batch_size": 2}

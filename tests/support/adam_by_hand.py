@@ -3,12 +3,14 @@ placement.
 """
 
 import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 
 from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.integration.runtime.cpu import build_communication_op
 from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}
@@ -96,8 +98,12 @@ if __name__ == "__main__":
     import deepspeed
 
     forbid_pickles()  # as in a training
+    build_communication_op()
     deepspeed.init_distributed("gloo")
     for stage in (1, 2, 3):
         for place in ("kept", "offloaded", RESUMED):
             expected = by_hand(place)
             print("differ", stage, place, (by_deepspeed(stage, place) != expected).sum().item())
+    # The compiled ops of DeepSpeed that this process has in memory.
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    print("loaded", *{line.split()[-1] for line in mapped if "torch_extensions" in line})

@@ -56,8 +56,9 @@ def is_alive(process):
         return False
 
 
-def left_over(processes, deadline):
-    """Command lines of those that are still alive at the deadline; ends them."""
+def assert_gone(processes):
+    """Wait for the end of processes; ends those that are still alive after `ENDED_SECONDS`."""
+    deadline = time.monotonic() + ENDED_SECONDS
     while (alive := [each for each in processes if is_alive(each)]) and time.monotonic() < deadline:
         time.sleep(0.1)
     lines = []
@@ -65,7 +66,7 @@ def left_over(processes, deadline):
         with contextlib.suppress(psutil.Error):
             lines.append(" ".join(each.cmdline()) or each.name())
             each.kill()
-    return lines
+    assert not lines, lines
 
 
 class Run:
@@ -107,9 +108,9 @@ class Run:
             target.send_signal(signal_number)
             struck = time.monotonic()
             if signal_number == signal.SIGKILL:
-                assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
+                assert_gone(others)
             status = process.wait(timeout=300)
-            assert left_over(others, time.monotonic() + ENDED_SECONDS) == []
+            assert_gone(others)
         self.done += self.new_rows()
         print(
             f"{process_name} gets {signal_number!r}: all ends in {time.monotonic() - struck:.1f} s"

@@ -69,7 +69,7 @@ class Actors:
         if method_name == "fit":
             return [dict(self.status)]
         if method_name == "get_checkpoint_states":
-            return [self.checkpoint]
+            return [self.checkpoint or {}]
         if method_name == "save_checkpoint":
             self.saved.append(given)
             self.checkpoint = given["client_states"]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_swap.command import Parser, did_you_mean, run_command
-from openrlhf_swap.errors import ConfigError, DataError, first_line
+from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import (
     appending,
     drop_unfinished_line,
@@ -81,18 +81,6 @@ def test_a_file_is_whole_or_as_before(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (ValueError(), "ValueError"),
-        (ValueError("  \n "), "ValueError"),
-        (OSError("first \nsecond"), "first"),
-    ],
-)
-def test_an_exception_becomes_one_line(error, line):
-    assert first_line(error) == line
-
-
 def test_an_error_of_ours_is_one_line_and_status_2(capsys):
     def command(argv):
         Parser("openrlhf-swap x").parse_args(argv)
@@ -112,8 +100,3 @@ def test_control_c_is_one_line_and_status_130(capsys):
 
     assert run_command(command, []) == 130
     assert capsys.readouterr().err == "error: stopped by Ctrl-C; start again\n"
-
-
-def test_the_nearest_name_is_suggested():
-    assert did_you_mean("lazer", ["laser", "swap"]) == "did you mean laser? use one of: laser, swap"
-    assert did_you_mean("zzz", ["laser"]) == "use one of: laser"

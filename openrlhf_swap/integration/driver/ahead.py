@@ -1,7 +1,7 @@
 """The sampler of an asynchronous run: it samples the next batches while the policy is updated."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock, Semaphore, Thread
@@ -58,9 +58,8 @@ class Ahead:
                 if not isinstance(batch, SampledBatch):
                     return
 
-        thread = Thread(target=sample_ahead, name="sampler", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = Thread(target=sample_ahead, name="sampler", daemon=True)
+        self._thread.start()
         while True:
             batch = sampled.get()
             if batch is None:
@@ -72,29 +71,33 @@ class Ahead:
             yield replace(batch, metrics={**batch.metrics, "swap/batch_age": float(age)})
 
     def _sample(self, batches: Iterator[SampledBatch]) -> SampledBatch | None:
-        if self._pauses_engines:
-            return _timed(batches)
-        with self._turns.turn():
-            return _timed(batches)
+        with self._turn():
+            started = monotonic()
+            batch = next(batches, None)
+            if batch is None:
+                return None
+            seconds = {"timing/sampled_ahead": monotonic() - started}
+            return replace(batch, metrics={**batch.metrics, **seconds})
 
     def evaluate(self, step: int) -> Metrics:
         """Sample the evaluation's prompts with the weights of a step."""
-        if self._pauses_engines:
-            return self._sampler.evaluate(step)
-        with self._turns.turn():
+        with self._turn():
             return self._sampler.evaluate(step)
 
     @contextmanager
     def replacing_weights(self) -> Iterator[None]:
         """Keep the engines from sampling while the block replaces their weights."""
-        if not self._pauses_engines:
-            with self._turns.turn(), self._sampler.replacing_weights():
+        with self._turn():
+            if self._pauses_engines:
+                batch_vllm_engine_call(self._engines, "pause_generation")
+            with self._sampler.replacing_weights():
                 yield
-            return
-        batch_vllm_engine_call(self._engines, "pause_generation")
-        with self._sampler.replacing_weights():
-            yield
-        batch_vllm_engine_call(self._engines, "resume_generation")
+            if self._pauses_engines:
+                batch_vllm_engine_call(self._engines, "resume_generation")
+
+    def _turn(self) -> AbstractContextManager[None]:
+        """What is done with the engines alone; engines that pause need no turns."""
+        return nullcontext() if self._pauses_engines else self._turns.turn()
 
     def stop(self) -> None:
         """End the engines and with them the thread, which must not wait while Ray shuts down."""
@@ -119,12 +122,3 @@ class _Turns:
             yield
         finally:
             self._engines.release()
-
-
-def _timed(batches: Iterator[SampledBatch]) -> SampledBatch | None:
-    started = monotonic()
-    batch = next(batches, None)
-    if batch is None:
-        return None
-    seconds = {"timing/sampled_ahead": monotonic() - started}
-    return replace(batch, metrics={**batch.metrics, **seconds})

@@ -20,7 +20,6 @@ class BestCheckpoint:
         self._asked = asked or ""
         self.key = self._asked
         self.value = float("-inf")
-        self.latest: float | None = None
 
     def observe(self, metrics: Mapping[str, float]) -> bool:
         """Whether an evaluation is better than all before it.
@@ -39,18 +38,13 @@ class BestCheckpoint:
                 f"--ckpt.best_metric_key is {self.key!r}, which no evaluation measures; use one of "
                 f"{', '.join(metrics)}"
             )
-        self.latest = metrics[self.key]
-        is_best = self.latest > self.value
-        self.value = max(self.value, self.latest)
+        is_best = metrics[self.key] > self.value
+        self.value = max(self.value, metrics[self.key])
         return is_best
 
     def states(self) -> States:
         """What a checkpoint keeps, by OpenRLHF's names."""
-        return {
-            "best_eval_metric_key": self.key,
-            "best_eval_metric_value": self.value,
-            "latest_eval_metric_value": self.latest,
-        }
+        return {"best_eval_metric_key": self.key, "best_eval_metric_value": self.value}
 
     def resume(self, states: States) -> None:
         """Go on from a checkpoint's states, unless the flag names another metric than they do."""
@@ -59,4 +53,3 @@ class BestCheckpoint:
             return
         self.key = kept
         self.value = states["best_eval_metric_value"]
-        self.latest = states.get("latest_eval_metric_value")

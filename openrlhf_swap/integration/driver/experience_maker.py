@@ -4,13 +4,11 @@ Shapes: B rows of a micro-batch, T tokens of its longest row, A = T - 1 actions:
 prediction of token t + 1.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -19,35 +17,6 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import unified_advantages
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
-
-
-@dataclass
-class AskingGroup:
-    """The policy's actor group as the experience maker sees it: its forward also answers requests.
-
-    Attributes:
-        group: OpenRLHF's actor group.
-        requests: by the actor's argument, what each micro-batch asks for; empty for nothing.
-        refs: the references of the last answers.
-    """
-
-    group: Any
-    requests: dict[str, list[Any]] = field(default_factory=dict)
-    refs: Sequence[Any] = ()
-
-    def async_run_method_batch(self, method_name: str, **batch: Any) -> Sequence[Any]:
-        """Call the method with the requests beside the batch."""
-        self.refs = self.group.async_run_method_batch(method_name, **batch, **self.requests)
-        return self.refs
-
-    def async_run_method(self, method_name: str) -> Any:
-        return self.group.async_run_method(method_name)
-
-    def answers(self) -> list[ScoredForward]:
-        """The answers, one for each micro-batch; none where nothing was asked."""
-        if not self.requests:
-            return []
-        return list(chain.from_iterable(ray.get(self.refs)))
 
 
 @dataclass(frozen=True)
@@ -69,25 +38,44 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     ones, bit for bit.
     """
 
-    terms: AdvantageTerms  # of the last batch
+    def ask(
+        self,
+        micro_batches: list[Experience],
+        requests: Mapping[str, Sequence[Any]],
+    ) -> tuple[list[Experience], list[ScoredForward]]:
+        """Let the policy and the reference model run over the micro-batches.
+
+        `requests` has, by the actor's argument, what is asked of each micro-batch. Returns the
+        micro-batches with their log-probabilities, and an answer for each if anything was asked.
+        """
+        self._requests = requests
+        self._answers: list[ScoredForward] = []
+        return self.make_experience(micro_batches), self._answers
+
+    def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
+        """Overrides RemoteExperienceMaker: the policy also gets the requests."""
+        if group is self.actor_model_group:
+            batch |= self._requests
+        return super()._dispatch_forward(group, sync_condition, **batch)
 
     def _flatten_results(self, refs: list[Any], duplicate_factor: int) -> list[Any]:
         """Overrides RemoteExperienceMaker: takes the log-probabilities out of the answers."""
         results = super()._flatten_results(refs, duplicate_factor)
+        self._answers += [result for result in results if isinstance(result, ScoredForward)]
         return [
             result.action_log_probs if isinstance(result, ScoredForward) else result
             for result in results
         ]
 
     @torch.no_grad()
-    def compute_advantages_and_returns(
+    def set_advantages(
         self,
         experiences: list[Experience],
         objective: Objective,
         rewards: Tensor,
         token_advantages: Tensor | None,
-    ) -> list[Experience]:
-        """Overrides RemoteExperienceMaker: `advantages` and `returns` are the objective's A[t].
+    ) -> AdvantageTerms:
+        """Make `advantages` and `returns` of the micro-batches the objective's A[t].
 
         SWAP's is A[t] = beta A_out + theta [correct] A_proc[t]. `rewards` (G, N) and
         `token_advantages` (G, N, tokens of the longest response) are what `objectives.base.
@@ -96,9 +84,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         flat_rewards = rewards.flatten()
         for experience in experiences:
             experience.rewards = flat_rewards.float()[experience.index]
-        experiences = super().compute_advantages_and_returns(experiences)
         terms = []
-        for experience in experiences:
+        for experience in self.compute_advantages_and_returns(experiences):
             outcome = self._outcome_term(experience, flat_rewards, objective)
             process = _on_actions(token_advantages, experience)
             experience.advantages = unified_advantages(
@@ -109,8 +96,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
                 process = torch.zeros_like(outcome)
             is_action = experience.action_mask.bool()
             terms.append([each[is_action] for each in (experience.advantages, outcome, process)])
-        self.terms = AdvantageTerms(*map(torch.cat, zip(*terms, strict=True)))
-        return experiences
+        return AdvantageTerms(*map(torch.cat, zip(*terms, strict=True)))
 
     def get_cumulative_returns(
         self,

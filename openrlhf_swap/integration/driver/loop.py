@@ -109,8 +109,6 @@ class Loop:
         self._step = states.get("global_step", 0)
         for objective in (self._objective, sampling_objective):
             objective.resume(self._step, states.get("objective_state"))
-        if self._args.algo.kl.target and "kl_coefficient" in states:
-            self._policy.kl_controller.value = states["kl_coefficient"]
         self._records.resume(self._step)
         self._records.guards.history = states.get("guards", [])
         self._best.resume(states)
@@ -165,8 +163,6 @@ class Loop:
             **position,
             "global_step": self._step,
             "objective_state": self._objective.state_dict(),
-            # NumPy's number becomes Python's, once --algo.kl.target has adapted it.
-            "kl_coefficient": float(self._policy.kl_controller.value),
             "guards": self._records.guards.history,
         }
         if is_due(self._step, self._args.ckpt.save_steps):
@@ -177,7 +173,7 @@ class Loop:
                     flush=True,
                 )
             else:
-                self._write_checkpoint(f"global_step{self._step}", states)
+                self._policy.save(f"global_step{self._step}", states | self._best.states())
         self._evaluate_if_due(states)
 
     def _evaluate_if_due(self, states: States) -> None:
@@ -188,8 +184,4 @@ class Loop:
         metrics = self._sampler.evaluate(self._step)
         self._records.write_evaluation(self._step, metrics)
         if not self._skipped.in_a_row and self._best.observe(metrics):
-            self._write_checkpoint(f"best_global_step{self._step}", states)
-
-    def _write_checkpoint(self, tag: str, states: States) -> None:
-        best = self._best
-        self._policy.save(tag, {**states, **best.states()}, best.key or None, best.latest)
+            self._policy.save(f"best_global_step{self._step}", states | self._best.states())

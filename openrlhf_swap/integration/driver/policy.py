@@ -1,7 +1,6 @@
 """What the loop asks of the policy and of the reference model."""
 
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,23 +9,18 @@ from typing import Any
 
 import ray
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
-from openrlhf.trainer.ppo_utils.kl_controller import AdaptiveKLController, FixedKLController
+from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from torch import Tensor
 
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.driver.best import States
-from openrlhf_swap.integration.driver.experience_maker import (
-    AdvantageTerms,
-    AskingGroup,
-    SwapExperienceMaker,
-)
+from openrlhf_swap.integration.driver.experience_maker import AdvantageTerms, SwapExperienceMaker
 from openrlhf_swap.integration.driver.rows import experience_row
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
-from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.signals import WantedSignals
@@ -47,17 +41,12 @@ class Policy:
         engines: Sequence[Any],
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
-        self._strategy = strategy
         self._args = strategy.args
-        self._tokenizer = tokenizer
         self._actors = actors
-        self._reference = reference
         self._engines = engines
-        kl = self._args.algo.kl
-        if kl.target:
-            self.kl_controller = AdaptiveKLController(kl.init_coef, kl.target, kl.horizon)
-        else:
-            self.kl_controller = FixedKLController(kl.init_coef)
+        kl_controller = FixedKLController(self._args.algo.kl.init_coef)
+        models = (actors, None, None, reference)
+        self._maker = SwapExperienceMaker(*models, kl_controller, strategy, tokenizer)
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
         self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
@@ -70,19 +59,16 @@ class Policy:
         Returns the micro-batches, whose rows find their rollout by `Experience.index`, and the
         rollouts with their log-probabilities and signals.
         """
-        asking = AskingGroup(self._actors)
-        maker = self._maker(asking)
         context = self._args.data.max_len
         rows = [experience_row(rollout, context) for rollout in rollouts]
-        micro_batches = maker.split_rollout_samples(rows)
+        micro_batches = self._maker.split_rollout_samples(rows)
         requests = self._requests(micro_batches, rollouts, objective)
+        asked: dict[str, Sequence[Any]] = {}
         if objective.wanted_signals:
-            asking.requests = {
-                "requests": requests,
-                "signals": [objective.wanted_signals] * len(requests),
-            }
-        experiences = maker.make_experience(micro_batches)
-        known = self._read_answers(experiences, rollouts, requests, asking.answers())
+            signals = [objective.wanted_signals] * len(requests)
+            asked = {"requests": requests, "signals": signals}
+        experiences, answers = self._maker.ask(micro_batches, asked)
+        known = self._read_answers(experiences, rollouts, requests, answers)
         if objective.reshapes_responses:
             for experience in experiences:
                 _set_chances(experience, known)
@@ -96,9 +82,7 @@ class Policy:
         token_advantages: Tensor | None,
     ) -> AdvantageTerms:
         """Put the advantages into the micro-batches."""
-        maker = self._maker(self._actors)
-        maker.compute_advantages_and_returns(experiences, objective, rewards, token_advantages)
-        return maker.terms
+        return self._maker.set_advantages(experiences, objective, rewards, token_advantages)
 
     def update(self, experiences: list[Experience]) -> Metrics:
         """Update the policy once with the whole batch; returns what OpenRLHF reports."""
@@ -108,15 +92,12 @@ class Policy:
         ray.get(self._actors.async_run_method_batch("append", experience=experiences))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
-        fitting = self._actors.async_run_method("fit", kl_ctl=self.kl_controller.value)
+        fitting = self._actors.async_run_method("fit", kl_ctl=args.algo.kl.init_coef)
         status: Metrics = {}
         for of_rank in ray.get(fitting):
             status |= of_rank
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("offload_states"))
-        if "kl" in status:
-            responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-            self.kl_controller.update(status["kl"], responses)
         return status
 
     def publish(self) -> None:
@@ -141,30 +122,14 @@ class Policy:
             ray.get([engine.check_health.remote() for engine in self._engines])
             raise
 
-    def save(
-        self,
-        tag: str,
-        states: States,
-        metric: str | None,
-        value: float | None,
-    ) -> None:
-        """Write a checkpoint with the loop's states and an evaluation's metric, if there is one."""
-        writing = self._actors.async_run_method(
-            "save_checkpoint", tag=tag, client_states=states, metric_value=value, metric_key=metric
-        )
-        ray.get(writing)
+    def save(self, tag: str, states: States) -> None:
+        """Write a checkpoint with the loop's states."""
+        ray.get(self._actors.async_run_method("save_checkpoint", tag=tag, client_states=states))
 
     def restored_states(self) -> States:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
-        folder = os.path.join(self._args.ckpt.path, checkpoints.FOLDER)
-        if not self._args.ckpt.load_enable or not os.path.exists(folder):
-            return {}
         states: States = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
         return states
-
-    def _maker(self, actors: Any) -> SwapExperienceMaker:
-        parts = (actors, None, None, self._reference, self.kl_controller)
-        return SwapExperienceMaker(*parts, self._strategy, self._tokenizer)
 
     def _requests(
         self,

@@ -7,7 +7,6 @@ from typing import Any
 import ray
 import torch
 from openrlhf.trainer.ppo_trainer import prepare_datasets
-from openrlhf.trainer.ray import create_vllm_engines
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import get_tokenizer
 from ray.util.placement_group import placement_group
@@ -19,16 +18,15 @@ from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records
 from openrlhf_swap.integration.driver.sampler import Sampler
-from openrlhf_swap.integration.engine import actor as engine_actor
-from openrlhf_swap.integration.patches import ENGINES_ARE_MADE, installed
+from openrlhf_swap.integration.engine.start import start_engines
 from openrlhf_swap.integration.policy import actors as policy_actors
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
+from openrlhf_swap.integration.runtime.transport import share_gpus
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.rollouts.rollout import StepReader
 from openrlhf_swap.runs.guards import Guards
 
 SHARE = 0.2  # of a GPU that several processes share, as OpenRLHF counts them
-ROLLOUT_ACTOR = "openrlhf.trainer.ray.vllm_engine.RolloutRayActor"
 
 
 def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> None:
@@ -62,7 +60,7 @@ def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> Non
     # that stay on its GPUs it loads at once, unless they measure what is free there.
     if args.vllm.enable_sleep:
         ray.get([engine.sleep.remote() for engine in engines])
-    elif _share_gpus(args) and "kv_cache_memory_bytes" not in engine_arguments:
+    elif share_gpus(args) and "kv_cache_memory_bytes" not in engine_arguments:
         ray.get(prepared)
     loading = actors.async_init_model_from_pretrained(strategy, model, max_steps, engines)
     if reference:
@@ -123,43 +121,6 @@ def make_strategy(args: SimpleNamespace) -> SwapStrategy:
         zero_stage=args.ds.zero_stage,
         args=args,
     )
-
-
-def start_engines(
-    args: SimpleNamespace,
-    more: dict[str, Any],
-    shared: Any,
-) -> list[Any]:
-    """Start vLLM's engines, with `more` arguments, on GPUs of their own or the policy's.
-
-    OpenRLHF would let engines that are to sleep do so at once, and wait for them.
-    """
-    more = {**more, "enable_sleep_mode": args.vllm.enable_sleep}
-    factory = engine_actor.EngineFactory(ray.remote(engine_actor.SwapRolloutActor), more)
-    corrects = args.algo.advantage.is_correction_level != "off"
-    with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):
-        engines: list[Any] = create_vllm_engines(
-            args.vllm.num_engines,
-            args.vllm.tensor_parallel_size,
-            args.actor.model_name_or_path,
-            args.train.seed,
-            args.train.full_determinism_enable,
-            args.vllm.enable_prefix_caching,
-            args.vllm.enforce_eager,
-            args.data.max_len,
-            shared if _share_gpus(args) else None,
-            args.vllm.gpu_memory_utilization,
-            vllm_enable_sleep=False,
-            logprobs_mode="processed_logprobs" if corrects else None,
-            agent_func_path=args.train.agent_func_path,
-            remote_rm_url=args.reward.remote_url,
-        )
-    return engines
-
-
-def _share_gpus(args: SimpleNamespace) -> bool:
-    """Whether engines and policy have the same GPUs."""
-    return bool(args.train.colocate_all and not args.train.async_enable)
 
 
 def _shared_places(args: SimpleNamespace) -> Any:

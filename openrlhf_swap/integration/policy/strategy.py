@@ -53,11 +53,6 @@ class SwapStrategy(_StockStrategy):
         with installed(CPU_RANKS_MEET) if is_cpu_build() else nullcontext():
             super().setup_distributed(timeout)
 
-    def print(self, *words: Any) -> None:
-        """Print, but not `args`, which may hold a tracker's key; swap_config.json has the rest."""
-        if not any(word is self.args for word in words):
-            super().print(*words)
-
     def get_ds_train_config(
         self, optim_dict: dict[str, Any] | None = None, **kwargs: Any
     ) -> dict[str, Any]:

@@ -87,17 +87,11 @@ def implementation(asked: str, model: str) -> str:
 
 
 def summary(asked: str, model: str) -> str:
-    """A line for the console about the attention that is taken, and what its masks cost."""
+    """A line for the console about the attention that is taken."""
     taken = implementation(asked, model)
-    masks = "with masks of length x length for padded and packed rows"
-    words = {
-        FLASH: "flash-attn",
-        NAME: "torch's; packed responses get no masks, padded rows get masks of length x length",
-        "sdpa": f"sdpa, {masks}",
-    }
-    if taken == "eager" != asked:
-        words["eager"] = f"eager, because the code of {model} has no {asked}; {masks}"
-    return f"attention: {words.get(taken, taken)}"
+    words = {FLASH: "flash-attn", NAME: "torch's, without masks for packed responses"}
+    reason = f", because the code of {model} has no {asked}" if taken == "eager" != asked else ""
+    return f"attention: {words.get(taken, taken)}{reason}"
 
 
 class Bounds(NamedTuple):

@@ -16,11 +16,10 @@ from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_limits
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.run import train
-from openrlhf_swap.integration.engine.actor import expert_kernels
 from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
-from openrlhf_swap.integration.runtime.transport import engine_arguments
+from openrlhf_swap.integration.runtime.transport import engine_arguments, expert_kernels
 from openrlhf_swap.runs import checkpoints
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor

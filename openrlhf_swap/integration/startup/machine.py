@@ -8,7 +8,7 @@ import torch
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import gpu_actors, policy_ranks
+from openrlhf_swap.flags.placement import gpus_of_run
 from openrlhf_swap.sizing.memory import Machine, cache_bytes, describe_place, host_bytes, read_run
 from openrlhf_swap.sizing.memory import place_optimizer as find_place
 from openrlhf_swap.sizing.models import gib
@@ -24,7 +24,7 @@ def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, i
     if "RAY_ADDRESS" in os.environ:
         return configuration, {}
     args = configuration.args
-    needed = policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
+    needed = gpus_of_run(args)
     present = torch.cuda.device_count()
     if present < needed:
         raise ConfigError(

@@ -28,7 +28,8 @@ from openrlhf_swap.integration.startup.model_checks import (
 from openrlhf_swap.integration.startup.prompts import write_usable_prompts
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.families import closes_thought, resolve_thought, set_template_arguments
+from openrlhf_swap.rewards.verdict import closes_thought
+from openrlhf_swap.rollouts.families import prompt_text, resolve_thought, set_template_arguments
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 from openrlhf_swap.scoring.backends import find_backend
@@ -149,7 +150,7 @@ def _about_scoring(
         return [f"objective {method.objective} needs no step scores; none will be computed"]
     messages = []
     is_rendered = configuration.args.data.apply_chat_template and tokenizer.chat_template
-    if is_rendered and closes_thought(tokenizer, method.end_of_thought):
+    if is_rendered and closes_thought(prompt_text(tokenizer, "?"), method.end_of_thought):
         messages.append(
             f"warning: the chat template closes the thought, but {method.objective} scores its "
             "steps, and only what follows is left to cut; if the template has an argument that "
@@ -177,9 +178,7 @@ def _write_data(
         flags["eval.split"] = "train"
     flags["data.prompt_dataset"] = write_usable_prompts(configuration, objective, tokenizer)
     flags["data.prompt_split"] = "train"
-    # Both have been applied.
-    flags["data.prompt_probs"] = None
-    flags["data.max_samples"] = sys.maxsize
+    flags["data.max_samples"] = sys.maxsize  # it has been applied
     if args.data.chat_template_kwargs:  # the prompts are rendered
         flags["data.apply_chat_template"] = False
         flags["data.chat_template_kwargs"] = None

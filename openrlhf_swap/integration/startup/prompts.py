@@ -3,7 +3,7 @@
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -68,11 +68,15 @@ def source_of(args: SimpleNamespace, for_training: bool) -> Source:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row with its normal answer and the objective's problem text, and what it was made of."""
+    """A row with its normal answer and the objective's problem text, and what it was made of.
+
+    `text` is the prompt as OpenRLHF renders it, empty for a faulty problem.
+    """
 
     row: Row
     reference: Reference
     given_answer: Any
+    text: str
 
 
 def write_usable_prompts(
@@ -88,23 +92,24 @@ def write_usable_prompts(
     args = configuration.args
     source = source_of(args, for_training=not evaluates)
     _check_template(args, tokenizer)
-    prompts = _load_cleaned(source, configuration, objective)
+    prompts = _load_cleaned(source, configuration, objective, tokenizer)
     reasons = reasons_to_drop(prompts, configuration, tokenizer)
     usable = [prompt for prompt, reason in zip(prompts, reasons, strict=True) if reason is None]
     _report_usable(reasons, source)
-    if not evaluates:
+    if source.trains:
         _check_batch(len(usable), args, source)
         _report_answers(usable, configuration.run.grader, objective)
-        objective.check_prompts(render_prompts(_rows(usable), args, tokenizer))
+        objective.check_prompts(prompt.text for prompt in usable)
         references = [prompt.reference for prompt in usable]
         data_sets.try_grader(configuration.run.grader, references)
-    return _write(usable, source.file, configuration, tokenizer)
+    return _write(usable, source.file, configuration)
 
 
 def _load_cleaned(
     source: Source,
     configuration: Configuration,
     objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> list[Prompt]:
     """The rows of a source as prompts; an objective may leave the texts of an evaluation alone."""
     args = configuration.args
@@ -114,37 +119,29 @@ def _load_cleaned(
     references = data_sets.read_references(
         rows, problem_key, answer_key, configuration.run.grader, source.called
     )
-    prompts = []
+    cleaned = []
     for row, reference in zip(rows, references, strict=True):
         problem = row[problem_key]
         if isinstance(problem, list):
             problem = data_sets.read_chat(problem)[0] or problem
         if source.trains or objective.rewrites_evaluation:
             problem = _rewritten(problem, objective, args.train.seed)
-        clean = {**row, problem_key: problem, answer_key: reference.answer}
-        prompts.append(Prompt(clean, reference, row[answer_key]))
-    return prompts
-
-
-def _rows(prompts: list[Prompt]) -> list[Row]:
-    return [prompt.row for prompt in prompts]
+        cleaned.append({**row, problem_key: problem, answer_key: reference.answer})
+    given = [row[answer_key] for row in rows]
+    texts = render_prompts(cleaned, args, tokenizer)
+    return list(map(Prompt, cleaned, references, given, texts))
 
 
 def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
-    """The rows to train on, mixed as OpenRLHF mixes them, or to evaluate on.
+    """The rows to train on or to evaluate on, in the order of the data sets.
 
-    Of each data set to train on, and of the mixture, the first `--data.max_samples` are taken.
-    Raises DataError when a data set cannot be read, is empty, or lacks a column.
+    Of those to train on the first `--data.max_samples` are taken. Raises DataError when a data set
+    cannot be read, is empty, or lacks a column.
     """
     source = source_of(args, for_training)
-    parts = []
+    rows: list[Row] = []
     for name in source.names.split(","):
-        parts.append(_read_source(name.strip(), source, args)[: source.most])
-    if for_training and args.data.prompt_probs:
-        shares = [float(share) for share in args.data.prompt_probs.split(",")]
-        rows = _interleave(parts, shares, args.train.seed)
-    else:
-        rows = [row for part in parts for row in part]
+        rows += _read_source(name.strip(), source, args)
     if not rows:
         raise DataError(f"{source.called}, which has no rows; give a data set with at least one")
     data_sets.check_columns(data_sets.columns_in(rows), columns_of(args), source.names)
@@ -172,20 +169,6 @@ def _read_source(
         _say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
     columns = data_sets.columns_in(rows)
     return [{**columns, **row} for row in rows]
-
-
-def _interleave(
-    parts: Sequence[list[Row]],
-    shares: list[float],
-    seed: int,
-) -> list[Row]:
-    from datasets import Dataset, interleave_datasets
-
-    places = []
-    for number, part in enumerate(parts):
-        places.append(Dataset.from_dict({"row": range(len(part)), "part": [number] * len(part)}))
-    mixed = interleave_datasets(places, shares, seed, stopping_strategy="all_exhausted")
-    return [parts[place["part"]][place["row"]] for place in mixed]
 
 
 def _check_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -251,13 +234,13 @@ def reasons_to_drop(
 ) -> list[str | None]:
     """Why each row cannot be used, worded to follow "dropped with"; None for a row that can."""
     args = configuration.args
-    rows = _rows(prompts)
-    reasons = [fault_of_problem(row[args.data.input_key], args) for row in rows]
-    texts = list(render_prompts(rows, args, tokenizer))
-    starts = range(0, len(texts), AT_A_TIME)
+    reasons: list[str | None] = []
+    starts = range(0, len(prompts), AT_A_TIME)
     for start in tqdm(starts, "[swap] checking prompts", unit=f"{AT_A_TIME} rows", leave=False):
-        for number, fault in enumerate(_faults(texts[start : start + AT_A_TIME], args, tokenizer)):
-            reasons[start + number] = reasons[start + number] or fault
+        part = prompts[start : start + AT_A_TIME]
+        faults = _faults([prompt.text for prompt in part], args, tokenizer)
+        for prompt, fault in zip(part, faults, strict=True):
+            reasons.append(fault_of_problem(prompt.row[args.data.input_key], args) or fault)
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [prompts[number].reference for number in left]
     found = data_sets.find_faults(answers, configuration.run.grader, "swap")
@@ -332,7 +315,6 @@ def _write(
     prompts: list[Prompt],
     file: str,
     configuration: Configuration,
-    tokenizer: PreTrainedTokenizerBase,
 ) -> str:
     """Write the file that OpenRLHF reads; returns its path.
 
@@ -349,14 +331,15 @@ def _write(
             f"{special!r} in the name of a data set for something else: use a folder without one "
             "in its path"
         )
-    rows = _rows(prompts)
     columns = (args.data.input_key, args.data.label_key, "datasource")
-    if configuration.run.grader != MATH:
-        rows = [{**each.row, columns[1]: each.reference.label()} for each in prompts]
-    written = [{name: row[name] for name in columns if name in row} for row in rows]
-    if args.data.chat_template_kwargs:
-        for row, text in zip(written, render_prompts(rows, args, tokenizer), strict=True):
-            row[args.data.input_key] = text
+    written = []
+    for prompt in prompts:
+        row = {name: prompt.row[name] for name in columns if name in prompt.row}
+        if configuration.run.grader != MATH:
+            row[args.data.label_key] = prompt.reference.label()
+        if args.data.chat_template_kwargs:
+            row[args.data.input_key] = prompt.text
+        written.append(row)
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / file, written)
     return str(folder / file)

@@ -1,6 +1,7 @@
 """Ray for a training: joined where RAY_ADDRESS names a cluster, else started on this machine."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -9,8 +10,9 @@ from typing import Any
 
 import ray
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, policy_ranks
+from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, gpus_of_run, policy_ranks
 from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES, install
 from openrlhf_swap.integration.runtime.cpu import THREADS
 from openrlhf_swap.runs.ctrl_c import ctrl_c_after
@@ -23,6 +25,8 @@ OPENRLHFS_VARIABLES = {
 }
 # Enough for the rollouts of the embedded policy; Ray would take 30% of memory.
 OBJECT_STORE_BYTES = 256 * 2**20
+NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
+POLL_SECONDS = 2.0
 
 
 @contextmanager
@@ -43,11 +47,36 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
         def wait() -> None:
             started.result()
             held.close()
+            if "RAY_ADDRESS" in os.environ:
+                wait_for_gpus(gpus_of_run(args))
 
         try:
             yield wait
         finally:
             pool.submit(ray.shutdown).result()
+
+
+def wait_for_gpus(needed: int) -> None:
+    """Wait until the nodes of the cluster have so many GPUs: Ray would wait without a word.
+
+    Raises ConfigError if they are not there in time.
+    """
+    deadline = time.monotonic() + NODES_SECONDS
+    shown = -1
+    while True:
+        present = int(ray.cluster_resources().get("GPU", 0))
+        if present >= needed:
+            return
+        state = f"{present} of the {needed} GPUs that the run takes are in the cluster"
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{state} after {NODES_SECONDS} s; start more nodes, or ask for fewer GPUs "
+                "(--actor.num_nodes, --actor.num_gpus_per_node, --vllm.num_engines)"
+            )
+        if present != shown:
+            print(f"[swap] {state}", flush=True)
+        shown = present
+        time.sleep(POLL_SECONDS)
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:

@@ -27,7 +27,7 @@ def test_help_lists_every_command_in_a_line(capsys):
     [
         ([], "error: a command is missing; use one of: "),
         (["reporting"], "error: reporting is not a command; did you mean eval report?"),
-        (["eval", "--model", "x"], "error: eval --model is not a command; did you mean eval "),
+        (["eval", "runs"], "error: eval runs is not a command; did you mean eval run?"),
         (["nothing", "--help"], "error: nothing is not a command; use one of: "),
     ],
 )

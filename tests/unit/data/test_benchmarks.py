@@ -1,13 +1,11 @@
-"""Benchmarks: what is read from files and from the hub, also beyond mathematics, and what is
-refused.
-"""
+"""Benchmarks: what is read from files and from the hub, and what is refused."""
 
 import dataclasses
 import re
 
 import pytest
 
-from openrlhf_swap.data.benchmarks import BENCHMARKS, CHOOSE, Problem, gpqa, load_benchmark
+from openrlhf_swap.data.benchmarks import BENCHMARKS, Problem, load_benchmark
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import write_rows
 
@@ -82,68 +80,19 @@ def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, an
         load_benchmark(str(tmp_path / "own.jsonl"))
     assert len(load_benchmark(str(tmp_path / "own.jsonl"), needs_answers=False)) == 2
     copy = [{"problem": f"q{number}", "answer": "(1,2)"} for number in range(39)]
-    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "Answer: 7", "answer": "7"}])
+    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": "7"}])
     unchecked = dataclasses.replace(BENCHMARKS["amc23"], checksum="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BENCHMARKS, "amc23", unchecked)
         assert len(load_benchmark("amc23", tmp_path)) == 40
-        warning = "warning: 1 problem of AMC23 with the answer in the text: 39"
-        assert warning in capsys.readouterr().err
         write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
         load_benchmark("amc23", tmp_path)
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
 
 
-GPQA = {
-    "Question": "Which city is the capital of Norway?\n",
-    "Correct Answer": "Oslo\n",
-    "Incorrect Answer 1": "Bergen",
-    "Incorrect Answer 2": "Rome",
-    "Incorrect Answer 3": "Paris",
-    "Record ID": "rec1",
-}
-MMLU_PRO = {
-    "question_id": 7,
-    "question": "1 + 1?",
-    "options": ["1", "2", "3"],
-    "answer": "B",
-    "answer_index": 1,
-}
-
-
-@pytest.fixture
-def own_file(tmp_path):
-    def write(*rows, name="own.jsonl"):
-        write_rows(tmp_path / name, rows)
-        return str(tmp_path / name)
-
-    return write
-
-
-def test_gpqa_has_its_options_in_a_drawn_order(own_file):
-    (problem,) = load_benchmark(own_file(GPQA))
-    options = problem.metadata["options"]
-    assert sorted(options) == ["Bergen", "Oslo", "Paris", "Rome"]
-    assert options["ABCD".index(problem.answer)] == "Oslo"
-    listing = "\n".join(f"({letter}) {text}" for letter, text in zip("ABCD", options, strict=True))
-    assert problem.problem == f"Which city is the capital of Norway?\n\n{listing}\n\n{CHOOSE}"
-    assert (problem.grader, problem.instructed) == ("multiple_choice", True)
-    # The same in every run, and not in the same place for every question.
-    assert load_benchmark(own_file(GPQA)) == [problem]
-    assert len({gpqa("", {**GPQA, "Question": f"{n}"}).answer for n in range(20)}) == 4
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({**GPQA, "Correct Answer": None}, "Correct Answer is null, which is not text"),
-        ({**MMLU_PRO, "options": "123"}, 'options is "123", which is not a list of texts'),
-        ({**MMLU_PRO, "answer": "D"}, "an answer that is no option's letter: "),
-    ],
-)
-def test_a_faulty_row_is_named(own_file, row, message):
-    good = next(kind for kind in (GPQA, MMLU_PRO) if kind.keys() >= row.keys())
-    path = own_file(good, row)
-    with pytest.raises(DataError) as raised:
-        load_benchmark(path)
-    assert str(raised.value).startswith(f"{path}, row 2") and message in str(raised.value)
+def test_a_row_that_a_verifier_cannot_use_is_named(tmp_path):
+    path = tmp_path / "own.jsonl"
+    good = {"problem": "1 + 1?", "answer": "B", "options": ["1", "2", "3"]}
+    write_rows(path, [good, {**good, "answer": "D"}])
+    with pytest.raises(DataError, match=r"row 2 has an answer that is no option's letter: "):
+        load_benchmark(str(path), grader="multiple_choice")

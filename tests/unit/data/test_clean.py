@@ -239,7 +239,6 @@ FORMS = {
     "BBCode": lambda text, n: f"[i]{text}[/i]",
     "a label behind": lambda text, n: f"{text} A:",
     "a number behind": lambda text, n: f"{text} #{n}",
-    "three letters behind": lambda text, n: f"{text} ANS",
     "asterisks": lambda text, n: f"*{text}*",
     "twice": lambda text, n: f"{text}\n\n{text}",
 }

@@ -141,19 +141,3 @@ def test_an_objective_of_ones_own_is_tried_without_ray(tmp_path, monkeypatch):
     shown = doctest.DocTestParser().get_doctest(session, {}, "objectives.md", None, 0)
     assert doctest.DocTestRunner().run(shown).failed == 0
     monkeypatch.delitem(sys.modules, "per_token")
-
-
-def test_what_leads_nowhere_is_found():
-    page = ROOT / "docs" / "README.md"
-    assert missing_link(page, "use/nothing.md") and missing_link(page, "use/cluster.md#nowhere")
-    assert not missing_link(page, "../README.md")
-    for check, nowhere, somewhere in (
-        (missing_file, "scoring/nothing.py", "scoring/answer.py"),
-        (missing_file, "nothing.sh", "swap_config.json"),
-        (missing_command, "openrlhf_swap.sizing", "openrlhf_swap.train"),
-        (missing_name, "algorithm.advantages.nothing", "algorithm.advantages.local_gains"),
-        (missing_name, "test_nothing", "torch.nothing"),
-    ):
-        assert check(nowhere) and not check(somewhere)
-    assert uneven_tables("| a | b |\n|---|---|\n| 1 | 2 | 3 |\n") == ["| a | b |"]
-    assert uneven_tables("| a | b |\n|---|---|\n| 1 \\| 2 | 3 |\n") == []

@@ -1,15 +1,13 @@
-"""Forced answers and misleading hints, with a small program in the place of the engine."""
+"""Misleading hints, with a small program in the place of the engine."""
 
 import pytest
 from support.engine_of_vllm import EngineOfVllm
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.evaluation import forced, hints
-from openrlhf_swap.evaluation.samples import rows_path, seed_of
+from openrlhf_swap.evaluation import hints
+from openrlhf_swap.evaluation.samples import SampleFiles, seed_of
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.families import prompt_ids
-
-CLOSE = "</think>\\boxed{"
 
 
 @pytest.fixture
@@ -24,29 +22,6 @@ def ask(asked, tokenizer, monkeypatch):
         return run_command(command.main, [str(asked), *flags]), engine.asked
 
     return start
-
-
-def test_longer_responses_answer_at_the_budget_and_shorter_ones_count_as_they_are(
-    ask, asked, tokenizer
-):
-    flags = ["--budgets", "1", "10", "30", "1000", "0", "--swap.close_template", CLOSE]
-    status, requests = ask(forced, 13 * ["2}"], *flags)
-    # p has 10 tokens (right) and 30, q has 50 (right) and 70. Cut after one token or none all
-    # answer 2, which is right for p; after ten, the second response to p is in its box already and
-    # answers 32.
-    accuracies = {1: 0.5, 10: 0.25, 30: 0.25, 1000: 0.5, 0: 0.5}
-    rows = [{"budget": budget, "accuracy": accuracy} for budget, accuracy in accuracies.items()]
-    assert status == 0 and list(read_rows(rows_path("forced", asked, "own"))) == rows
-
-    def ids_of(text):
-        return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    assert len(requests) == 4 + 3 + 2 + 4
-    assert all(parameters.temperature == 0 for _, parameters in requests)
-    start = len(prompt_ids(tokenizer, "1 + 1 Think."))
-    first, second, last = (requests[n][0][start:] for n in (0, 4, -1))
-    assert first == ids_of("a") + ids_of(CLOSE) and last == ids_of(CLOSE)
-    assert second == ids_of("a</think>\\boxed{3}")[:10]  # its thought has ended
 
 
 HINT = ("--hint", " Told: {hint}.")
@@ -72,7 +47,7 @@ def test_the_table_of_hints_by_hand(ask, asked, tokenizer, capsys):
 
 def test_an_answer_that_was_the_hints_without_it_follows_nothing(ask, asked, capsys):
     rows = [{"id": name, "problem": name, "answer": answer} for name, answer in ("p2", "q3")]
-    write_rows(rows_path("problems", asked, "own"), rows)
+    write_rows(SampleFiles(asked, "own").path("problems"), rows)
     # Without the hint, the second response to p is 3 already; q's is 2, which nothing answers.
     status, _ = ask(hints, 4 * ["</think>\\boxed{3}"], *HINT, "--samples", "2")
     assert status == 0 and "| 1 of 3    | 0 of 1    |" in capsys.readouterr().out

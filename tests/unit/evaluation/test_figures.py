@@ -3,7 +3,6 @@
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import figures
 from openrlhf_swap.evaluation.measures import measure_evaluation
-from openrlhf_swap.evaluation.samples import rows_path
 from openrlhf_swap.files import write_rows
 
 
@@ -25,8 +24,6 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     steps = [(1, 0.0), (2, 0.01), (2, 0.02)]  # step 2 done again; step 3 measured nothing
     rows = [{"step": step, "swap/accuracy": value, "length/mean": 9} for step, value in steps]
     write_rows(metrics, [*rows, {"step": 3}])
-    forced = [{"budget": budget, "accuracy": budget / 100} for budget in (40, 10)]
-    write_rows(rows_path("forced", evaluated / "base", "own"), forced)
     both = [evaluated / "base", evaluated / "short"]
     inputs = {"pareto": both, "budget": both, "gains": [traces], "dynamics": [metrics]}
     assert set(inputs) == set(figures.FIGURES)

@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_swap.evaluation import measures
 from openrlhf_swap.evaluation.measures import count_votes, measure_evaluation
-from openrlhf_swap.evaluation.samples import SampleFiles, rows_path
+from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import write_rows
 
 
@@ -63,9 +63,11 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
         for n, answer in enumerate(answers)
     ]
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False, "text": ""}
-    write_rows(rows_path("samples", tmp_path, "own"), [{**row, **counts} for row in reversed(rows)])
+    write_rows(
+        SampleFiles(tmp_path, "own").path("samples"), [{**row, **counts} for row in reversed(rows)]
+    )
     grades = [{**row, "correct": row["answer"] == "4", "status": "ok"} for row in rows]
-    write_rows(rows_path("grades", tmp_path, "own"), grades)
+    write_rows(SampleFiles(tmp_path, "own").path("grades"), grades)
     values = measure_evaluation(tmp_path)["own"].values
     assert (values["samples"], values["maj@k"]) == (2, 1.0)
     assert values["pass@k"] == (1 - 3 / 10 + 1) / 2  # 3 of the 10 pairs of p are wrong
@@ -99,16 +101,3 @@ def test_bootstrap_intervals():
     assert measures.bootstrap_interval(np.ones(5)) == (1.0, 1.0)
     # Pairing removes what both share: a constant gain has no spread.
     assert measures.paired_difference(values, values + 0.25) == pytest.approx((0.25, 0.25, 0.25))
-
-
-def test_the_area_under_a_curve_of_budgets(tmp_path):
-    # A decade from 0 to 1 (mean .5), and a decade at 1, in any order.
-    assert measures.area_under([10, 100, 1000], [0, 1, 1]) == pytest.approx(0.75)
-    assert measures.area_under([1000, 10, 100], [1, 0, 1]) == pytest.approx(0.75)
-    rows = [{"budget": budget, "accuracy": budget / 1000} for budget in (0, 10, 1000)]
-    files = SampleFiles(tmp_path, "own")
-    write_rows(files.path("forced"), rows)
-    area = measures.area(measures.read_forced(files))  # 0 has no place on a logarithmic axis
-    assert area == {"budget_least": 10, "budget_most": 1000, "area": pytest.approx(0.505)}
-    write_rows(files.path("forced"), rows[:2])
-    assert measures.area(measures.read_forced(files)) == {}

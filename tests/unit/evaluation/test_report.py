@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
-from openrlhf_swap.evaluation.samples import SETTINGS, rows_path
+from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles
 from openrlhf_swap.files import read_rows, write_rows
 
 STYLES = {
@@ -29,37 +29,34 @@ def test_a_table_in_each_format(evaluated, capsys, style):
     assert "53.4 / 3486" in swap
 
 
-@pytest.mark.parametrize(
-    ("changes", "warning"),
-    [
-        ({"suffix": " Think."}, "--suffix is '' in {base}, ' Think.' in {other}: do not compare"),
-        ({"max_model_len": 4096}, "--max-model-len is not given in {base}, 4096 in {other}: do"),
-        ({}, ""),
-    ],
-)
 def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
-    evaluated, tmp_path, capsys, changes, warning
+    evaluated, tmp_path, capsys
 ):
     base = evaluated / "base"
     other = shutil.copytree(base, tmp_path / "elsewhere" / "base")
     settings = {**dict.fromkeys(SETTINGS), "suffix": ""}
     (base / "run.json").write_text(json.dumps(settings))
-    (other / "run.json").write_text(json.dumps({**settings, "model": "b", "seed": 1, **changes}))
+    changed = {"model": "b", "seed": 1, "max_model_len": 4096}  # another model is no fault
+    (other / "run.json").write_text(json.dumps({**settings, **changed}))
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
-    assert bool(shown.err) == bool(warning) and warning.format(base=base, other=other) in shown.err
+    warned = f"warning: --max-model-len is not given in {base}, 4096 in {other}: do not compare"
+    assert shown.err.startswith(warned) and len(shown.err.splitlines()) == 1
     assert str(other) in shown.out and str(base) in shown.out  # both are called base
 
 
 def asked(folder, *problems):
     """Writes the problems of an evaluation, as (id, text)."""
     rows = [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
-    write_rows(rows_path("problems", folder, "own"), rows)
+    write_rows(SampleFiles(folder, "own").path("problems"), rows)
 
 
 def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     base, short = evaluated / "base", evaluated / "short"
-    for path in (rows_path("samples", short, "own"), rows_path("grades", short, "own")):
+    for path in (
+        SampleFiles(short, "own").path("samples"),
+        SampleFiles(short, "own").path("grades"),
+    ):
         write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
     asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
     asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))

@@ -7,7 +7,6 @@ import pytest
 from support.paths import POLICY, ROOT
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run
 from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import appending, write_rows
@@ -57,10 +56,6 @@ def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, t
     assert not (tmp_path / "out").exists()
 
 
-def no_engine(*_):
-    raise ConfigError("no engine")
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -78,19 +73,11 @@ def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_pat
     assert {path: path.read_bytes() for path in out.iterdir()} == files
 
 
-def test_grading_again_takes_a_corrected_answer(evaluate, tmp_path, monkeypatch):
+def test_without_grades_a_corrected_answer_is_taken(evaluate, tmp_path):
     wrong = [{**ONE[0], "answer": "3"}]
     assert evaluate(wrong)[1].split()[:4] == ["out", "own", "1", "0.0"]
-    forced = SampleFiles(tmp_path / "out", "own").path("forced")
-    write_rows(forced, [{"budget": 9, "accuracy": 0.0}])  # by the earlier grades
-    with monkeypatch.context() as patch:
-        patch.setattr(run, "sample", no_engine)
-        assert evaluate(ONE, "--grade-again", "--samples", "2") == (2, "error: no engine")
-    # The start that failed has left no grades by the earlier answer.
+    SampleFiles(tmp_path / "out", "own").path("grades").unlink()
     assert evaluate(ONE)[1].split()[:4] == ["out", "own", "1", "100.0"]
-    assert not forced.exists()
-    write_rows(forced, [{"budget": 9, "accuracy": 1.0}])
-    assert evaluate(ONE)[0] == 0 and forced.exists()  # there was nothing to grade
 
 
 def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):

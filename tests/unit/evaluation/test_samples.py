@@ -6,8 +6,8 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run, traces
 from openrlhf_swap.evaluation.samples import (
+    SampleFiles,
     compare_settings,
-    rows_path,
     seed_of,
     write_settings,
 )
@@ -42,7 +42,7 @@ def start(tmp_path, monkeypatch):
 def test_a_folder_holds_samples_of_one_model_and_one_setting(start, tmp_path):
     start("another")  # without a sample it binds to nothing
     start("policy")
-    write_rows(rows_path("samples", tmp_path / "out", "own"), [{"id": "0", "sample": 0}])
+    write_rows(SampleFiles(tmp_path / "out", "own").path("samples"), [{"id": "0", "sample": 0}])
     for name in ("policy", "./policy/", "elsewhere/../policy", str(tmp_path / "policy")):
         start(name)  # a model is known by its folder
     made = "but the samples in out were made with"

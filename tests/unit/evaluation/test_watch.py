@@ -1,16 +1,14 @@
-"""The page of a run that trains: what is on it, when it is written, and who may read it."""
+"""The page of a run that trains: what is on it, and when it is written."""
 
 import json
 import re
 import threading
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.evaluation.watch import PENALTY, _served, main
+from openrlhf_swap.evaluation.watch import main
 from openrlhf_swap.files import to_line, write_rows, write_text
 
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
@@ -62,7 +60,6 @@ def test_the_page_has_the_curves_and_the_newest_rollouts(run):
         "tokens per rollout": {"all": [100, 90], "target": [80, 80]},
         "reward": {"reward": [0.5, 0.5]},
         "seconds a step": {"seconds": [2.5, 2.5]},
-        PENALTY: {"share": [0.75, 0.5]},  # 3 of 4 steps, then 1 of 2
     }
     said = "Step 3: accuracy 75.0%, 90 tokens, reward 0.500, 2.5 s; looked at "
     assert data["summary"]["notes"][0].startswith(said)
@@ -97,18 +94,6 @@ def wait_until(seen):
     while not seen():
         assert time.monotonic() < until
         time.sleep(0.05)
-
-
-def test_the_server_offers_the_page_and_nothing_else(tmp_path):
-    page = tmp_path / "watch.html"
-    (tmp_path / "secret").write_text("a key")
-    with _served(page, 0) as address:
-        assert address.startswith("http://127.0.0.1:")
-        page.write_text("the page")
-        assert urllib.request.urlopen(address).read() == b"the page"
-        for other in ("secret", "../secret", "watch.html"):
-            with pytest.raises(urllib.error.HTTPError, match="404"):
-                urllib.request.urlopen(address + other)
 
 
 def test_a_folder_without_a_training_is_refused(tmp_path, capsys):

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from loop_results import MEASURES, by_run
 from paired import half_interval, holm, p_value
-from support.paths import ROOT, STUDIES
-from support.tables import cells_of, corrected_by_hand, tables_in
+from support.paths import STUDIES
+from support.tables import corrected_by_hand, tables_in
 
 RESULTS = STUDIES / "results"
 COMPARISON = "method/comparison.md"
@@ -54,21 +54,6 @@ def test_the_paired_tests_of_the_loop(stats, number, world, seeds):
             assert shown == pytest.approx(expected, abs=places(name))
             exact = corrected[first, second]
             assert exact < 0.001 if "<" in cells[column] else abs(p - exact) < 0.00051
-
-
-def test_the_means_of_smollm2():
-    folder = ROOT / "examples" / "smollm2"
-    responses = pd.read_csv(folder / "results" / "responses.csv.gz")
-    means = responses.groupby("policy").mean(numeric_only=True)
-    report = (folder / "results" / "report.md").read_text(encoding="utf-8").split("\n\n")[0]
-    rows = cells_of(report)
-    found = {row[0]: row for row in rows if row[0] in means.index}
-    assert set(found) == set(means.index)
-    for policy, of in means.iterrows():
-        assert found[policy][1].startswith(f"{of.accuracy:.1f} (")
-        assert found[policy][2].startswith(f"{of.tokens:.1f} (")
-        counts = [f"{of[name]:.2f}" for name in ("essential", "useful", "redundant")]
-        assert found[policy][4:7] == counts
 
 
 def test_who_pays_for_a_step(stats):

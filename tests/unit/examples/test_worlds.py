@@ -13,7 +13,7 @@ from columns import Columns
 from decomposition import Sums
 from make_policy import build_tokenizer
 from words import Word, Words
-from world import CLOSE, EOS, NAMES, load, rendered, thought_lines
+from world import CLOSE, EOS, NAMES, load, thought_lines
 
 COLUMNS = "ones: 8+6+0=14\ntens: 7+5+1=13\nhundreds: 4+3+1=08\n"
 PAIRS = "a1: 3+6=09\na2: 09+7=16\na3: 16+5=21\nb: 7+4=11\n"
@@ -107,9 +107,3 @@ def test_problems_are_seeded_and_distinct_and_taught_traces_are_right(name):
         assert tokenizer.decode(ids) == given + taught
         given, answer = world.supervised_row(problem, random.Random(number), 1.0)
         assert given.endswith(CLOSE) and answer.endswith("}" + EOS)
-
-
-def test_the_prompt_is_what_the_chat_template_renders(tokenizer):
-    messages = [{"role": "user", "content": SUMS.question}]
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert text == rendered(SUMS.question)

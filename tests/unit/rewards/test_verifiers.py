@@ -1,15 +1,13 @@
 """Other verifiers than math-verify: the built-in ones, and functions of one's own."""
 
-import json
-
 import pytest
-from support.confined import confined
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.rewards import Grade, Grader, unit_tests
+from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.unit_tests import NO_TESTS, find_fault, last_code
 from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
+
+RIGHT = Grade(True, "ok", score=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +66,7 @@ def test_a_pattern_reads_the_answer(grade):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("math_verify", "use one of math, multiple_choice, unit_tests, regex:PATTERN, or a"),
+        ("math_verify", "use one of math, multiple_choice, regex:PATTERN, or a"),
         ("regex:", "put the pattern after it"),
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
@@ -150,127 +148,3 @@ def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
     for grader in ("math", "multiple_choice"):
         graded = reward_func(["p </think>4"], ["p "], [label], grader=grader)
         assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
-
-
-RIGHT = Grade(True, "ok", score=1.0)
-ONE_TEST = "assert add(1, 2) == 3"
-ADD = "So:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
-DOUBLE = "```python\nprint(2 * int(input()))\n```"
-METHOD = """```python
-class Solution:
-    def twice(self, xs: List[int]) -> list:
-        return [2 * x for x in xs]
-```"""
-
-
-def rows_of(outputs):
-    """Tests of a program or a function by its input."""
-    return json.dumps([{"input": given, "output": output} for given, output in outputs.items()])
-
-
-@confined
-@pytest.mark.parametrize(
-    ("response", "tests", "function", "score"),
-    [
-        (ADD, "assert add(1, 2) == 3\nassert add(0, 0) == 0", None, 1.0),
-        (ADD, "x = 1\nassert add(x, 2) == 3\nassert add(0, 0) == 1", None, 0.5),
-        ("```\ndef add(a, b): return a - b\n```" + ADD, ONE_TEST, None, 1.0),  # the last counts
-        ("def add(a, b):\n    return a + b", ONE_TEST, None, 1.0),
-        ("```python\ndef add(a b)\n```", ONE_TEST, None, 0.0),
-        # What ends the process before the tests passes none of them.
-        ("```python\nimport sys\nsys.exit(0)\n```", "assert True", None, 0.0),
-        ("```python\nimport os\nos._exit(0)\n```", "assert True", None, 0.0),
-        (DOUBLE, rows_of({"3\n": "6", "4": "8.0\n"}), None, 1.0),
-        (DOUBLE, rows_of({"3": "6", "x": "6"}), None, 0.5),
-        (DOUBLE, rows_of({"5": "10"}), "", 1.0),  # as in a table of which other rows have functions
-        (METHOD, rows_of({"[1, 2]": "[2, 4]", "[]": "[1]"}), "twice", 0.5),
-    ],
-)
-def test_code_against_tests(grade, response, tests, function, score):
-    found = grade("unit_tests", response, tests, fn_name=function)
-    assert (found.score, found.correct, found.status) == (score, score == 1, "ok"), found.why
-
-
-@confined
-def test_layouts_of_apps_taco_and_humaneval(grade):
-    programs = '{"inputs": ["3\\n", ["4"]], "outputs": ["6\\n", ["8"]]}'
-    assert grade("unit_tests", DOUBLE, programs).score == 1
-    calls = '{"fn_name": "twice", "inputs": [[[1, 2]], [[]]], "outputs": [[2, 4], [1]]}'
-    assert grade("unit_tests", METHOD, calls).score == 0.5
-    check = "def check(candidate):\n    assert candidate(1, 2) == 3"
-    assert grade("unit_tests", ADD, check, entry_point="add").score == 1
-    big = '[{"input": "", "output": "1' + "0" * 5000 + '"}]'
-    assert grade("unit_tests", "```python\nprint(10**5000)\n```", big).score == 1
-
-
-@pytest.mark.parametrize(
-    ("response", "code"),
-    [
-        ("1. One:\n\n   ```python\n   for x in y:\n       x\n   ```\n2. x", "for x in y:\n    x\n"),
-        ("\t```\n\tx\n\t```", "x\n"),
-        ("   ```python\nx\n   ```", "x\n"),
-        ("``` python\nx\n```", "x\n"),
-        ("```  \nx\n```", "x\n"),
-        ('```python title="a.py"\r\nx\r\n```', "x\n"),
-        ("````{python}\nx = '```'\n````", "x = '```'\n"),
-        ("```py3\nx\n```\n```text\n2\n```\n```c++\ny\n```", "x\n"),
-        ('```\nx = """\n  \n"""\n```', 'x = """\n  \n"""\n'),  # as it stands
-    ],
-)
-def test_fences_may_be_indented_and_spaced(response, code):
-    assert last_code(response) == code
-
-
-# In the order of LiveCodeBench's imports, `pow` is the built-in, with three arguments, and `bisect`
-# the module.
-LIVE = """```python
-from __future__ import annotations
-from dataclasses import dataclass
-
-@dataclass
-class Row:
-    items: Undefined
-
-    def total(self, n: int) -> Undefined:
-        seen = Counter(self.items) + Counter(defaultdict(int))
-        seen = reduce(add, deque(seen.elements())) + gcd(4, 6) + comb(n, n) + pow(2, 3, 5)
-        seen += bisect.bisect([1], 1)
-        return int(seen + mean([1, 3]) + len(ascii_lowercase) + datetime.datetime(9, 1, 1).year)
-
-def deep(n):
-    return n and 1 + deep(n - 1)
-
-def deep_in_c(n):
-    return n and sum(map(deep_in_c, [n - 1]))
-
-def solve(n):
-    try:
-        deep_in_c(40_000)  # 25 MB of stack, unless this Python refuses
-    except RecursionError:
-        pass
-    return [deep(n), sys.getrecursionlimit(), Row([5, 7]).total(n)]
-
-if __name__ == "__main__":
-    print(*solve(int(stdin.readline())))
-```"""
-
-
-@confined
-@pytest.mark.parametrize(
-    ("tests", "function"),
-    [
-        ('[{"input": "5000", "output": "[5000, 50000, 56]"}]', {"fn_name": "solve"}),
-        ('[{"input": "5000", "output": "5000 50000 56"}]', {}),
-    ],
-)
-def test_code_finds_the_names_and_the_depth_of_live_code_bench(tests, function):
-    """12 + 2 + 1 + 3 + 1 + 2 + 26 + 9 = 56; a future import, which must come first, works."""
-    assert unit_tests.verify("p", tests, LIVE, function).score == 1
-
-
-def test_tests_that_are_none():
-    assert find_fault("assert f(1) == 2", {}) is None
-    nested = '[{"input": [], "output": ' + "[" * 100_000
-    for tests in ("", "f(1)", "[]", "[1]", '{"input": 1}', "assert (", nested):
-        assert find_fault(tests, {}) == NO_TESTS
-    assert find_fault('[{"input": 1, "output": "2"}]', {"fn_name": "f"}) == NO_TESTS

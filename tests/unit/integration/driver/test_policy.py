@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from support.actors import GROUP_SIZE, GROUPS, learn, make_config
@@ -23,6 +23,7 @@ LONGEST = 8  # tokens of the longest response below
 
 
 # A penalty on every token: a sum that is rounded in another way would differ in its last bits.
+@settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 3), actions=st.integers(1, 300))
 def test_returns_are_the_stock_ones_bit_by_bit(seed, rows, actions):
     drawn = torch.Generator().manual_seed(seed)

@@ -23,6 +23,13 @@ BRANCH = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
 ALL = ("answer_logprobs", "answer_entropy", "entropy")
 
 
+@pytest.fixture(autouse=True)
+def uncompiled_entropies(monkeypatch):
+    from openrlhf.models import actor
+
+    monkeypatch.setattr(actor, "compute_entropy", actor.compute_entropy._torchdynamo_orig_callable)
+
+
 def model_of(family):
     model = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     model.config.use_cache = False  # as OpenRLHF leaves it

@@ -1,45 +1,38 @@
 """Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import ray
-import ray.util.state
 
-from openrlhf_swap.command import run_command
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import cluster, ray_start
-
-NOWHERE = "http://127.0.0.1:9"  # nothing listens on the port for discarding
-
-
-def node(gpus, state="ALIVE"):
-    resources = {"CPU": 4.0, "GPU": gpus} if gpus else {"CPU": 4.0}
-    return SimpleNamespace(state=state, resources_total=resources)
+from openrlhf_swap.integration.startup import ray_start
 
 
 @pytest.fixture
-def answers(monkeypatch):
-    """What Ray answers, one list of nodes a poll; polls follow each other at once."""
-    lists = []
-    monkeypatch.setattr(ray.util.state, "list_nodes", lambda address: lists.pop(0))
-    monkeypatch.setattr(cluster, "POLL_SECONDS", 0)
-    return lists
+def polls(monkeypatch):
+    """The GPUs of the cluster at each look, of which one follows the other at once."""
+    counts = []
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, **counts.pop(0)})
+    monkeypatch.setattr(ray_start, "POLL_SECONDS", 0)
+    return counts
 
 
-def run(nodes=2, gpus=8, wait=60, address=NOWHERE):
-    flags = {"--address": address, "--nodes": nodes, "--gpus": gpus, "--wait": wait}
-    return run_command(cluster.main, [str(word) for pair in flags.items() for word in pair])
-
-
-def test_it_waits_for_nodes_that_live_and_have_the_gpus(answers, capsys):
-    few = [node(8), node(4), node(8, "DEAD")]
-    answers += [few, few, [node(8), node(8)], "not asked for"]
-    assert run() == 0
-    assert answers == ["not asked for"]
+def test_a_run_waits_for_the_gpus_of_its_nodes(polls, capsys):
+    polls += [{}, {"GPU": 8.0}, {"GPU": 8.0}, {"GPU": 16.0}, "not asked for"]
+    ray_start.wait_for_gpus(16)
+    assert polls == ["not asked for"]
     said = capsys.readouterr().out
-    assert said == "[ray] 1 of 2 nodes with 8 GPUs are there\n"  # once, not at every poll
+    states = [f"[swap] {n} of the 16 GPUs that the run takes are in the cluster\n" for n in (0, 8)]
+    assert said == "".join(states)  # once, not at every look
+
+
+def test_gpus_that_do_not_come_end_the_run(polls, monkeypatch):
+    monkeypatch.setattr(ray_start, "NODES_SECONDS", -1)
+    polls += [{"GPU": 8.0}]
+    with pytest.raises(ConfigError, match=r"^8 of the 16 GPUs .* start more nodes, or ask for few"):
+        ray_start.wait_for_gpus(16)
 
 
 @pytest.mark.parametrize(

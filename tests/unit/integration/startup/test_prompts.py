@@ -15,8 +15,9 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.prompts import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.rewards.verdict import closes_thought
 from openrlhf_swap.rewards.verifiers import Reference
-from openrlhf_swap.rollouts.families import closes_thought, prompt_text, set_template_arguments
+from openrlhf_swap.rollouts.families import prompt_text, set_template_arguments
 
 OWN = "support.verifiers:nearness"
 
@@ -77,12 +78,6 @@ def user(content):
             "a chat that ends with the assistant's turn",
         ),
         (chats([user(None)]), [], "a chat whose messages are no texts with role and content"),
-        # other layouts of chats: ShareGPT's, and content in parts
-        (
-            chats([{"from": "human", "value": "What is\n1?"}, {"from": "gpt", "value": "It is."}]),
-            chats([user("What is\n1?")]),
-            None,
-        ),
         (
             chats([user([{"type": "text", "text": "What"}, {"type": "text", "text": "is 1?"}])]),
             chats([user("What\nis 1?")]),
@@ -124,22 +119,21 @@ def test_an_evaluation_has_all_of_its_rows(capsys, tmp_path, tokenizer):
     assert len(read(write(args, tokenizer, tmp_path / "out"))) == 2
 
 
-@pytest.mark.parametrize("probabilities", [None, "0.2,0.8"])
-def test_several_data_sets_are_mixed_as_openrlhf_mixes_them(tmp_path, probabilities):
+def test_several_data_sets_are_read_as_openrlhf_reads_them(tmp_path):
     from openrlhf.datasets.utils import blending_datasets
 
     names = []
     for kind, number in (("sums", 7), ("products", 4)):
         rows = [{"problem": f"{kind} {n}", "answer": str(n)} for n in range(number)]
         names.append(rows_file(tmp_path / f"{kind}.jsonl", rows))
-    args = data_arguments(", ".join(names), prompt_probs=probabilities, max_samples=6)
+    args = data_arguments(", ".join(names), max_samples=9)
     quiet = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
-    theirs = blending_datasets(",".join(names), probabilities, quiet, args.train.seed, max_count=6)
-    assert load_prompts(args) == list(theirs)[:6]
-    # The same mixture where a file has a row that OpenRLHF cannot read.
+    theirs = list(blending_datasets(",".join(names), None, quiet))[:9]
+    assert load_prompts(args) == theirs
+    # The same rows where a file has one that OpenRLHF cannot read.
     with open(names[1], "ab") as file:
         file.write(b"{\n")
-    assert load_prompts(args) == list(theirs)[:6]
+    assert load_prompts(args) == theirs
 
 
 TOLERANT = {"problem": "What is 1 + 1?", "answer": 2, "tolerance": 1}
@@ -184,5 +178,5 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
     assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
     assert [prompt_text(told, row["problem"]) for row in rows] == expected
-    assert closes_thought(plain, "</think>")
-    assert closes_thought(told, "</think>") == (arguments is None)
+    assert closes_thought(prompt_text(plain, "?"), "</think>")
+    assert closes_thought(prompt_text(told, "?"), "</think>") == (arguments is None)
