@@ -35,7 +35,6 @@ SMALL = {
         "8",
     ],
     "bfloat16": ["--repeats", "3"],
-    "critic": ["--lengths", "2000", "--layers", "4", "--repeats", "3", "--responses", "256"],
     "driver": ["--responses", "256", "--tokens", "3000"],
     "evaluation": ["--problems", "50", "--repeats", "2"],
     "grading_times": [],
@@ -44,7 +43,6 @@ SMALL = {
     "objectives": ["--responses", "128", "--tokens", "1000", "--rounds", "3"],
     "policy_step": [],
     "scoring": ["--lengths", "2000", "--layers", "4", "--repeats", "2"],
-    "step_price": ["--seeds", "1", "--updates", "100"],
 }
 _RATIO = re.compile(r"^ratio ([\d.]+): (.*)$", re.MULTILINE)
 

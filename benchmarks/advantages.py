@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.advantages import (
     outcome_advantages,
@@ -37,7 +36,7 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
         correct,
         ends,
         scored,
-        state_mask=pad(scored, (1, 0)),
+        has_step=scored,
         signals={"answer_logprobs": logprobs},
     )
 

@@ -28,7 +28,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 
 PROMPT_TOKENS = 100
@@ -181,9 +181,9 @@ class Case:
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""
         return [
-            score_per_prefix(
+            read_per_prefix(
                 self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch
-            ).cpu()
+            )[:, 0].cpu()
             for each in self.requests
         ]
 

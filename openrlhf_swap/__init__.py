@@ -7,11 +7,8 @@ __version__ = "0.4.0"
 
 _HOMES = {
     "Scorer": "openrlhf_swap.scoring.scorer",
-    "StateCritic": "openrlhf_swap.algorithm.critic",
     "StepTrace": "openrlhf_swap.algorithm.batch",
     "SwapConfig": "openrlhf_swap.config",
-    "length_critic_advantages": "openrlhf_swap.objectives.length_critic",
-    "read_states": "openrlhf_swap.scoring.states",
     "segment_steps": "openrlhf_swap.algorithm.steps",
     "swap_advantages": "openrlhf_swap.objectives.swap",
 }

@@ -167,12 +167,6 @@ class SwapConfig(FlagSettings):
     process_weight: float = setting(
         0.3, "theta: weight of correct responses' process advantage; 0 is GRPO", **_WEIGHT
     )
-    step_baseline: Literal["mean", "zero", "state"] = setting(
-        "mean",
-        "what is subtracted from step rewards: mean (the paper's), which charges every step "
-        "the same; zero, which charges none and may lengthen responses; state: from A_proc, "
-        "what the policy's states predict of it (both not in the paper)",
-    )
     step_price: Literal["steps", "weights"] = setting(
         "steps",
         "how a response's steps share what the mean charges: steps (the paper's), all alike; "
@@ -274,12 +268,6 @@ class SwapConfig(FlagSettings):
         if self.objective == "step_only" and self.process_weight == 0:
             raise ConfigError(
                 "--swap.process_weight is 0.0; step_only has no other signal: use a value above 0"
-            )
-        if self.step_price == "weights" and self.step_baseline != "mean":
-            raise ConfigError(
-                "--swap.step_price is weights, but --swap.step_baseline "
-                f"{self.step_baseline} charges steps nothing that could be shared; "
-                "use --swap.step_baseline mean"
             )
 
 

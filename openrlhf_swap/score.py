@@ -13,10 +13,6 @@ reads a run's tables of rollouts. Writes one JSON line per response: the input's
 what the rest of the response loses without each step, in nats per token. With `--swap.grader` each
 response is also graded, its row being the metadata: `correct`, `score`, `status` and `why`.
 
-With `--tokens-left`, each line also gets `tokens_left`: the number of tokens predicted to remain
-before the first step and after each step, by a regression on the model's hidden states that is
-fitted on the other problems.
-
 A row that cannot be read, lacks one of these fields, has an empty answer, or is longer than the
 model's context is skipped, counted and reported. The same command resumes where it stopped;
 OUTPUT.settings.json records the model and the flags that the rows depend on. Others are refused,
@@ -39,7 +35,7 @@ from openrlhf_swap.command import Parser, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import Row, appending, read_rows, write_rows
+from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.verdict import text_to_grade
@@ -96,8 +92,6 @@ def main(argv: list[str]) -> None:
     scorer = Scorer(model, tokenizer, config, run.scoring)
     print(*scorer.messages, sep="\n", file=sys.stderr)
     outcomes = _score_rows(scorer, rows, args)
-    if args.tokens_left:
-        _predict_tokens_left(args.output)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
     steps = [len(row["step_ends"]) for row in read_rows(args.output)]
@@ -122,7 +116,6 @@ def _settings(
         "--system-prompt": args.system_prompt,
         "--model": identity(args.model),
         "--dtype": args.dtype,
-        "--tokens-left": args.tokens_left,
     }
 
 
@@ -148,7 +141,6 @@ def _parser() -> Parser:
     dtypes = ("float32", "bfloat16", "float16", "float64")
     text = "dtype of the model (default: %(default)s)"
     add("--dtype", choices=dtypes, default="float32", help=text)
-    add("--tokens-left", action="store_true", help="also predict how many tokens follow each step")
     add_rendering(parser)
     add(FLAG, help="also grade each response, by a name as in training (default: do not)")
     return parser
@@ -188,7 +180,7 @@ def _score_rows(
     with appending(args.output) as append:
         for entry in bar:
             try:
-                append(_scored(scorer, entry, grader, args.tokens_left))
+                append(_scored(scorer, entry, grader))
                 outcomes["scored"] += 1
             except DataError as error:
                 outcomes[f"skipped: {str(error).partition(' (')[0]}"] += 1
@@ -202,9 +194,8 @@ def _scored(
     scorer: Scorer,
     entry: Entry,
     grader: Grader | None,
-    with_states: bool,
 ) -> Row:
-    """A row with its scores; with its hidden states and its grade where these are asked for."""
+    """A row with its scores, and with its grade where that is asked for."""
     if entry.row is None:
         raise DataError(entry.fault)
     is_rendered = "problem" not in entry.row
@@ -214,10 +205,6 @@ def _scored(
     response = "".join(turn["action"] for turn in turns) or str(entry.row.get("response"))
     row = {**entry.row, "row": entry.number - 1}
     row |= scorer.score(problem, answer, turns or response, is_rendered)
-    if with_states:
-        trace = scorer.states(problem, turns or response, is_rendered)
-        row["states"] = trace.states.tolist()
-        row["response_tokens"] = trace.length
     if grader:
         metadata = {name: value for name, value in entry.row.items() if name not in KEYS}
         prompt = problem if is_rendered else ""
@@ -226,33 +213,6 @@ def _scored(
         for name in ("correct", "score", "status", "why"):
             row[name] = getattr(grade, name)
     return row
-
-
-def _predict_tokens_left(target: Path) -> None:
-    """Replace `states` by `tokens_left` in a file of scored rows, by the training's regression."""
-    rows = list(read_rows(target))
-    new = [row for row in rows if "states" in row]
-    if not new:
-        return
-    from openrlhf_swap.algorithm.batch import StepTrace
-    from openrlhf_swap.algorithm.critic import predict_tokens
-
-    problems = [row.get("problem", row.get(PROMPT)) for row in new]
-    distinct = list(dict.fromkeys(problems))
-    traces = [
-        StepTrace(
-            row.pop("response_tokens"), True, (), row["step_ends"], {"states": row.pop("states")}
-        )
-        for row in new
-    ]
-    predicted, r2 = predict_tokens(traces, [distinct.index(problem) for problem in problems])
-    for row, values in zip(new, predicted, strict=True):
-        row["tokens_left"] = values
-    write_rows(target, rows)
-    print(
-        f"tokens left: the states of {len(distinct)} problems' responses explain {r2:.0%} "
-        "of their variance"
-    )
 
 
 def _scorable(entry: Entry) -> Entry:

@@ -2,7 +2,7 @@
 
 Weights, problems, traces, a supervised warm-up that teaches overthinking, and its evaluation; then,
 for an objective, reinforcement learning, evaluation and a report. Killed in any stage, the same
-command continues. Unknown flags go to the training, such as `--swap.step_baseline zero`: give such
+command continues. Unknown flags go to the training, such as `--swap.step_noise 0.02`: give such
 a run its own name with --run.
 """
 

@@ -6,7 +6,7 @@ Like examples/studies/gain_study.py, in words.
     openrlhf-swap score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
         --swap.step_tokens 4 --swap.newline_patience 8 \
         --swap.close_template '</think>\n\nThe answer is \boxed{' \
-        --tokens-left --output outputs/scored.jsonl
+        --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds:examples/studies python examples/smollm2/sentence_gains.py \
         --scored outputs/scored.jsonl --problems outputs/smollm2/problems/held_out/*.jsonl
 """

@@ -1,14 +1,14 @@
 """The arms of `plain_loop.py` and `treatment.py`: which steps pay, and for what.
 
 An arm is `grpo`, `grpo_limit80` (responses end after 80 tokens in training), `pass_rate_penalty` as
---swap.objective, or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price, `zero` for
---swap.step_baseline zero. WEIGHTS, of the penalty and of a price by weights: `tau1`, `0.25sd` and
-the like as --swap.tau, `mono0.25sd` with --swap.weights_from monotone, `uniform`; by the program's
-labels `oracle` (redundant lines pay all) and `anti` (essential ones do); `shuffled` (those of
-0.25sd, each response's in random order). `PRICE.no_penalty` has lambda 0. `+floor` at the end adds
---swap.step_noise 0.02. `reward.need` has --swap.step_reward need, which has no weights;
-`reward.need.W.M` also --swap.need_window W and --swap.need_every M. `steps.need` has the reward of
-the paper, and weights from gains and need (no setting of SWAP).
+--swap.objective, or PRICE.WEIGHTS. PRICE: `steps` and `weights` as --swap.step_price. WEIGHTS, of
+the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.tau, `mono0.25sd`
+with --swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay
+all) and `anti` (essential ones do); `shuffled` (those of 0.25sd, each response's in random order).
+`PRICE.no_penalty` has lambda 0. `+floor` at the end adds --swap.step_noise 0.02. `reward.need` has
+--swap.step_reward need, which has no weights; `reward.need.W.M` also --swap.need_window W and
+--swap.need_every M. `steps.need` has the reward of the paper, and weights from gains and need (no
+setting of SWAP).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from openrlhf_swap.objectives.registry import coefficients
 PRICES = {
     "steps": {},
     "weights": {"step_price": "weights"},
-    "zero": {"step_baseline": "zero"},
 }
 BY_LABEL = ("oracle", "anti", "shuffled")
 # `steps.need`: tau in deviations, and the least need whose logarithm is taken, in nats per token.

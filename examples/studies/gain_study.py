@@ -8,24 +8,19 @@ It reads scored responses; nothing is trained.
     openrlhf-swap score --model examples/worlds/policies/decomposition \
         --input outputs/base.traces.jsonl \
         --swap.step_tokens 3 --swap.close_template '</think>\n\n**Final Answer**\n\boxed{' \
-        --tokens-left \
         --output outputs/scored.jsonl
     PYTHONPATH=examples/worlds python examples/studies/gain_study.py --world decomposition \
         --scored outputs/scored.jsonl
 
 The paper's local gain looks at one step. A line that prepares gains nothing by itself, and the step
-that uses it gets all; the others here look further, or at something else: a step's position, and
-the tokens that it took off those left less its own (`critic`, as `length_critic` charges it: its TD
-error with the other sign). Per gain: how often a needed line (essential or useful) has a larger one
-than another of the same response (ties count half; 50% is chance), and the share of the penalty
-that falls on the needed lines, in which less is better, for some temperatures. The critic's are
-costs in tokens and no gains in nats: of these, the share of those above 0. Correct responses only:
-others pay no penalty.
+that uses it gets all; the others here look further, or at a step's position. Per gain: how often a
+needed line (essential or useful) has a larger one than another of the same response (ties count
+half; 50% is chance), and the share of the penalty that falls on the needed lines, in which less is
+better, for some temperatures. Correct responses only: others pay no penalty.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,12 +47,10 @@ Labelled = Callable[[Row], Sequence[tuple[str, str]]]
 
 @dataclass(frozen=True)
 class Scored:
-    """A response: l_0..l_K, and the steps' tokens, needs and predicted tokens left."""
+    """A response: l_0..l_K, and which steps are needed."""
 
     answer_logprobs: Tensor
     needed: Tensor
-    tokens: Tensor
-    tokens_left: Tensor | None = None
 
 
 def local(scores: Tensor) -> Tensor:
@@ -97,12 +90,6 @@ def position(scores: Tensor) -> Tensor:
     return -torch.arange(len(scores) - 1, dtype=scores.dtype)
 
 
-def saved(one: Scored) -> Tensor:
-    """How much a step took off the tokens that are left, less its own: minus its TD error."""
-    assert one.tokens_left is not None
-    return one.tokens_left[:-1] - one.tokens_left[1:] - one.tokens
-
-
 GAINS: dict[str, Callable[[Tensor], Tensor]] = {
     "position": position,
     "local": local,
@@ -128,13 +115,7 @@ def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
             needed = needed_steps(labelled(row), row["steps"])
             if needed.any() and not needed.all():
                 scores = torch.tensor(row["answer_logprobs"], dtype=torch.float64)
-                tokens = torch.tensor(row["step_ends"]).diff(prepend=torch.tensor([-1]))
-                left = (
-                    torch.tensor(row["tokens_left"], dtype=torch.float64)
-                    if "tokens_left" in row
-                    else None
-                )
-                found.append(Scored(scores, needed, tokens, left))
+                found.append(Scored(scores, needed))
     if not found:
         raise DataError(
             f"none of the {rows} responses of {path} is correct and has both needed and other steps"
@@ -169,12 +150,6 @@ def paid(gains: Tensor, needed: Tensor, temperature: float) -> float:
     return float(penalty_weights(gains, torch.ones_like(needed), temperature)[needed].sum())
 
 
-def paid_in_tokens(costs: Tensor, needed: Tensor) -> float:
-    """The share of the costs above 0 that needed steps pay; NaN where there are none."""
-    above = costs.clamp(min=0)
-    return float(above[needed].sum() / above.sum()) if above.sum() > 0 else math.nan
-
-
 def table(responses: Sequence[Scored]) -> str:
     """A row a gain; means over responses."""
     rows = []
@@ -186,20 +161,12 @@ def table(responses: Sequence[Scored]) -> str:
                 name,
                 f"{fmean(separation(*pair) for pair in found):.1%}",
                 *(f"{share:.1%}" for share in shares),
-                "",
             ]
         )
-    if all(one.tokens_left is not None for one in responses):
-        found = [(saved(one), one.needed) for one in responses]
-        in_tokens = [paid_in_tokens(-gains, needed) for gains, needed in found]
-        share = fmean(share for share in in_tokens if not math.isnan(share))
-        above = fmean(separation(*pair) for pair in found)
-        rows.append(["critic", f"{above:.1%}", *[""] * len(TEMPERATURES), f"{share:.1%}"])
     header = [
         "gain",
         "needed above redundant",
         *(f"paid by needed, tau {t:g}" for t in TEMPERATURES),
-        "of tokens",
     ]
     return tabulate(rows, header, "github", disable_numparse=True)
 

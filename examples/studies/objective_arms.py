@@ -1,8 +1,8 @@
 """Arms `objective.NAME` of `plain_loop.py`: the package's own objectives, with a world's settings.
 
 The settings are those of `examples/worlds/objectives.json`. An objective that forces how responses
-begin, continues them, reads states, needs a policy that was taught a budget or a mode, or whose row
-has flags beside --swap is refused: it is trained by the whole stack (`examples/worlds/compare.sh`).
+begin, continues them, needs a policy that was taught a budget or a mode, or whose row has flags
+beside --swap is refused: it is trained by the whole stack (`examples/worlds/compare.sh`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ObjectiveLoop(Loop):
     def _refuse_what_needs_the_stack(self) -> None:
         objective = self.objective
         parts = objective.sampling(rendered(""), RESPONSES, LIMIT)
-        if len(parts) > 1 or objective.continues != "no" or objective.reads_states:
+        if len(parts) > 1 or objective.continues != "no":
             raise _refusal(objective.name)
 
     def lesson(self, arm: str, problems: Sequence[Problem]) -> Lesson:

@@ -137,7 +137,7 @@ def step_signals(
     pooled = moments(rewards.flatten(1), mask.flatten(1), eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
     divisor = deviation + eps
-    price = pooled.mean / divisor * coefficients.centres_steps
+    price = pooled.mean / divisor
     has_signal = mask & pooled.spreads.unsqueeze(-1)
     charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
     if coefficients.price_by_weights:
@@ -145,8 +145,7 @@ def step_signals(
         charges = charges * steps * weights
     in_deviations = rewards / divisor.unsqueeze(-1)
     scaled = torch.where(has_signal, in_deviations, 0.0)
-    constant = coefficients.step_constant
-    normalised = torch.where(mask, scaled - charges - constant, 0.0)
+    normalised = torch.where(mask, scaled - charges - coefficients.step_constant, 0.0)
     known_deviation = torch.where(pooled.spreads, pooled.deviation, math.nan)
     known_price = torch.where(pooled.spreads, price, math.nan)
     return StepSignals(
@@ -254,27 +253,28 @@ def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
 
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
-    everyone = torch.ones_like(rewards, dtype=torch.bool)
-    return standardise(rewards, everyone, eps)
+    return standardise(rewards, eps=eps)
 
 
 def standardise(
     values: Tensor,
-    mask: Tensor,
+    mask: Tensor | None = None,
     eps: float = 1e-6,
     unbiased: bool = True,
 ) -> Tensor:
-    """(value - mean)/(std + eps) over the last dimension, with the values where `mask` is True.
+    """(value - mean)/(std + eps) over the last dimension, of the values where `mask` is True.
 
-    Takes values of any dtype and a bool mask, both (..., n); flatten the dimensions that are to be
-    pooled. Returns (..., n) float64: 0 where the mask is False, and everywhere in a row with fewer
-    than two values or a std that is no more than float noise, which is eps times the mean's size.
-    Without `unbiased` the std divides by the number of values instead of one less.
+    Takes values of any dtype and a bool mask, both (..., n), or no mask for all values; flatten the
+    dimensions that are to be pooled. Returns (..., n) float64: 0 where the mask is False, and
+    everywhere in a row with fewer than two values or a std that is no more than float noise, which
+    is eps times the mean's size. Without `unbiased` the std divides by the number of values instead
+    of one less.
     """
     values = values.double()
     pooled = moments(values, mask, eps, unbiased)
     scaled = (values - pooled.mean) / (pooled.deviation + eps)
-    return torch.where(mask & pooled.spreads, scaled, 0.0)
+    counts = pooled.spreads if mask is None else mask & pooled.spreads
+    return torch.where(counts, scaled, 0.0)
 
 
 def process_advantages(
@@ -381,11 +381,13 @@ class Moments(NamedTuple):
 
 def moments(
     values: Tensor,
-    mask: Tensor,
+    mask: Tensor | None = None,
     eps: float = 1e-6,
     unbiased: bool = True,
 ) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
+    if mask is None:
+        mask = torch.ones_like(values, dtype=torch.bool)
     count = mask.sum(-1, keepdim=True)
     present = torch.where(mask, values, 0.0)
     total = present.sum(-1, keepdim=True)

@@ -1,7 +1,6 @@
 """Step markers of groups of responses as tensors.
 
-Shapes: G groups, N responses a group, K steps (padded at the end), n prefixes with a hidden state
-in all responses, d numbers of a state.
+Shapes: G groups, N responses a group, K steps (padded at the end).
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
-from torch.nn.utils.rnn import pad_sequence
 
 from openrlhf_swap.algorithm.plain import plain_flag, plain_floats, plain_int, plain_ints
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS, STATES, Signal
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, SIGNALS, Signal
 from openrlhf_swap.errors import NonFiniteError
 
 
@@ -31,8 +28,7 @@ class StepTrace:
         correct: c, whether the answer was graded correct.
         answer_logprobs: l_0..l_K in nats per answer token. Only a correct response needs them.
         step_ends: e_1..e_K, the index of each step's last token in the response.
-        signals: further numbers of the steps by name (`algorithm.signals`), as tensors, arrays or
-            lists whose first dimension is K or K+1.
+        signals: K or K+1 further numbers of the steps by name (`algorithm.signals`).
     """
 
     length: int
@@ -55,11 +51,6 @@ class StepTrace:
         if unknown:
             raise ValueError(f"signals has {min(unknown)!r}; known are {', '.join(SIGNALS)}")
 
-    @property
-    def states(self) -> Any:
-        """(K+1, d), the policy's hidden state after each prefix; None where none was read."""
-        return self.signals.get(STATES.name)
-
 
 @dataclass(frozen=True)
 class StepBatch:
@@ -69,8 +60,8 @@ class StepBatch:
     correct: Tensor  # (G, N) bool
     step_ends: Tensor  # (G, N, K) int64
     step_mask: Tensor  # (G, N, K) bool, the scored steps; incorrect responses have none
-    state_mask: Tensor  # (G, N, K+1) bool, the prefixes: before the first step, and after each
-    signals: Mapping[str, Tensor]  # (G, N, K or K+1) float64 by name, or (.., d) for vectors
+    has_step: Tensor  # (G, N, K) bool, the steps, also those of incorrect responses if they count
+    signals: Mapping[str, Tensor]  # (G, N, K or K+1) float64 by name
 
     @classmethod
     def from_traces(cls, groups: Sequence[Sequence[StepTrace]]) -> StepBatch:
@@ -100,23 +91,23 @@ class StepBatch:
         for row, trace in enumerate(traces):
             where = f"response {row % size} of group {row // size}"
             responses.append(_Response.checked(where, trace, shared))
+        counts = torch.tensor([len(response.ends) for response in responses]).view(shape)
+        scored = torch.tensor([response.scored for response in responses]).view(shape)
+        steps = int(counts.max())
+        has_step = torch.arange(steps) < counts.unsqueeze(-1)
+        ends = [torch.tensor(response.ends, dtype=torch.int64) for response in responses]
         signals = {}
         for name in names:
-            rows = _padded(responses, SIGNALS[name])
-            signals[name] = rows.view(*shape, *rows.shape[1:])
-        ends = [torch.tensor(response.ends, dtype=torch.int64) for response in responses]
-        step_ends = pad_sequence(ends, batch_first=True)
-        counts = torch.tensor([len(response.ends) for response in responses])
-        scored = torch.tensor([response.scored for response in responses])
-        prefix = torch.arange(step_ends.shape[-1] + 1)
-        exists = prefix <= counts.unsqueeze(-1)
-        is_scored = exists[:, 1:] & scored.unsqueeze(-1)
+            signal = SIGNALS[name]
+            width = signal.count(steps)
+            values = [response.values(signal) for response in responses]
+            signals[name] = _padded(values, width).view(*shape, width)
         return cls(
             lengths=torch.tensor([trace.length for trace in traces]).view(shape),
             correct=torch.tensor([trace.correct for trace in traces]).view(shape),
-            step_ends=step_ends.view(*shape, -1),
-            step_mask=is_scored.view(*shape, -1),
-            state_mask=exists.view(*shape, -1),
+            step_ends=_padded(ends, steps).view(*shape, steps),
+            step_mask=has_step & scored.unsqueeze(-1),
+            has_step=has_step,
             signals=signals,
         )
 
@@ -124,32 +115,6 @@ class StepBatch:
     def answer_logprobs(self) -> Tensor:
         """(G, N, K+1) float64, l_0..l_K; arbitrary where there is no scored step."""
         return self.signals[ANSWER_LOGPROBS.name]
-
-    @property
-    def states(self) -> Tensor:
-        """(n, d+3) float64, the hidden state after each prefix, and what has passed.
-
-        Prefixes are those of `state_mask`. The last three numbers are the tokens so far, their
-        square root, and the number of steps. Empty where no states were read.
-        """
-        if STATES.name not in self.signals:
-            return torch.empty(0, 0)
-        tokens = self._tokens_before
-        steps = torch.arange(tokens.shape[-1]).expand_as(tokens)
-        progress = torch.stack([tokens, tokens.sqrt(), steps], dim=-1)
-        passed = progress[self.state_mask].double()
-        states = self.signals[STATES.name][self.state_mask]
-        return torch.cat([states, passed], dim=-1)
-
-    @property
-    def tokens_left(self) -> Tensor:
-        """(G, N, K+1) float64, tokens that follow each prefix; 0 where there is none."""
-        left = self.lengths.unsqueeze(-1) - self._tokens_before
-        return torch.where(self.state_mask, left, 0).double()
-
-    @property
-    def _tokens_before(self) -> Tensor:
-        return pad(self.step_ends + 1, (1, 0))
 
 
 @dataclass(frozen=True)
@@ -188,7 +153,7 @@ class _Response:
         return cls(name, trace, ends, scored)
 
     def values(self, signal: Signal) -> Tensor:
-        """(K or K+1, ...) float64; empty where the response has no value."""
+        """(K or K+1,) float64; empty where the response has no value."""
         has_values = self.trace.correct or not signal.only_correct
         given = self.trace.signals.get(signal.name, ())
         if signal is ANSWER_LOGPROBS:
@@ -196,16 +161,16 @@ class _Response:
             given = self.trace.answer_logprobs
         if not has_values:
             return torch.empty(0, dtype=torch.float64)
-        values = _as_tensor(given)
+        values = torch.as_tensor(given, dtype=torch.float64)
         steps = len(self.ends)
-        if values.dim() != signal.dimensions or len(values) != signal.count(steps):
+        if values.shape != (signal.count(steps),):
             each = "the prompt and of each step" if signal.per == "prefix" else "each step"
             raise ValueError(
                 f"{self.name}: {signal.name} of shape {tuple(values.shape)} for {steps} "
                 f"step_ends; give one of {each}"
             )
         broken = values.isinf() if signal.has_gaps else ~values.isfinite()
-        if signal.dimensions == 1 and broken.any():
+        if broken.any():
             place = int(broken.nonzero()[0])
             raise NonFiniteError(
                 f"{self.name}: {signal.name}[{place}] is {values[place]}; a log-probability "
@@ -214,21 +179,9 @@ class _Response:
         return values
 
 
-def _as_tensor(given: Any) -> Tensor:
-    """Numbers, or a list with tensors among them, as float64."""
-    if isinstance(given, list | tuple) and any(isinstance(each, Tensor) for each in given):
-        given = torch.stack(list(given))
-    return torch.as_tensor(given, dtype=torch.float64)
-
-
-def _padded(responses: Sequence[_Response], signal: Signal) -> Tensor:
-    """(responses, K or K+1, ...) float64, 0 where a response has no value."""
-    values = [response.values(signal) for response in responses]
-    steps = max(len(response.ends) for response in responses)
-    width = signal.count(steps)
-    tail = max(tuple(each.shape[1:]) for each in values)
-    rows = torch.zeros(len(values), width, *tail, dtype=torch.float64)
-    for row, each in enumerate(values):
-        if len(each):
-            rows[row, : len(each)] = each
-    return rows
+def _padded(rows: Sequence[Tensor], width: int) -> Tensor:
+    """(rows, width), 0 behind the end of a row."""
+    padded = rows[0].new_zeros(len(rows), width)
+    for number, row in enumerate(rows):
+        padded[number, : len(row)] = row
+    return padded

@@ -39,7 +39,6 @@ class Coefficients:
     weights_from: Literal["local", "monotone"] = "local"  # the gains that the softmax ranks
     outcome_weight: float = 1.0  # beta
     process_weight: float = 0.3  # theta; 0 needs no step scores
-    step_baseline: Literal["mean", "zero", "state"] = "mean"
     step_price: Literal["steps", "weights"] = "steps"
     step_reward: Literal["gain", "need", "potential"] = "gain"
     step_discount: float = 1.0  # gamma: of a later step's reward, per step in between
@@ -73,11 +72,6 @@ class Coefficients:
     def rewards_potential(self) -> bool:
         """Whether a step earns its change of the potential in the place of its gain."""
         return self.step_reward == "potential"
-
-    @property
-    def centres_steps(self) -> bool:
-        """Whether step rewards are normalised around their mean instead of around zero."""
-        return self.step_baseline == "mean"
 
     @property
     def price_by_weights(self) -> bool:

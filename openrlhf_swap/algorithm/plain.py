@@ -4,7 +4,7 @@ A token in a tensor is never found in a set of ints, and nothing says so: every 
 reads its numbers with these functions. They raise ValueError for anything else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 KINDS = "a list, tensor or array with one dimension"
@@ -12,26 +12,17 @@ KINDS = "a list, tensor or array with one dimension"
 
 def plain_ints(name: str, values: Any) -> list[int]:
     """Whole numbers, such as token ids."""
-    numbers = _plain_list(name, values)
-    ints = []
-    for place, number in enumerate(numbers):
-        ints.append(plain_int(f"{name}[{place}]", number))
-    return ints
+    return _each(plain_int, name, values)
 
 
 def plain_floats(name: str, values: Any) -> list[float]:
     """Real numbers; a whole number stays one."""
-    numbers = _plain_list(name, values)
-    for place, number in enumerate(numbers):
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise _wrong(f"{name}[{place}]", number, f"give numbers, as {KINDS}")
-    return numbers
+    return _each(_plain_float, name, values)
 
 
 def plain_flags(name: str, values: Any) -> list[bool]:
     """Truth values: bools, or 0 and 1."""
-    flags = _plain_list(name, values)
-    return [plain_flag(f"{name}[{place}]", flag) for place, flag in enumerate(flags)]
+    return _each(plain_flag, name, values)
 
 
 def plain_flag(name: str, value: Any) -> bool:
@@ -50,18 +41,32 @@ def plain_int(name: str, value: Any) -> int:
     return number
 
 
+def _plain_float(name: str, value: Any) -> float:
+    number = _plain(value)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise _wrong(name, number, f"give numbers, as {KINDS}")
+    return number
+
+
 def _plain(value: Any) -> Any:
     """What a tensor, an array or a number of NumPy holds; anything else as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _plain_list(name: str, values: Any) -> list[Any]:
+def _each(
+    read: Callable[[str, Any], Any],
+    name: str,
+    values: Any,
+) -> list[Any]:
+    """What `read` makes of each value, which it knows by its place."""
     held = _plain(values)
     if isinstance(held, str | bytes) or not isinstance(held, Iterable):
         raise _wrong(name, held, f"give {KINDS}")
-    numbers = [_plain(each) for each in held]
-    if any(isinstance(number, list | tuple) for number in numbers):
-        raise ValueError(f"{name} has several dimensions; give {KINDS}: that of one response")
+    numbers = []
+    for place, value in enumerate(held):
+        if isinstance(_plain(value), list | tuple):
+            raise ValueError(f"{name} has several dimensions; give {KINDS}: that of one response")
+        numbers.append(read(f"{name}[{place}]", value))
     return numbers
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # the names are read without torch
 
 @dataclass(frozen=True)
 class Signal:
-    """A number, or a vector of numbers, of each step or of each prefix of a response.
+    """A number of each step or of each prefix of a response.
 
     `per` is "step" for K values, one of each step, and "prefix" for K+1 values: one of the prompt
     alone, and one after each step. `only_correct` says that incorrect responses do not have it,
@@ -24,7 +24,6 @@ class Signal:
     name: str
     per: Literal["step", "prefix"]
     only_correct: bool = True
-    dimensions: int = 1  # 1 for a number, 2 for a vector of numbers
     has_gaps: bool = False
 
     def count(self, steps: int) -> int:
@@ -36,8 +35,6 @@ class Signal:
 ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
 # h_0..h_K: mean entropy of the answer's tokens after each prefix, in nats per token.
 ANSWER_ENTROPY = Signal("answer_entropy", "prefix")
-# The policy's hidden states at the last token of each prefix.
-STATES = Signal("states", "prefix", only_correct=False, dimensions=2)
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
 # NaN for a step that was not hidden (`--swap.need_every`).
 NEED = Signal("need", "step", has_gaps=True)
@@ -48,8 +45,7 @@ ENTROPY = Signal("entropy", "step", only_correct=False)
 TURN_REWARD = Signal("turn_reward", "step", only_correct=False)
 
 SIGNALS = {
-    signal.name: signal
-    for signal in (ANSWER_LOGPROBS, STATES, NEED, ENTROPY, ANSWER_ENTROPY, TURN_REWARD)
+    signal.name: signal for signal in (ANSWER_LOGPROBS, NEED, ENTROPY, ANSWER_ENTROPY, TURN_REWARD)
 }
 
 

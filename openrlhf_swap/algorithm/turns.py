@@ -1,9 +1,8 @@
 """What an environment paid for the turns of an agent, as a term of the tokens' advantages."""
 
-import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import moments, process_advantages
+from openrlhf_swap.algorithm.advantages import process_advantages, standardise
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import TURN_REWARD
@@ -18,20 +17,17 @@ def turn_advantages(
 
     e_k is what the turn that ends with step k was paid, 0 for a step within a turn. e~ = (e -
     mu)/(sigma + eps), pooled over the steps of all responses of a group, correct or not; without a
-    spread it is 0, and mu is left out where step rewards are not centred. n and gamma are as in
-    `process_advantages`. Raises ValueError for responses without rewards by turn.
+    spread it is 0. n and gamma are as in `process_advantages`. Raises ValueError for responses
+    without rewards by turn.
     """
     if TURN_REWARD.name not in batch.signals:
         raise ValueError(
             "--swap.turn_weight is above 0, but the responses have no rewards by turn; give "
             f"StepTrace signals={{'{TURN_REWARD.name}': ...}}"
         )
-    exists = batch.state_mask[..., 1:]
     rewards = batch.signals[TURN_REWARD.name]
-    pooled = moments(rewards.flatten(1), exists.flatten(1), coefficients.eps)
-    mean = pooled.mean.unsqueeze(-1) * coefficients.centres_steps
-    deviation = pooled.deviation.unsqueeze(-1) + coefficients.eps
-    has_signal = exists & pooled.spreads.unsqueeze(-1)
-    normalised = torch.where(has_signal, (rewards - mean) / deviation, 0.0)
+    exists = batch.has_step
+    normalised = standardise(rewards.flatten(1), exists.flatten(1), coefficients.eps)
+    normalised = normalised.view_as(rewards)
     discount = coefficients.step_discount
     return process_advantages(normalised, batch.step_ends, exists, tokens, discount)

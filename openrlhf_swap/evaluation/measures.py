@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.data.benchmarks import BENCHMARKS
 from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
 from openrlhf_swap.evaluation.traces import read_scored
@@ -143,8 +144,6 @@ def known_after(files: SampleFiles) -> Values:
     scored = files.folder / "scored.jsonl"
     if not scored.exists():
         return {}
-    from openrlhf_swap.algorithm.known import known_in  # imports torch
-
     traces = [row for row in read_scored(scored) if row.get("benchmark") == files.benchmark]
     known = [known_in(row["answer_logprobs"], row["step_ends"]) for row in traces if row["correct"]]
     shares = [each.share for each in known if each]

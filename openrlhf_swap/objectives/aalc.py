@@ -1,6 +1,5 @@
 """AALC, after its code (commit f12452d)."""
 
-import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
@@ -31,11 +30,12 @@ class AALC(Monitored):
 
     def rewards(self, batch: Batch) -> Tensor:
         reached = min(1.0, self.accuracy / self.target)
-        shortness = 1 - (batch.lengths.double() / self.long).clamp(max=reached**128)
+        share = batch.lengths.double() / self.long
+        shortness = 1 - share.clamp(max=reached**128)
         rewards = (1 - 0.1 * reached) * batch.correct.double() + 1e-6 * shortness
         # Deviations are as small as the constant that is added to them, and count all the same.
-        mean, deviation, _ = moments(rewards, torch.ones_like(batch.correct))
-        return (rewards - mean) / (deviation + EPS)
+        pooled = moments(rewards)
+        return (rewards - pooled.mean) / (pooled.deviation + EPS)
 
     def metrics(self) -> dict[str, float]:
         return {"swap/aalc_accuracy": self.accuracy}

@@ -95,4 +95,5 @@ class AdaptThink(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         reference = batch.each(lambda rollout: self._accuracy(rollout.prompt))
         skipped = batch.each(lambda rollout: rollout.metadata["part"] == NO_THINKING)
-        return right_answers(batch, self.config).double() - reference + self.bonus * skipped
+        right = right_answers(batch, self.config).double()
+        return right - reference + self.bonus * skipped

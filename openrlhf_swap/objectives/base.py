@@ -4,7 +4,7 @@ Shapes: G groups, N responses a group, A tokens of the longest response.
 """
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
@@ -110,8 +110,6 @@ class Objective:
     """Defaults of OpenRLHF's flags that the objective needs, by name without dashes."""
     scores_steps: bool = False
     """Whether the policy has to score the answer after every step."""
-    reads_states: bool = False
-    """Whether the policy's hidden states at the ends of steps are needed (`Rollout.states`)."""
     reads_entropies: bool = False
     """Whether the mean token entropy of every step is needed, of every response."""
     reads_turn_rewards: bool = False
@@ -134,12 +132,6 @@ class Objective:
     """Why `tests/conformance` has no numbers of the authors, where it has none."""
     outcome_weight: float = 1.0
     process_weight: float = 1.0
-    critic: Any = None
-    """What learns in `token_advantages`, with `state_dict` and `load_state_dict` for checkpoints.
-
-    It changes nothing in the sampling: in an asynchronous run it stays with the training."""
-    predicted_tokens_left: Sequence[Sequence[float]] | None = None
-    """Tokens predicted to be left at each state of each response, for the table of rollouts."""
     Settings: ClassVar[type[FlagSettings]] = FlagSettings
     """The attributes declared by `setting(...)`: each a flag `--swap.<objective>.<name>`."""
 
@@ -176,7 +168,6 @@ class Objective:
             ANSWER_LOGPROBS.name: self.scores_steps,
             ANSWER_ENTROPY.name: self.scores_steps and self.coefficients.rewards_potential,
             NEED.name: self.scores_steps and self.coefficients.rewards_need,
-            STATES.name: self.reads_states,
             ENTROPY.name: self.reads_entropies,
         }
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
@@ -291,7 +282,8 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
     _check(objective, "rewards", rewards, torch.ones_like(batch.correct))
     values = objective.token_advantages(batch)
     if values is not None:
-        is_token = torch.arange(int(batch.lengths.max())) < batch.lengths.unsqueeze(-1)
+        longest = int(batch.lengths.max())
+        is_token = torch.arange(longest) < batch.lengths.unsqueeze(-1)
         _check(objective, "token_advantages", values, is_token)
     return rewards, values
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
@@ -31,7 +30,6 @@ class DECS(Extracting):
                 share_left = 1 - len(rollout.response_ids) / self.max_length
                 yield kept or thought, thought, 1 + self.bonus * share_left
 
-        plain = batch.correct.double().unsqueeze(-1) * (1 + self.bonus)
-        by_position = fill_spans(batch, plain, redundant).transpose(1, 2)
-        everyone = torch.ones_like(by_position).bool()
-        return standardise(by_position, everyone).transpose(1, 2)
+        plain = batch.correct.double() * (1 + self.bonus)
+        by_position = fill_spans(batch, plain.unsqueeze(-1), redundant).transpose(1, 2)
+        return standardise(by_position).transpose(1, 2)

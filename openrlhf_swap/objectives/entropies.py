@@ -50,7 +50,8 @@ def trace_quality(
     most_to_come = known.flip(-1).cummax(-1).values.flip(-1)
     total = torch.where(step_mask, most_to_come, 0.0).sum(-1)
     mean = total / counts.clamp(min=1)
-    quality = (1 - mean / (math.log(candidates) + EPS)).clamp(0, 1)
+    undecided = math.log(candidates) + EPS
+    quality = (1 - mean / undecided).clamp(0, 1)
     return torch.where(counts < 2, 1.0, quality)
 
 
@@ -68,7 +69,8 @@ class ETR(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         entropies, mask = step_entropies(batch)
-        earned = 1 + self.weight * self.trend(entropies / math.log(CANDIDATES), mask)
+        shares = entropies / math.log(CANDIDATES)
+        earned = 1 + self.weight * self.trend(shares, mask)
         return torch.where(batch.correct, earned, -1.0)
 
     def trend(self, entropies: Tensor, step_mask: Tensor) -> Tensor:
@@ -113,6 +115,8 @@ def least_informative(
 ) -> Tensor:
     """(..., K) bool, the int(share K) steps with the least information; ties go to the first."""
     known = torch.where(step_mask, information, torch.inf)
-    rank = known.argsort(dim=-1, stable=True).argsort(dim=-1, stable=True)
-    count = (share * step_mask.sum(-1, keepdim=True).double()).floor()
+    order = known.argsort(dim=-1, stable=True)
+    rank = order.argsort(dim=-1, stable=True)
+    steps = step_mask.sum(-1, keepdim=True)
+    count = (share * steps.double()).floor()
     return step_mask & (rank < count)

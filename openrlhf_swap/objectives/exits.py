@@ -24,7 +24,7 @@ from openrlhf_swap.objectives.base import (
     split_numbers,
 )
 from openrlhf_swap.objectives.formats import boxed
-from openrlhf_swap.objectives.group_statistics import extremes
+from openrlhf_swap.objectives.group_statistics import longest, shortest
 from openrlhf_swap.rollouts.rollout import tokens_for_each
 
 STOP = (
@@ -115,8 +115,9 @@ class JET(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         rewards = 0.9 * batch.correct.double() + 0.1 * boxed(batch).double()
-        shortest, longest = extremes(batch.lengths.flatten(), batch.correct.flatten())
-        place = (longest - batch.lengths) / (longest - shortest + 1e-8)
+        among_correct = (batch.lengths.flatten(), batch.correct.flatten())
+        most = longest(*among_correct)
+        place = (most - batch.lengths) / (most - shortest(*among_correct) + 1e-8)
         return rewards + torch.where(batch.correct, 0.05 + 0.95 * 1.2 * place, 0.0)
 
 
@@ -156,7 +157,8 @@ class SGRPO(Objective):
         """The places depend on the response alone."""
         thought = reader.reasoning_length(rollout.response_ids)
         rng = random.Random(f"{rollout.prompt}{list(rollout.response_ids)}")
-        places = sorted(rng.randrange(max(1, thought)) for _ in range(self._exits))
+        tokens = max(1, thought)
+        places = sorted(rng.randrange(tokens) for _ in range(self._exits))
         phrase = exit_phrase(self.phrase, self.config.end_of_thought)
         return [Continuation(place, phrase, self.answer_tokens) for place in places]
 

@@ -25,8 +25,8 @@ def base_scores(batch: Batch) -> Tensor:
     """
     scores = torch.full(batch.correct.shape, WRONG, dtype=torch.float64)
     scores[batch.correct] = CORRECT
-    formatted = batch.each(lambda rollout: is_formatted(rollout.response_ids, batch.reader)).bool()
-    scores[~formatted] = UNFORMATTED
+    formatted = batch.each(lambda rollout: is_formatted(rollout.response_ids, batch.reader))
+    scores[~formatted.bool()] = UNFORMATTED
     return scores
 
 

@@ -17,11 +17,16 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 EPS = 1e-6  # a deviation below it is float noise
 
 
-def extremes(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """(..., 1) smallest and largest where `mask`; infinity and -infinity where nothing counts."""
-    smallest = torch.where(mask, values.double(), math.inf).amin(-1, keepdim=True)
-    largest = torch.where(mask, values.double(), -math.inf).amax(-1, keepdim=True)
-    return smallest, largest
+def shortest(lengths: Tensor, mask: Tensor) -> Tensor:
+    """(..., 1) float64, the least of the lengths where `mask`; infinity where nothing counts."""
+    counted = torch.where(mask, lengths.double(), math.inf)
+    return counted.amin(-1, keepdim=True)
+
+
+def longest(lengths: Tensor, mask: Tensor) -> Tensor:
+    """(..., 1) float64, the largest of the lengths where `mask`; -infinity where nothing counts."""
+    counted = torch.where(mask, lengths.double(), -math.inf)
+    return counted.amax(-1, keepdim=True)
 
 
 def group_mean(values: Tensor) -> Tensor:
@@ -57,7 +62,7 @@ def known_lengths(lengths: Mapping[str, float], keys: Sequence[str]) -> Tensor:
 
 def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
-    exists = batch.steps.state_mask[..., 1:]
+    exists = batch.steps.has_step
     nothing = torch.zeros(exists.shape, dtype=torch.float64)
     return batch.steps.signals.get("entropy", nothing), exists
 
@@ -69,8 +74,9 @@ def of_each_token(
 ) -> Tensor:
     """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
-    exists = steps.state_mask[..., 1:]
-    values = pad(torch.where(exists, of_steps, rest), (0, 1), value=rest)
+    exists = steps.has_step
+    values = torch.where(exists, of_steps, rest)
+    values = pad(values, (0, 1), value=rest)
     return per_token(values, steps.step_ends, exists, int(batch.lengths.max()))
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.group_statistics import extremes, known_lengths
+from openrlhf_swap.objectives.group_statistics import known_lengths, shortest
 from openrlhf_swap.rollouts.rollout import prompt_key
 
 
@@ -28,13 +28,13 @@ class HAPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         """Uses the lengths known before this batch, then learns from its correct responses."""
         keys = [prompt_key(group[0].prompt) for group in batch.groups]
-        relative_length = (batch.lengths / known_lengths(self.lengths, keys)).clamp(max=2)
-        f = torch.cos(math.pi / 2 * relative_length).nan_to_num(0.0)
+        relative_length = batch.lengths / known_lengths(self.lengths, keys)
+        f = torch.cos(math.pi / 2 * relative_length.clamp(max=2)).nan_to_num(0.0)
         if_correct = f.clamp(min=-0.7)
         if_wrong = f.clamp(max=0)
         length_reward = torch.where(batch.correct, if_correct, if_wrong)
-        shortest, _ = extremes(batch.lengths, batch.correct)
-        for key, length in zip(keys, shortest.flatten().tolist(), strict=True):
+        best = shortest(batch.lengths, batch.correct)
+        for key, length in zip(keys, best.flatten().tolist(), strict=True):
             if length < self.lengths.get(key, math.inf):
                 self.lengths[key] = length
         return batch.correct + self.weight * length_reward

@@ -83,4 +83,5 @@ class HBPO(Objective):
 
     def _best(self, lengths: Tensor) -> Tensor:
         """F, the most that a response of this many tokens can earn."""
-        return 4 * torch.cos(math.pi * lengths.double() / (2 * self.max_length))
+        angle = math.pi * lengths.double() / (2 * self.max_length)
+        return 4 * torch.cos(angle)

@@ -51,7 +51,8 @@ class L1Exact(Objective):
         return batch.correct & batch.closed
 
     def rewards(self, batch: Batch) -> Tensor:
-        return self.correct(batch).double() - self.alpha * self._left(batch).abs()
+        price = self.alpha * self._left(batch).abs()
+        return self.correct(batch).double() - price
 
     def _left(self, batch: Batch) -> Tensor:
         """(G, N) n - L, negative for a response beyond its budget."""
@@ -69,6 +70,7 @@ class L1Max(L1Exact):
         return EXACT if rng.random() < self.exact_share else MAXIMUM
 
     def rewards(self, batch: Batch) -> Tensor:
-        within = (self.slope * self._left(batch) + self.delta).clamp(0, 1)
+        within = self.slope * self._left(batch) + self.delta
+        of_maximum = self.correct(batch) * within.clamp(0, 1)
         is_maximum = batch.each(asks_maximum).bool()
-        return torch.where(is_maximum, self.correct(batch) * within, super().rewards(batch))
+        return torch.where(is_maximum, of_maximum, super().rewards(batch))

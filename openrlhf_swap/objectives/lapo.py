@@ -58,7 +58,8 @@ class LAPO(Staged):
             length_reward = 0.7 * self._nearness_to_range(batch)
         else:
             known = known_lengths(self.medians, keys)
-            promised = torch.where(known.isnan(), medians.unsqueeze(-1), known.floor())
+            of_group = medians.unsqueeze(-1)
+            promised = torch.where(known.isnan(), of_group, known.floor())
             distance = batch.lengths - promised
             length_reward = 0.8 * torch.exp(-(distance**2) / (2 * 120**2))
         for key, median in zip(keys, medians.tolist(), strict=True):
@@ -70,7 +71,9 @@ class LAPO(Staged):
         correct_lengths = torch.where(batch.correct, batch.lengths.double(), math.nan)
         quantiles = torch.tensor([0.3, 0.7], dtype=torch.float64)
         low, high = correct_lengths.nanquantile(quantiles, dim=-1, keepdim=True)
-        outside = (low - batch.lengths).maximum(batch.lengths - high).clamp(min=0)
+        below = low - batch.lengths
+        above = batch.lengths - high
+        outside = below.maximum(above).clamp(min=0)
         near = (1 - outside / 100).clamp(min=0)
         return torch.where(low < high, near, 0.0)
 

@@ -71,7 +71,8 @@ class LaserD(Monitored):
 
         That is int(share of lengths within it * expected_right) >= 1.
         """
-        targets: list[int] = [*range(self.shortest, self.longest, self.grid), self.longest]
+        targets = list(range(self.shortest, self.longest, self.grid))
+        targets.append(self.longest)
         for target in targets:
             share = (lengths <= target).double().mean().nan_to_num()  # NaN without lengths
             if int(share * expected_right) >= 1:

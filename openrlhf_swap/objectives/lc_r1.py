@@ -14,7 +14,7 @@ from torch import Tensor
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, ObjectiveError
 from openrlhf_swap.objectives.base import Batch, Objective, ResponseReader, Rollout, setting
-from openrlhf_swap.objectives.group_statistics import Span, extremes, fill_spans
+from openrlhf_swap.objectives.group_statistics import Span, fill_spans, longest
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rollouts.rollout import tokens_for_each
@@ -101,11 +101,12 @@ class LCR1(Extracting):
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought
         formatted = batch.each_text(lambda text: text.count(end) == 1).bool()
-        ends = batch.each(lambda rollout: rollout.response_ids[-1] == batch.reader.end_token)
+        end_token = batch.reader.end_token
+        ends = batch.each(lambda rollout: rollout.response_ids[-1] == end_token)
         lengths = batch.lengths - ends
-        _, longest_correct = extremes(lengths, formatted & batch.correct)
-        shortness = 1 - lengths / (longest_correct + LITTLE)
-        shortness[longest_correct.isinf().expand_as(shortness)] = 0.0
+        limit = longest(lengths, formatted & batch.correct)
+        shortness = 1 - lengths / (limit + LITTLE)
+        shortness[limit.isinf().expand_as(shortness)] = 0.0
         return formatted.double() + batch.correct + self.length_weight * shortness
 
     def token_advantages(self, batch: Batch) -> Tensor:

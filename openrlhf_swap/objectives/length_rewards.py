@@ -10,7 +10,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.group_statistics import extremes, group_mean, leave_one_out
+from openrlhf_swap.objectives.group_statistics import group_mean, leave_one_out, longest, shortest
 
 
 class Arora(Objective):
@@ -28,8 +28,9 @@ class Arora(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch)
-        place = standardise(batch.lengths, correct, eps=1e-7, unbiased=False).sigmoid()
-        return leave_one_out(torch.where(correct, 1 - self.alpha * place, 0.0))
+        place = standardise(batch.lengths, correct, eps=1e-7, unbiased=False)
+        kept = 1 - self.alpha * place.sigmoid()
+        return leave_one_out(torch.where(correct, kept, 0.0))
 
 
 class Cosine(Objective):
@@ -70,8 +71,10 @@ class Kimi(Objective):
     weight: float = setting(1.0, "of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
-        shortest, longest = extremes(batch.lengths, torch.ones_like(batch.correct))
-        place = (batch.lengths - shortest) / (longest - shortest)
+        lengths = batch.lengths.double()
+        least = lengths.amin(-1, keepdim=True)
+        most = lengths.amax(-1, keepdim=True)
+        place = (lengths - least) / (most - least)
         length_reward = (0.5 - place).nan_to_num(0.0)
         length_reward = torch.where(batch.correct, length_reward, length_reward.clamp(max=0))
         return batch.correct + self.weight * length_reward
@@ -88,8 +91,8 @@ class PassRatePenalty(Objective):
     )
 
     def rewards(self, batch: Batch) -> Tensor:
-        _, longest = extremes(batch.lengths, batch.correct)  # arbitrary where none is correct
-        share = batch.lengths / longest.clamp(min=1)
+        limit = longest(batch.lengths, batch.correct)  # arbitrary where none is correct
+        share = batch.lengths / limit.clamp(min=1)
         kept = 1 - self.weight * group_mean(batch.correct) * share
         return batch.correct * kept.clamp(min=0)
 
@@ -104,9 +107,9 @@ class PrimeLinear(Objective):
     weight: float = setting(0.25, "what the longest response of an all-correct group pays")
 
     def rewards(self, batch: Batch) -> Tensor:
-        longest = batch.lengths.amax(-1, keepdim=True)
+        most = batch.lengths.amax(-1, keepdim=True)
         price = self.weight * group_mean(batch.correct)
-        return batch.correct.double() - price * batch.lengths / longest
+        return batch.correct.double() - price * batch.lengths / most
 
 
 class ShorterBetter(Objective):
@@ -119,6 +122,7 @@ class ShorterBetter(Objective):
     rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
 
     def rewards(self, batch: Batch) -> Tensor:
-        shortest, _ = extremes(batch.lengths, batch.correct)
-        best = torch.where(shortest.isinf(), group_mean(batch.lengths), shortest)
-        return 2 * batch.correct - self.rate * (batch.lengths - best).abs()
+        best = shortest(batch.lengths, batch.correct)
+        best = torch.where(best.isinf(), group_mean(batch.lengths), best)
+        distance = (batch.lengths - best).abs()
+        return 2 * batch.correct - self.rate * distance

@@ -61,8 +61,8 @@ class GFPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         count = max(1, round(batch.lengths.shape[-1] * self.share))
-        shortest = batch.lengths.argsort(dim=-1, stable=True)[..., :count]
-        kept = torch.zeros_like(batch.correct).scatter(-1, shortest, True)
+        order = batch.lengths.argsort(dim=-1, stable=True)
+        kept = torch.zeros_like(batch.correct).scatter(-1, order[..., :count], True)
         return standardise(batch.correct, kept, eps=1e-4)
 
 
@@ -80,9 +80,9 @@ class O1Pruner(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         shortness = group_mean(batch.lengths) / batch.lengths - 1
         surprise = batch.correct.double() - group_mean(batch.correct)
-        weights = (shortness + self.alpha * surprise).clamp(-2, 4).flatten()
-        everyone = torch.ones_like(weights).bool()
-        scores = standardise(weights, everyone, eps=1e-9, unbiased=False)
+        weights = shortness + self.alpha * surprise
+        of_batch = weights.clamp(-2, 4).flatten()
+        scores = standardise(of_batch, eps=1e-9, unbiased=False)
         return scores.view_as(batch.correct)
 
 

@@ -43,7 +43,6 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "hbpo": "hbpo:HBPO",
     },
     "verdicts only, no answer text (a function of your own)": {
-        "length_critic": "length_critic:LengthCritic",
         "arora": "length_rewards:Arora",
         "kimi": "length_rewards:Kimi",
         "shorterbetter": "length_rewards:ShorterBetter",

@@ -43,13 +43,17 @@ class SAS(Objective):
     def _silenced(self, reader: ResponseReader, rollout: Rollout) -> list[Span]:
         assert rollout.logprobs is not None
         steps = self.steps(rollout.response_ids, reader)
-        confidence = [float(rollout.logprobs[start:end].mean()) for start, end in steps]
+        confidence = []
+        for start, end in steps:
+            of_step = rollout.logprobs[start:end].mean()
+            confidence.append(float(of_step))
         by_confidence = sorted(range(len(steps)), key=confidence.__getitem__)
         is_closed = reader.thought_length(rollout.response_ids) is not None
         if rollout.correct and is_closed:
             lost = by_confidence[: math.ceil(self.share * len(steps))]
         else:
-            lost = by_confidence[math.ceil((1 - self.share) * len(steps)) :]
+            kept = math.ceil((1 - self.share) * len(steps))
+            lost = by_confidence[kept:]
         return [(*steps[number], 0.0) for number in lost]
 
     def steps(self, ids: Sequence[int], reader: ResponseReader) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.formats import CORRECT, UNFORMATTED, base_scores
-from openrlhf_swap.objectives.group_statistics import extremes
+from openrlhf_swap.objectives.group_statistics import longest, shortest
 
 
 class ShortRL(Objective):
@@ -36,9 +36,10 @@ class ShortRL(Objective):
         self.best = max(self.best, accuracy)
         if accuracy < self.best - self.accuracy_margin:
             return rewards
-        shortest, longest = extremes(batch.lengths, correct)
-        shortness = 0.5 - (batch.lengths - shortest) / (longest - shortest + 1e-5)
-        shortness[batch.lengths <= shortest + self.tolerance] = 0.5
+        least = shortest(batch.lengths, correct)
+        most = longest(batch.lengths, correct)
+        shortness = 0.5 - (batch.lengths - least) / (most - least + 1e-5)
+        shortness[batch.lengths <= least + self.tolerance] = 0.5
         return rewards + torch.where(correct, shortness, 0.0)
 
     def metrics(self) -> dict[str, float]:

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import moments
 from openrlhf_swap.objectives.base import Batch, Objective
-from openrlhf_swap.objectives.group_statistics import EPS, extremes, group_mean
+from openrlhf_swap.objectives.group_statistics import EPS, group_mean
 
 
 class SmartThinker(Objective):
@@ -17,7 +17,8 @@ class SmartThinker(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = batch.correct
-        excess = (batch.lengths - best_lengths(batch.lengths, correct)).clamp(min=0) * correct
+        best = best_lengths(batch.lengths, correct)
+        excess = (batch.lengths - best).clamp(min=0) * correct
         accuracy = group_mean(correct)
         most_above_mean = excess.amax(-1, keepdim=True) - group_mean(excess)
         alpha = (1 - accuracy) / (most_above_mean + EPS)
@@ -30,17 +31,20 @@ def best_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
 
     Two Gaussians, one of all lengths and one of the correct ones, have their largest ratio there.
     """
-    everyone = torch.ones_like(correct)
-    shortest, longest = extremes(lengths, everyone)
-    mean, deviation, _ = moments(lengths.double(), everyone, unbiased=False)
-    correct_mean, correct_deviation, _ = moments(lengths.double(), correct, unbiased=False)
-    variance = deviation.square()
-    correct_variance = correct_deviation.square()
+    lengths = lengths.double()
+    least = lengths.amin(-1, keepdim=True)
+    most = lengths.amax(-1, keepdim=True)
+    every = moments(lengths, unbiased=False)
+    right = moments(lengths, correct, unbiased=False)
+    variance = every.deviation.square()
+    of_right = right.deviation.square()
 
-    peak = (variance * correct_mean - correct_variance * mean) / (variance - correct_variance)
-    best = peak.maximum(shortest).minimum(longest)
-    alike = correct_variance == variance
-    no_peak = alike | (correct_variance > variance) | correct.all(-1, keepdim=True)
-    best = torch.where(no_peak, shortest, best)
-    longer_is_better = alike & (correct_mean < mean) | ~correct.any(-1, keepdim=True)
-    return torch.where(longer_is_better, longest, best)
+    peak = (variance * right.mean - of_right * every.mean) / (variance - of_right)
+    best = peak.maximum(least).minimum(most)
+    alike = of_right == variance
+    all_right = correct.all(-1, keepdim=True)
+    no_peak = alike | (of_right > variance) | all_right
+    best = torch.where(no_peak, least, best)
+    all_wrong = ~correct.any(-1, keepdim=True)
+    longer_is_better = alike & (right.mean < every.mean) | all_wrong
+    return torch.where(longer_is_better, most, best)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.objectives.base import Batch, Objective, setting
+from openrlhf_swap.objectives.base import Batch, Objective, Rollout, setting
 from openrlhf_swap.objectives.group_statistics import group_mean
 from openrlhf_swap.rollouts.families import opens_thought
 
@@ -44,8 +44,11 @@ class Thinkless(Objective):
         return rewards
 
     def _starts_with(self, batch: Batch, mark: str) -> Tensor:
-        text = batch.reader.text
-        return batch.each(lambda rollout: text(rollout.response_ids[:1]) == mark).bool()
+        def starts(rollout: Rollout) -> bool:
+            first = rollout.response_ids[:1]
+            return batch.reader.text(first) == mark
+
+        return batch.each(starts).bool()
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """The whole advantage, so scaled that a mean over all tokens is the sum of both means."""

@@ -61,10 +61,12 @@ def cut_places(
     """
     places: list[int] = []
     longest_first = sorted(words, key=len, reverse=True)
-    for word in re.finditer("|".join(map(re.escape, longest_first)), text):
+    pattern = "|".join(map(re.escape, longest_first))
+    for word in re.finditer(pattern, text):
         is_near = bool(places) and word.start() - places[-1] < apart
         if word.start() >= first and not is_near:
-            sentence = 1 + max(text.rfind(mark, 0, word.start()) for mark in ".!?\n")
+            marks = [text.rfind(mark, 0, word.start()) for mark in ".!?\n"]
+            sentence = max(marks) + 1
             places.append(sentence or word.start())
     return sorted(set(places))
 
@@ -134,5 +136,6 @@ class VSRMScores(_VSRM):
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
         """Each step's tokens before its end, and the reference answer's probability a token."""
         logprobs = torch.tensor(rollout.answer_logprobs[1:], dtype=torch.float64)
+        probabilities = logprobs.exp().tolist()
         ends = [end + 1 for end in rollout.step_ends]
-        return list(zip(ends, logprobs.exp().tolist(), strict=True))
+        return list(zip(ends, probabilities, strict=True))

@@ -291,11 +291,6 @@ class Rollout:
         scores: list[float] = torch.as_tensor(self.signals.get("answer_logprobs", ())).tolist()
         return scores
 
-    @property
-    def states(self) -> Tensor | None:
-        """(K+1, d) float32, the policy's hidden state at the last token of each prefix, if read."""
-        return self.signals.get("states")
-
     def with_signals(self, **signals: Any) -> "Rollout":
         """A copy with further signals: tensors or lists whose first dimension is K or K+1."""
         added = dict(self.signals)
@@ -370,7 +365,7 @@ class Rollout:
         return (self.start - 1, *(position + observed[end] for position, end in ends))
 
     def trace(self) -> StepTrace:
-        """What the step arithmetic and a critic need to know; no steps before signals are read."""
+        """What the step arithmetic needs to know; no steps before signals are read."""
         others = dict(self.signals)
         others.pop("answer_logprobs", None)
         ends = self.step_ends if self.signals else ()

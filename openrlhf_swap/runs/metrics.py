@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 
@@ -124,15 +125,12 @@ def _of_groups(
 
 
 def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
-    from openrlhf_swap.algorithm.known import shares_after_known
-
     steps = batch.step_mask
     count = steps.sum(-1)
     scored = steps.any(-1)
     last = batch.answer_logprobs.gather(-1, count.unsqueeze(-1)).squeeze(-1)
     gains = signals.gains[steps]
     changes = signals.local_gains[steps]
-    after_known = shares_after_known(batch.answer_logprobs, batch.step_ends, steps)
     means = {
         "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
@@ -142,13 +140,27 @@ def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
         "swap/local_gain_absmean": changes.abs(),
         "swap/answer_logprob_first": batch.answer_logprobs[..., 0][scored],
         "swap/answer_logprob_last": last[scored],
-        "swap/known_after_frac": after_known[scored],
+        "swap/known_after_frac": _shares_after_known(batch),
     }
     if "need" in batch.signals:
         needs = batch.signals["need"][steps]
         needs = needs[~needs.isnan()]
         means |= {"swap/need_mean": needs, "swap/need_zero_frac": needs < NEEDED}
     return means
+
+
+def _shares_after_known(batch: StepBatch) -> Tensor:
+    """(responses,) what follows once the answer is known, of those with scored steps."""
+    scored = batch.step_mask.any(-1)
+    counts = batch.step_mask[scored].sum(-1).tolist()
+    logprobs = batch.answer_logprobs[scored].tolist()
+    ends = batch.step_ends[scored].tolist()
+    shares = []
+    for row, steps in enumerate(counts):
+        known = known_in(logprobs[row][: steps + 1], ends[row][:steps])
+        assert known is not None  # a batch has finite scores
+        shares.append(known.share)
+    return batch.answer_logprobs.new_tensor(shares)
 
 
 def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
@@ -252,23 +264,16 @@ def rollout_rows(
     batch: StepBatch,
     signals: StepSignals,
     reader: StepReader,
-    tokens_left: Sequence[Sequence[float]] | None = None,
 ) -> list[Row]:
     """Describe the responses of the first groups: what each of their steps earned and paid.
 
     Only correct responses have scores; signals with a number for each step, such as need, stand in
     their steps by name. `known_after_steps` are the steps after which the answer is known for good,
     null for never (`algorithm.known`). `batch` and `signals` may be those of more groups.
-    `tokens_left` has, for each response, the tokens that the policy's states predict to be left
-    after the prompt and after each step.
     """
-    from openrlhf_swap.algorithm.known import known_from
-
-    known = known_from(batch.answer_logprobs, batch.step_mask)
     rows: list[Row] = []
     for g, group in enumerate(groups):
         for n, rollout in enumerate(group):
-            left = tokens_left[len(rows)] if tokens_left else []
             scores = rollout.answer_logprobs
             row: Row = {
                 "group": g,
@@ -282,15 +287,14 @@ def rollout_rows(
             }
             if scores:
                 row["answer_logprob_0"] = scores[0]
-                count = int(known[g, n])
-                row["known_after_steps"] = count if count <= len(rollout.step_ends) else None
+            known = known_in(scores, rollout.step_ends)
+            if known is not None:
+                row["known_after_steps"] = known.steps
             if rollout.observations:
                 row["turns"] = _turn_rows(rollout, reader)
-            if left:
-                row["tokens_left_0"] = left[0]
             row["steps"] = []
-            if scores or left or _by_step(rollout):
-                row["steps"] = _step_rows(rollout, signals, (g, n), reader, left)
+            if scores or _by_step(rollout):
+                row["steps"] = _step_rows(rollout, signals, (g, n), reader)
             rows.append(row)
     return rows
 
@@ -314,7 +318,6 @@ def _step_rows(
     signals: StepSignals,
     place: tuple[int, int],
     reader: StepReader,
-    left: Sequence[float],
 ) -> list[Row]:
     by_step = _by_step(rollout)
     rows = []
@@ -326,7 +329,5 @@ def _step_rows(
                 row[name] = getattr(signals, attribute)[place][k].item()
         for name, values in by_step.items():
             row[name] = values[k]
-        if left:
-            row["tokens_left"] = left[k + 1]
         rows.append(row)
     return rows

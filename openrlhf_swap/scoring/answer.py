@@ -1,11 +1,11 @@
 """What is asked of the policy about a response, and the slow and obvious way to score its answer.
 
-Everything else is tested against `score_per_prefix`.
+Everything else is tested against `read_per_prefix`.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -113,11 +113,6 @@ def by_signal(
     return {ANSWER_LOGPROBS.name: log_probs, ANSWER_ENTROPY.name: entropies}
 
 
-def score_per_prefix(*args: Any) -> Tensor:
-    """The (K+1,) scores l_0..l_K alone of `read_per_prefix`."""
-    return read_per_prefix(*args)[:, 0]
-
-
 @torch.no_grad()
 def read_per_prefix(
     model: nn.Module,
@@ -156,24 +151,15 @@ def values_of(
     of_targets = log_probs.gather(-1, targets.unsqueeze(-1))
     if not entropies:
         return of_targets
-    of_tokens = torch.special.entr(log_probs.exp())
-    return torch.cat([of_targets, of_tokens.sum(-1, keepdim=True)], dim=-1)
+    of_words = torch.special.entr(log_probs.exp())
+    of_tokens = of_words.sum(-1, keepdim=True)
+    return torch.cat([of_targets, of_tokens], dim=-1)
 
 
 def widen(logits: Tensor) -> Tensor:
     """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return logits.to(dtype)
-
-
-def run_rows(
-    model: nn.Module,
-    sequences: Tensor,
-    attention_mask: Tensor,
-) -> Any:
-    """The output of a forward over (B, T) rows that are padded on either side."""
-    positions = row_positions(attention_mask)
-    return model(sequences, attention_mask=attention_mask, position_ids=positions, use_cache=False)
 
 
 def row_positions(attention_mask: Tensor) -> Tensor:

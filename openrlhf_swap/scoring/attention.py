@@ -6,6 +6,7 @@ of H_kv key heads, D numbers of a head.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -41,6 +42,21 @@ class Parts(NamedTuple):
         of_rows = self.rows[:, columns]
         of_branches = self.behind[:, own]
         return torch.cat([of_rows, of_branches], dim=1)
+
+
+@dataclass(frozen=True)
+class StockAttention:
+    """The attention of a model as it is without branches."""
+
+    attend: Callable[..., Any]  # as the model is configured
+    eager: Callable[..., Any]  # the family's plain code
+    caps_scores: bool  # whether the configured one caps scores where the family does
+
+    def needs_eager(self, options: dict[str, Any]) -> bool:
+        """Whether a layer with these options has sinks, or a cap, which SDPA has not."""
+        has_sinks = options.get("s_aux") is not None
+        has_cap = self.caps_scores and options.get("softcap") is not None
+        return has_sinks or has_cap
 
 
 class BranchAttention:
@@ -86,9 +102,9 @@ class BranchAttention:
             name: str,
             eager: Callable[..., Any],
         ) -> Callable[..., Any]:
-            attend_rows = get_interface(interface, name, eager)
-            caps_scores = name.startswith(CAPPING)
-            return partial(self._attend, attend_rows, eager, caps_scores)
+            attend = get_interface(interface, name, eager)
+            stock = StockAttention(attend, eager, name.startswith(CAPPING))
+            return partial(self._attend, stock)
 
         def get_mask_of_rows(interface: Any, name: str) -> Callable[..., Any]:
             return partial(self._mask_of_rows, get_mask(interface, name))
@@ -111,9 +127,7 @@ class BranchAttention:
 
     def _attend(
         self,
-        attend_rows: Callable[..., Any],
-        eager: Callable[..., Any],
-        caps_scores: bool,
+        stock: StockAttention,
         module: nn.Module,
         query: Tensor,
         key: Tensor,
@@ -125,63 +139,43 @@ class BranchAttention:
 
         `query` is (B, H, T + n/B, D); `key` and `value` have H_kv heads.
         """
-        has_sinks = options.get("s_aux") is not None
-        has_cap = caps_scores and options.get("softcap") is not None
-        own_way = None
-        if has_sinks or has_cap:
-            own_way = partial(eager, module, **options)
-        queries = self._parts(query).behind
-        keys, values = self._keys_and_values(module, key, value, queries.dtype)
-        behind = self._attend_behind(queries, keys, values, own_way, options)
+        behind = self._attend_branches(stock, module, query, key, value, options)
         if not self._tokens:
             return behind[None].to(query.dtype), None
         if options.get("position_ids") is not None:
             # Flash-attention reads from it where packed responses begin.
             options["position_ids"] = options["position_ids"][..., : self._tokens]
         rows = [part[:, :, : self._tokens] for part in (query, key, value)]
-        output, _ = attend_rows(module, *rows, attention_mask, **options)
-        by_row = behind.view(len(output), -1, *behind.shape[1:])
-        whole = torch.cat([output, by_row.to(output.dtype)], dim=1)
-        return whole, None
+        of_rows, _ = stock.attend(module, *rows, attention_mask, **options)
+        behind = behind.to(of_rows.dtype)
+        by_row = behind.view(len(of_rows), -1, *behind.shape[1:])
+        return torch.cat([of_rows, by_row], dim=1), None
 
-    def _keys_and_values(
+    def _attend_branches(
         self,
+        stock: StockAttention,
         module: nn.Module,
+        query: Tensor,
         key: Tensor,
         value: Tensor,
-        dtype: torch.dtype,
-    ) -> tuple[Parts, Parts]:
-        # Under autocast, values can be narrower than queries and keys.
-        keys = self._parts(key.to(dtype))
-        values = self._parts(value.to(dtype))
-        if self._keys is None:
-            return keys, values
-        if self._tokens:
-            self._keys[module] = (keys.rows, values.rows)
-        row_keys, row_values = self._keys[module]
-        return Parts(row_keys, keys.behind), Parts(row_values, values.behind)
-
-    def _parts(self, part: Tensor) -> Parts:
-        """Split (B, heads, T + n/B, D), laid end to end; both are views if B is 1."""
-        by_head = part.transpose(0, 1)
-        rows = by_head[:, :, : self._tokens]
-        behind = by_head[:, :, self._tokens :]
-        return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
-
-    def _attend_behind(
-        self,
-        queries: Tensor,
-        keys: Parts,
-        values: Parts,
-        own_way: Callable[..., Any] | None,
         options: dict[str, Any],
     ) -> Tensor:
-        """(n, H, D_v), from (H, n, D) queries; in the family's own way, if SDPA cannot be used."""
+        """(n, H, D_v), from the tensors of `_attend`."""
+        queries = self._parts(query).behind
+        # Under autocast, values can be narrower than queries and keys.
+        keys = self._parts(key.to(query.dtype))
+        values = self._parts(value.to(query.dtype))
+        if self._keys is not None:
+            if self._tokens:
+                self._keys[module] = (keys.rows, values.rows)
+            row_keys, row_values = self._keys[module]
+            keys = Parts(row_keys, keys.behind)
+            values = Parts(row_values, values.behind)
         scaling = options.get("scaling")
         window = options.get("sliding_window")
         attend = partial(_attend_by_sdpa, scaling)
-        if own_way is not None:
-            attend = partial(_attend_in_slices, own_way)
+        if stock.needs_eager(options):
+            attend = partial(_attend_in_slices, partial(stock.eager, module, **options))
         elif self._varying is not None and window is None and fits_kernel(queries):
             return self._varying.attend(queries, keys, values, scaling)
         outputs = []
@@ -193,6 +187,13 @@ class BranchAttention:
             mask = self.mask(call, window, queries.dtype)
             outputs.append(attend(own, seen_keys, seen_values, mask))
         return torch.cat(outputs)
+
+    def _parts(self, part: Tensor) -> Parts:
+        """Split (B, heads, T + n/B, D), laid end to end; both are views if B is 1."""
+        by_head = part.transpose(0, 1)
+        rows = by_head[:, :, : self._tokens]
+        behind = by_head[:, :, self._tokens :]
+        return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
 
     def mask(
         self,

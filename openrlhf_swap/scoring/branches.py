@@ -13,7 +13,9 @@ Shapes: n tokens of branches, m of their tokens (or of the rows') that are predi
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -60,10 +62,10 @@ class Rows:
         responses, tokens = attention_mask.shape
         spans = []
         start = 0
-        for offset, count in zip(offsets, counts, strict=True):
-            first = start if packed else start + offset
+        for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
+            first = start if packed else row * tokens + offset
             spans.append(Span(first, first + count, offset))
-            start += count if packed else tokens
+            start += count
         if packed:
             return cls(1, start, spans)
         return cls(responses, tokens, spans)
@@ -71,8 +73,7 @@ class Rows:
     @property
     def present(self) -> int:
         """The number of tokens, padding apart."""
-        lengths = [span.stop - span.first for span in self.spans]
-        return sum(lengths)
+        return sum(span.stop - span.first for span in self.spans)
 
     def column(self, row: int, place: int) -> int:
         """The column of a place in a response's padded row; its first one for places before it."""
@@ -112,16 +113,12 @@ class Branch:
     @property
     def sources(self) -> list[int]:
         """For each token the column that it repeats, or -1 - its id where that is given."""
-        given = [-1 - token for token in self.given]
-        return [*self.copied, *given]
+        return [*self.copied, *(-1 - token for token in self.given)]
 
     @property
     def predicted(self) -> list[int]:
         """The places of all predicted tokens, in the order of the groups."""
-        places: list[int] = []
-        for group in self.scored:
-            places += group
-        return places
+        return list(chain.from_iterable(self.scored))
 
     def sees_from(self, window: int | None) -> int:
         """The first column that any of its tokens sees, with attention to so many tokens."""
@@ -141,6 +138,23 @@ class PlacedBranch:
     stop: int
 
 
+class _Token(NamedTuple):
+    """A token that runs behind the rows; as in `Layout` and `Branch.sources`."""
+
+    position: int
+    branch: int
+    first: int
+    end: int
+    source: int
+
+
+class _Prediction(NamedTuple):
+    """A predicted token: the token before it, among the n, and its own source."""
+
+    predicting: int
+    source: int
+
+
 class Layout:
     """Where branches stand, one (n,) int64 tensor for each property of their tokens.
 
@@ -157,30 +171,26 @@ class Layout:
         device: torch.device,
     ) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
-        self.sizes: list[int] = []
         self.placed: list[PlacedBranch] = []
-        tokens: list[tuple[int, ...]] = []
-        predictions: list[tuple[int, ...]] = []
-        running = sum(branch.length for branch in branches)
-        idle = -running % rows
-        self.tokens = running + idle
+        self.sizes: list[int] = []
+        tokens: list[_Token] = []
+        predictions: list[_Prediction] = []
         for number, branch in enumerate(branches):
             start = len(tokens)
             sources = branch.sources
-            for place in range(branch.length):
-                position = branch.position + place
-                token = (position, number, branch.first, branch.end, sources[place])
-                tokens.append(token)
+            for position, source in enumerate(sources[:-1], branch.position):
+                tokens.append(_Token(position, number, branch.first, branch.end, source))
             for place in branch.predicted:
-                before = start + place - 1
-                predictions.append((before, sources[place]))
+                predictions.append(_Prediction(start + place - 1, sources[place]))
+            self.placed.append(PlacedBranch(branch, start, len(tokens)))
             self.sizes += map(len, branch.scored)
-            is_last = number == len(branches) - 1
-            stop = self.tokens if is_last else len(tokens)
-            self.placed.append(PlacedBranch(branch, start, stop))
-        for position in range(idle):
+        for position in range(-len(tokens) % rows):
             # Tokens that only fill a row see no column, but themselves.
-            tokens.append((position, len(branches), 0, 0, -1))
+            filling = _Token(position, len(branches), first=0, end=0, source=-1)
+            tokens.append(filling)
+        self.tokens = len(tokens)
+        last = self.placed.pop()
+        self.placed.append(replace(last, stop=self.tokens))
         # Sent to the device once, so that no layer waits for them.
         table = _sent(tokens, device)
         self.position, self.branch, self.first, self.end, self._source = table
@@ -194,13 +204,6 @@ class Layout:
         """(m,) the ids that `predicting` predict, from the (columns,) ids of the rows."""
         return _from_rows(row_ids, self._target)
 
-    def means(self, values: Tensor) -> Tensor:
-        """(groups, ...) the mean of each scored group, on the CPU, from (m, ...) of predictions."""
-        sizes = torch.tensor(self.sizes)
-        on_cpu = values.cpu()
-        means: Tensor = torch.segment_reduce(on_cpu, "mean", lengths=sizes)
-        return means
-
 
 def _sent(records: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
     """Records as a tensor on the device, one row for each of their fields."""
@@ -209,9 +212,8 @@ def _sent(records: Sequence[tuple[int, ...]], device: torch.device) -> Tensor:
 
 
 def _from_rows(row_ids: Tensor, sources: Tensor) -> Tensor:
-    given = -1 - sources
     copied = row_ids[sources.clamp(min=0)]
-    return torch.where(sources < 0, given, copied)
+    return torch.where(sources < 0, -1 - sources, copied)
 
 
 @dataclass(frozen=True)
@@ -236,26 +238,24 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     each with the keys up to its own last token.
     """
     most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
-    calls: list[Call] = []
-    group: list[PlacedBranch] = []
+    groups: list[list[PlacedBranch]] = [[]]
     for placed in layout.placed:
-        larger = [*group, placed]
-        tokens, keys = _mask_shape(larger)
-        if group and tokens * keys > most:
-            calls += _calls_of(group, most)
-            larger = [placed]
-        group = larger
-    return calls + _calls_of(group, most)
+        tokens, keys = _mask_shape([*groups[-1], placed])
+        if groups[-1] and tokens * keys > most:
+            groups.append([])
+        groups[-1].append(placed)
+    calls: list[Call] = []
+    for group in groups:
+        calls += _calls_of(group, most)
+    return calls
 
 
 def _mask_shape(group: Sequence[PlacedBranch]) -> tuple[int, int]:
     """The tokens and keys of one call for consecutive branches."""
     firsts = [placed.branch.first for placed in group]
     ends = [placed.branch.end for placed in group]
-    columns = max(ends) - min(firsts)
-    start = group[0].start
-    tokens = group[-1].stop - start
-    return tokens, columns + tokens
+    tokens = group[-1].stop - group[0].start
+    return tokens, max(ends) - min(firsts) + tokens
 
 
 def _calls_of(group: Sequence[PlacedBranch], most: int) -> list[Call]:

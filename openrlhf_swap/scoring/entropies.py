@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, run_rows, widen
+from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, row_positions, widen
 
 
 def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[Tensor]:
@@ -41,8 +41,13 @@ def read_entropies(
     Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1
     for tokens. Where a forward with entropies runs anyway, use `step_entropies`.
     """
-    logits = run_rows(model, sequences, attention_mask).logits
-    predicting = logits[:, :-1]
+    output = model(
+        sequences,
+        attention_mask=attention_mask,
+        position_ids=row_positions(attention_mask),
+        use_cache=False,
+    )
+    predicting = output.logits[:, :-1]
     parts = []
     for part in torch.split(predicting, LOGITS, dim=1):
         scaled = widen(part) / temperature

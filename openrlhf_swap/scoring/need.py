@@ -7,8 +7,8 @@ and values before step k are those of the pass over the rows, so that a hidden s
 that follow it and no more. With `need_every` M only one step of M is hidden.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -57,8 +57,7 @@ class StepColumns:
 def columns_of_steps(request: ScoreRequest, rows: Rows) -> list[StepColumns]:
     """Where the steps of a response stand, one right behind the other."""
     steps = []
-    prompt_end = rows.column(request.row, request.prefix_ends[0])
-    start = prompt_end + 1
+    start = rows.column(request.row, request.prefix_ends[0]) + 1
     for end, own_end in zip(request.prefix_ends[1:], request.own_ends, strict=True):
         stop = rows.column(request.row, end) + 1
         generated = rows.column(request.row, own_end) + 1
@@ -72,81 +71,87 @@ class HiddenStep:
     """A branch without a step.
 
     The branch repeats what follows the step. Its scored groups are the steps of the window, and at
-    last the answer where the window reaches it; `counts` are the numbers of their tokens. A group's
-    first token right behind the hidden step is predicted by that step itself, which sees itself: it
-    counts, and loses nothing.
+    last the answer where the window reaches it. A group's first token right behind the hidden step
+    is predicted by that step itself, which sees itself: it counts, and loses nothing.
+
+    Attributes:
+        branch: the branch.
+        counts: the number of tokens of each group.
+        in_sight: by predicted token, the target of the pass over the rows that is the same token.
     """
 
     branch: Branch
     counts: list[int]
+    in_sight: list[int]
 
-    def need(
-        self,
-        of_columns: Tensor,
-        of_answer: Tensor,
-        hidden: Tensor,
-    ) -> Tensor:
-        """n_k, from the float64 log-probabilities of the branch's predicted tokens, `hidden`.
-
-        With all steps in sight they are `of_columns` for the rows' columns, and `of_answer` for the
-        tokens of the answer behind the last step.
-        """
-        copied = self.branch.copied
-        predicted = self.branch.predicted
-        columns = [copied[place] for place in predicted if place < len(copied)]
-        answered = len(predicted) - len(columns)
-        of_answer = of_answer[len(of_answer) - answered :]
-        plain = torch.cat([of_columns[columns], of_answer])
-        drops = plain.double() - hidden
+    def need(self, of_rows: Tensor, hidden: Tensor) -> Tensor:
+        """n_k, from the float64 log-probabilities of the rows' targets, and of the branch's own."""
+        drops = of_rows[self.in_sight] - hidden
         sizes = [len(group) for group in self.branch.scored]
         losses = torch.segment_reduce(drops, "sum", lengths=torch.tensor(sizes))
         means = losses / torch.tensor(self.counts)
         return means.max()
 
 
-def hidden_steps(request: ScoreRequest, rows: Rows) -> list[HiddenStep | None]:
+def hidden_steps(
+    request: ScoreRequest,
+    rows: Rows,
+    of_steps: int,
+    of_answer: int,
+) -> list[HiddenStep | None]:
     """The steps of a response, each hidden; None for one that stays in sight (`need_every`).
 
     Which steps are hidden depends on the length of the thought, so that it differs from response to
-    response, and is the same where a response is read again.
+    response, and is the same where a response is read again. Of the targets of the pass over the
+    rows, `of_steps` is the first of the response's steps, and `of_answer` the first of its answer
+    behind the last step.
     """
     steps = columns_of_steps(request, rows)
-    thought = sum(step.stop - step.start for step in steps)
-    hidden = []
+    thought = steps[-1].stop - steps[0].start
+    hidden: list[HiddenStep | None] = []
     for number in range(len(steps)):
-        is_hidden = (number + thought) % request.need_every == 0
-        hidden.append(hidden_step(request, rows, steps, number) if is_hidden else None)
+        if (number + thought) % request.need_every == 0:
+            hidden.append(_hide(request, rows, steps, number, of_steps, of_answer))
+        else:
+            hidden.append(None)
     return hidden
 
 
-def hidden_step(
+def _hide(
     request: ScoreRequest,
     rows: Rows,
     steps: Sequence[StepColumns],
     number: int,
+    of_steps: int,
+    of_answer: int,
 ) -> HiddenStep:
     """The branch without the step of that number, which reads its window again."""
     answer = request.branch
     assert answer is not None
-    span = rows.spans[request.row]
     window = request.need_window or len(steps)
     step = steps[number]
     later = steps[number + 1 : number + 1 + window]
     last = later[-1] if later else step
     copied = range(step.stop, last.stop)
     given: Sequence[int] = ()
-    groups: list[Sequence[int]] = []
+    groups: list[dict[int, int]] = []  # place in the branch -> target of the rows
     for other in later:
-        start = other.start - step.stop
-        stop = other.generated - step.stop
-        groups.append(range(start, stop))
+        columns = range(other.start, other.generated)
+        groups.append(
+            {column - step.stop: of_steps + column - steps[0].start for column in columns}
+        )
     if number + window >= len(steps):
         given = answer.ids
-        groups.append([len(copied) + place for place in answer.places])
+        targets = enumerate(answer.places, start=of_answer)
+        groups.append({len(copied) + place: target for target, place in targets})
     counts = [len(group) for group in groups]
-    scored = [[place for place in group if place > 0] for group in groups]
-    branch = Branch(span.first, step.start, copied, given, scored)
-    return HiddenStep(branch, counts)
+    in_sight: list[int] = []
+    for group in groups:
+        group.pop(0, None)  # the hidden step itself predicts it
+        in_sight += group.values()
+    scored = [list(group) for group in groups]
+    first = rows.spans[request.row].first
+    return HiddenStep(Branch(first, step.start, copied, given, scored), counts, in_sight)
 
 
 def passes_of(
@@ -154,43 +159,40 @@ def passes_of(
     agree: Agree,
 ) -> list[list[Branch]]:
     """The branches of each pass that reads the hidden steps; `agree` takes numbers of passes."""
+    branches = [step.branch for step in chain(*hidden) if step is not None]
     passes: list[list[Branch]] = []
     tokens = 0
-    for step in chain(*hidden):
-        if step is None:
+    for branch in branches:
+        if branch.length == 0:  # the hidden step itself predicts the only token that follows
             continue
-        length = step.branch.length
-        if length == 0:  # the hidden step itself predicts the only token that follows
-            continue
-        if not passes or tokens + length > MAX_TOKENS:
+        if not passes or tokens + branch.length > MAX_TOKENS:
             passes.append([])
             tokens = 0
-        passes[-1].append(step.branch)
-        tokens += length
+        passes[-1].append(branch)
+        tokens += branch.length
     idle = agree(len(passes)) - len(passes)
     return passes + idle * [[_IDLE_BRANCH]]
 
 
 def needs_of(
     hidden: Sequence[Sequence[HiddenStep | None]],
+    of_rows: Tensor,
     passes: Sequence[Tensor],
-    of_columns: Tensor,
-    of_answers: Sequence[Tensor],
 ) -> list[Tensor]:
-    """(K,) float64 n_1..n_K of each response, from the log-probabilities that `passes_of` gave.
+    """(K,) float64 n_1..n_K of each response, NaN for a step that stays in sight.
 
-    n_k is NaN for a step that stays in sight. `of_columns` and `of_answers`, one for each response,
-    are as in `HiddenStep.need`.
+    Takes the log-probabilities of the rows' targets, and of those of each of `passes_of`.
     """
+    of_rows = of_rows.double()
     unused = torch.cat([torch.zeros(0), *passes]).double()
     needs = []
-    for steps, of_answer in zip(hidden, of_answers, strict=True):
+    for steps in hidden:
         found = torch.full((len(steps),), torch.nan, dtype=torch.float64)
         for number, step in enumerate(steps):
             if step is None:
                 continue
-            count = len(step.branch.predicted)
-            found[number] = step.need(of_columns, of_answer, unused[:count])
+            count = len(step.in_sight)
+            found[number] = step.need(of_rows, unused[:count])
             unused = unused[count:]
         needs.append(found)
     return needs
@@ -199,7 +201,8 @@ def needs_of(
 class HiddenPass:
     """A forward over branches alone, on the keys and values of a pass over the rows.
 
-    `predicting` and `targets` are as in `BranchedRows`; `tokens`, those of rows, is 0.
+    `inputs` are the model's arguments; `predicting` and `targets` are as in `BranchedRows`;
+    `tokens`, those of rows, is 0.
     """
 
     tokens = 0
@@ -214,23 +217,16 @@ class HiddenPass:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         layout = Layout(branches, 1, row_ids.device)
         self._attention = BranchAttention(0, layout, keys)
-        self._ids = layout.ids(row_ids)
-        self._positions = layout.position
+        self.inputs: dict[str, Any] = {
+            "input_ids": layout.ids(row_ids)[None],
+            "position_ids": layout.position[None],
+            "attention_mask": None,
+            "use_cache": False,
+        }
         only_row = torch.zeros_like(layout.predicting)
         self.predicting = (only_row, layout.predicting)
         self.targets = layout.targets(row_ids)
 
-    def inputs(self) -> dict[str, Any]:
-        """The model's arguments."""
-        return {
-            "input_ids": self._ids[None],
-            "position_ids": self._positions[None],
-            "attention_mask": None,
-            "use_cache": False,
-        }
-
-    @contextmanager
-    def branching(self) -> Iterator[None]:
+    def branching(self) -> AbstractContextManager[None]:
         """Let the model run on such inputs inside the block."""
-        with self._attention.replacing():
-            yield
+        return self._attention.replacing()

@@ -16,7 +16,6 @@ from openrlhf_swap.algorithm.signals import (
     ANSWER_LOGPROBS,
     ENTROPY,
     NEED,
-    STATES,
     numbers_of,
 )
 from openrlhf_swap.config import SwapConfig
@@ -27,8 +26,7 @@ from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.rollout import Rollout, StepReader
 from openrlhf_swap.scoring.answer import Readings, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
-from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
-from openrlhf_swap.scoring.states import read_states
+from openrlhf_swap.scoring.signals import WantedSignals, by_request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -71,22 +69,22 @@ class Scorer:
         self._tokenizer = tokenizer
         config = config or SwapConfig()
         config, messages = resolve_thought(config, tokenizer)
-        self._branch = partial(answer_branch, tokenizer, config.close_template)
-        self._need = (config.need_window, config.need_every)
         self._temperature = entropy_temperature
-        wanted = {
-            ANSWER_LOGPROBS.name: True,
-            ANSWER_ENTROPY.name: config.step_reward == "potential",
-            NEED.name: config.step_reward == "need",
-            ENTROPY.name: entropy_temperature is not None,
-        }
-        self._scores = tuple(name for name in wanted if wanted[name])
+        names = [ANSWER_LOGPROBS.name]
+        if config.step_reward == "potential":
+            names.append(ANSWER_ENTROPY.name)
+        if config.step_reward == "need":
+            names.append(NEED.name)
+        if entropy_temperature is not None:
+            names.append(ENTROPY.name)
+        branch = partial(answer_branch, tokenizer, config.close_template)
+        self._wanted = WantedSignals(tuple(names), branch, config.need_window, config.need_every)
         self.end_of_thought = config.end_of_thought
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         text = model.config.get_text_config()
         self._context = getattr(text, "max_position_embeddings", None)
         self.backend = find_backend(model.config, type(model), scoring, model.device)
-        if NEED.name in self._scores:
+        if NEED.name in names:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
 
@@ -105,8 +103,22 @@ class Scorer:
         and no padding; `observations`, as in `Rollout`, stand between the turns of the response.
         Raises as `score`, and ValueError for anything but token ids.
         """
-        rollout = self._rollout_of_ids(prompt, response, answer, correct, observations)
-        return self._read(rollout, self._scores).trace()
+        response_ids = plain_ints("response", response)
+        self._refuse_padding(response_ids)
+        turns = []
+        for number, (place, observation) in enumerate(observations):
+            where = f"observations[{number}]"
+            start = plain_int(f"{where}[0]", place)
+            turns.append((start, plain_ints(f"{where}[1]", observation)))
+        rollout = Rollout(
+            "",
+            given_answer(answer),
+            response_ids,
+            plain_ints("prompt", prompt),
+            reward=float(plain_flag("correct", correct)),
+            observations=turns,
+        )
+        return self._read(rollout).trace()
 
     def score(
         self,
@@ -128,21 +140,19 @@ class Scorer:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
             `step_reward` need also `need` (n_1..n_K, nats per token, None for a step that was not
-            hidden), with potential
-            `answer_entropy` (h_0..h_K, nats per answer token), and with an
+            hidden), with potential `answer_entropy` (h_0..h_K, nats per answer token), and with an
             `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's
                 context.
         """
-        rollout = self._rollout(problem, answer, response, rendered)
-        rollout = self._read(rollout, self._scores)
+        rollout = self._read(self._rollout(problem, answer, response, rendered))
         scores = torch.tensor(rollout.answer_logprobs, dtype=torch.float64)
         steps = len(rollout.step_ends)
         every_step = torch.ones(steps, dtype=torch.bool)
         more = {}
-        for name in self._scores[1:]:
+        for name in self._wanted.names[1:]:
             more[name] = numbers_of(rollout.signals[name]) if steps else []
         return {
             "step_ends": rollout.step_ends,
@@ -153,101 +163,42 @@ class Scorer:
             "steps": self._reader.step_texts(rollout.response_ids, rollout.step_ends),
         }
 
-    def states(
-        self,
-        problem: str,
-        response: Response,
-        rendered: bool = False,
-    ) -> StepTrace:
-        """`state_trace` of a text or of turns, which count as correct."""
-        rollout = self._rollout(problem, "", response, rendered)
-        return self._read(rollout, (STATES.name,)).trace()
-
-    def state_trace(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        correct: bool,
-    ) -> StepTrace:
-        """Read the model's states at the ends of steps, for `length_critic_advantages`.
-
-        `prompt` and `response` are token ids as in `trace`. Raises DataError when they exceed the
-        model's context, and ValueError for anything but token ids.
-        """
-        rollout = self._rollout_of_ids(prompt, response, "", correct)
-        return self._read(rollout, (STATES.name,)).trace()
-
-    def _rollout_of_ids(
-        self,
-        prompt: Sequence[int],
-        response: Sequence[int],
-        answer: str,
-        correct: bool,
-        observations: Sequence[tuple[int, Sequence[int]]] = (),
-    ) -> Rollout:
-        """What a caller gives, as Python's own numbers."""
-        ids = plain_ints("response", response)
-        self._refuse_padding(ids)
-        turns = []
-        for number, (place, observation) in enumerate(observations):
-            where = f"observations[{number}]"
-            start = plain_int(f"{where}[0]", place)
-            observed = plain_ints(f"{where}[1]", observation)
-            turns.append((start, observed))
-        return Rollout(
-            "",
-            given_answer(answer),
-            ids,
-            plain_ints("prompt", prompt),
-            reward=float(plain_flag("correct", correct)),
-            observations=turns,
-        )
-
     def _refuse_padding(self, response: list[int]) -> None:
         """Raise DataError for a response that ends with padding, which would count as its tokens.
 
         Where the end token also pads, that is a second one.
         """
         padding = self._tokenizer.pad_token_id
-        if padding is None:
-            return
         refused = 2 if padding == self._tokenizer.eos_token_id else 1
         if response[-refused:] == [padding] * refused:
             raise DataError(
                 f"response ends with padding (token {padding}); give the tokens up to its end"
             )
 
-    def _read(self, rollout: Rollout, names: tuple[str, ...]) -> Rollout:
-        """The rollout with its steps and the signals of these names that it has."""
-        if not names_of(rollout, names):
-            return rollout
+    def _read(self, rollout: Rollout) -> Rollout:
+        """The rollout with its steps and its signals."""
         ends = self._reader.step_ends(rollout.response_ids, rollout.turn_starts)
         rollout = replace(rollout, step_ends=ends)
-        wanted = WantedSignals(names, self._branch, *self._need)
-        request = wanted.request(0, rollout)
-        ids = rollout.row_ids
-        self._check_fits(ids, request)
+        request = self._wanted.request(0, rollout)
         if request is None:
             return rollout
-        return rollout.with_signals(**self._signals(request, ids))
+        return rollout.with_signals(**self._signals(request, rollout.row_ids))
 
-    def _check_fits(self, ids: list[int], request: ScoreRequest | None) -> None:
-        """Raise DataError for a row that exceeds the context with the branch behind it."""
+    def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
+        """The signals of one request, of a response whose row has these token ids.
+
+        Raises DataError for a row that exceeds the context with the branch behind it.
+        """
         tokens = len(ids)
-        if request is not None and request.branch is not None:
+        if request.branch is not None:
             tokens += len(request.branch.ids)
         if self._context is not None and tokens > self._context:
             raise DataError(f"longer than the model's context of {self._context} tokens")
-
-    def _signals(self, request: ScoreRequest, ids: list[int]) -> dict[str, torch.Tensor]:
-        """The signals of one request, of a response whose row has these token ids."""
         model = self._model
         row = torch.tensor([ids], device=model.device)
         given = (row, torch.ones_like(row), [request])
         found: Readings = {}
         with _evaluating(model):
-            if STATES.name in request.signals:
-                found[STATES.name] = read_states(model, *given)
             if ENTROPY.name in request.signals and self._temperature is not None:
                 found[ENTROPY.name] = read_entropies(model, *given, self._temperature)
             if ANSWER_LOGPROBS.name in request.signals:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, NEED
+from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, NEED
 from openrlhf_swap.scoring.answer import (
     LOGITS,
     Readings,
@@ -43,6 +43,7 @@ from openrlhf_swap.scoring.branches import Agree, Branch, Layout, Rows
 from openrlhf_swap.scoring.mixers import BranchedMixers
 from openrlhf_swap.scoring.need import (
     HiddenPass,
+    HiddenStep,
     columns_of_steps,
     hidden_steps,
     needs_of,
@@ -60,7 +61,8 @@ def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
         copied = range(end, end + 1)
-        branches.append(Branch(span.first, end, copied, answer.ids, [scored]))
+        branch = Branch(span.first, end, copied, answer.ids, [scored])
+        branches.append(branch)
     return branches
 
 
@@ -104,17 +106,15 @@ class BranchedRows:
         layout = Layout(branches, rows.count, device)
         width = layout.tokens // rows.count
         running = sum(branch.length for branch in branches)
-        all_tokens = running + rows.present
 
         self.tokens = rows.tokens
-        self.share = running / all_tokens
+        self.share = running / (running + rows.present)
         self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
         self._rows = rows
         self._requests = requests
         self._agree = agree
         self._layout = layout
-        columns = torch.tensor(step_columns, dtype=torch.int64)
-        self._step_columns = columns.to(device)
+        self._step_columns = torch.tensor(step_columns, dtype=torch.int64, device=device)
         self.predicting = self._find_predicting(width)
         self._mask = None if packed else pad(attention_mask, (0, width), value=1)
         self._keys: RowKeys | None = {} if step_columns or keeps_keys else None
@@ -137,10 +137,9 @@ class BranchedRows:
         of_steps = row_ids[self._step_columns]
         self.targets = torch.cat([of_answers, of_steps])
         self._row_ids = row_ids
-        by_row = (len(ids), -1)
-        behind = self._layout.ids(row_ids).view(by_row)
+        behind = self._layout.ids(row_ids).view(len(ids), -1)
         input_ids = torch.cat([ids, behind], dim=1)
-        positions_behind = self._layout.position.view(by_row)
+        positions_behind = self._layout.position.view(len(ids), -1)
         position_ids = torch.cat([position_ids, positions_behind], dim=1)
         return {
             "input_ids": input_ids,
@@ -160,8 +159,9 @@ class BranchedRows:
 
         Takes (m, 1) log-probabilities of the targets, or (m, 2) with entropies.
         """
-        of_answers = values[: len(self._layout.predicting)]
-        means = self._layout.means(of_answers)
+        of_answers = values[: len(self._layout.predicting)].cpu()
+        sizes = torch.tensor(self._layout.sizes)
+        means = torch.segment_reduce(of_answers, "mean", lengths=sizes)
         counts = [len(request.prefix_ends) for request in self._requests]
         return by_signal(self._requests, torch.split(means, counts))
 
@@ -173,33 +173,28 @@ class BranchedRows:
         """
         if self._keys is None:
             return []
-        hidden = [hidden_steps(request, self._rows) for request in naming(self._requests, NEED)]
-        read = []
+        hidden = self._hidden_steps()
+        passes = []
         for branches in passes_of(hidden, self._agree):
             hidden_pass = HiddenPass(branches, self._keys, self._row_ids)
-            read.append(run(hidden_pass).cpu())
-        of_columns = self._of_columns(log_probs)
-        of_answers = self._last_answers(log_probs.cpu())
-        return needs_of(hidden, read, of_columns, of_answers)
+            passes.append(run(hidden_pass).cpu())
+        return needs_of(hidden, log_probs.cpu(), passes)
 
-    def _of_columns(self, log_probs: Tensor) -> Tensor:
-        """(columns,) the log-probabilities of the steps' tokens, 0 for other columns."""
-        of_steps = log_probs[len(self._layout.predicting) :]
-        of_columns = log_probs.new_zeros(len(self._row_ids))
-        of_columns[self._step_columns] = of_steps
-        return of_columns.cpu()
-
-    def _last_answers(self, log_probs: Tensor) -> list[Tensor]:
-        """The answer's tokens after the last step of each response that wants `need`."""
-        of_answers = log_probs[: len(self._layout.predicting)]
-        answers = torch.split(of_answers, self._layout.sizes)
-        found = []
-        prefixes = 0
+    def _hidden_steps(self) -> list[list[HiddenStep | None]]:
+        """The hidden steps of each response that wants `need`."""
+        hidden = []
+        of_answer = 0
+        of_steps = len(self._layout.predicting)
         for request in self._requests:
-            prefixes += len(request.prefix_ends)
+            assert request.branch is not None
+            last = len(request.prefix_ends) - 1
+            of_answer += last * len(request.branch.places)
             if NEED.name in request.signals:
-                found.append(answers[prefixes - 1])
-        return found
+                hidden.append(hidden_steps(request, self._rows, of_steps, of_answer))
+                steps = columns_of_steps(request, self._rows)
+                of_steps += steps[-1].stop - steps[0].start
+            of_answer += len(request.branch.places)
+        return hidden
 
 
 @torch.no_grad()
@@ -227,15 +222,10 @@ def read_shared_prefix(
     values = _target_values(model, rows, rows.inputs(sequences, positions))
 
     def run(hidden: HiddenPass) -> Tensor:
-        return _target_values(model, hidden, hidden.inputs())[:, 0]
+        return _target_values(model, hidden, hidden.inputs)[:, 0]
 
     needs = rows.needs(values[:, 0], run)
     return {**rows.answers(values), NEED.name: needs}
-
-
-def score_shared_prefix(*args: Any, **options: Any) -> list[Tensor]:
-    """The scores alone of `read_shared_prefix`, one (K+1,) tensor l_0..l_K per request."""
-    return read_shared_prefix(*args, **options)[ANSWER_LOGPROBS.name]
 
 
 def _target_values(

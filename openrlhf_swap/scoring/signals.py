@@ -61,5 +61,6 @@ def by_request(
     values = {name: iter(tensors) for name, tensors in found.items()}
     signals = []
     for request in requests:
-        signals.append({name: next(values[name]) for name in request.signals})
+        of_one = {name: next(values[name]) for name in request.signals}
+        signals.append(of_one)
     return signals

@@ -145,6 +145,7 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     model = read_model(actor.model_name_or_path, context, lora.rank, lora.target_modules)
     ranks = policy_ranks(args)
     by_tokens = train.dynamic_batch_enable
+    score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
     objective = build(configuration.method)
@@ -158,11 +159,11 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
         context=context,
         prompt_limit=context - (rollout.max_new_tokens or context),
         update_rows=train.micro_batch_size,
-        update_limit=by_tokens * train.max_tokens_per_gpu,
+        update_limit=train.max_tokens_per_gpu if by_tokens else 0,
         score_rows=rollout.micro_batch_size,
-        score_limit=by_tokens * (rollout.max_tokens_per_gpu or train.max_tokens_per_gpu),
+        score_limit=score_limit if by_tokens else 0,
         logits_chunk=run.logits_chunk,
-        branches=objective.scores_steps * (configuration.method.max_steps + 1),
+        branches=configuration.method.max_steps + 1 if objective.scores_steps else 0,
         hides_steps=NEED.name in objective.wanted_signals,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
         shared=train.colocate_all,
@@ -226,23 +227,29 @@ def gradients(
     A backward pass adds its own to those of earlier micro-batches.
     """
     size = settings.accumulate_bytes
-    bucket = BIT16 * min(BUCKET, model.trained)
-    newest = backward * BIT16 * model.largest
     if settings.stage < 2:
-        produced = (backward and size != BIT16) * BIT16 * model.trained
-        return {"gradients": size * model.trained + produced}
+        kept = size * model.trained
+        if backward and size != BIT16:
+            kept += BIT16 * model.trained
+        return {"gradients": kept}
     kept = size * partition(model, settings)
-    buckets = bucket
+    buckets = BIT16 * min(BUCKET, model.trained)
     if settings.stage == 2:
         # Every gradient that touches the rank's partition is kept whole, for this micro-batch and
         # for earlier ones.
-        kept += (settings.ranks > 1) * size * model.largest
-        kept *= 1 + backward
-        # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
-        buckets *= backward * (2 + settings.overlap)
+        if settings.ranks > 1:
+            kept += size * model.largest
+        if backward:
+            kept *= 2
+            # The bucket being filled (two with overlap), and a flat copy of the one being reduced.
+            buckets *= 3 if settings.overlap else 2
+        else:
+            buckets = 0
+    if backward:
+        buckets += BIT16 * model.largest
     if settings.adam_offload:
         kept = 0
-    return {"gradients": kept, "gradient buckets": buckets + newest}
+    return {"gradients": kept, "gradient buckets": buckets}
 
 
 def layer_bytes(model: Model) -> int:
@@ -272,8 +279,6 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     else:
         kept = layer_bytes(model)
     activations = n * model.layers * kept
-    # Without chunks, OpenRLHF's training step holds the logits until it ends.
-    logits = (not settings.logits_chunk) * FP32 * model.vocabulary * n
     resident = weights(model, settings, gathered=True) | optimizer(model, settings)
     return {
         "loss": {
@@ -287,9 +292,16 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
             **gradients(model, settings, backward=True),
             "kept activations": activations,
             "layer at work": at_work * n,
-            "logits": logits,
+            **_held_logits(model, settings),
         },
     }
+
+
+def _held_logits(model: Model, settings: Settings) -> Parts:
+    """The logits that OpenRLHF's training step holds until it ends, if they are not in chunks."""
+    if settings.logits_chunk:
+        return {}
+    return {"logits": FP32 * model.vocabulary * settings.update_tokens}
 
 
 def _head(model: Model, settings: Settings) -> Parts:
@@ -320,10 +332,7 @@ def adam_step(model: Model, settings: Settings) -> Parts:
         if settings.stage == 3:
             own = min(own, SUB_GROUP)  # group by group
         parts["flat gradients"] = (BIT16 + FP32) * own
-    if not settings.logits_chunk:
-        # OpenRLHF's training step holds those of its last micro-batch until it ends.
-        parts["logits"] = FP32 * model.vocabulary * settings.update_tokens
-    return parts
+    return parts | _held_logits(model, settings)
 
 
 def idle(model: Model, settings: Settings) -> Parts:

@@ -24,7 +24,6 @@ AGE = "swap/batch_age"
 ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
     "swap": {},
-    "length_critic": {},
     "laser_d": {
         **{"shortest": "40", "longest": "320", "grid": "8"},
         **{"monitor_prompts": "16", "monitor_every": "3"},

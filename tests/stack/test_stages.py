@@ -33,12 +33,12 @@ def test_a_stage_is_done_once_and_again_where_it_was_killed(tmp_path):
 @pytest.mark.parametrize("objective", ["swap", "grpo"])
 def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     """Both parsers and all rules that are checked before anything starts."""
-    example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_baseline", "zero"))
+    example = Example(tmp_path, SMALL, objective, "mine", 7, ("--swap.step_noise", "0.02"))
     configuration = configure(example.training_flags(on_cpu), on_cpu)
     check_flags(configuration)
     check_objective(configuration)
     config, run, args = configuration.method, configuration.run, configuration.args
-    assert (config.objective, config.step_baseline, config.step_tokens) == (objective, "zero", 4)
+    assert (config.objective, config.step_noise, config.step_tokens) == (objective, 0.02, 4)
     assert config.close_template == thoughts.CLOSE
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
     assert args.train.colocate_all is not on_cpu

@@ -13,8 +13,6 @@ from openrlhf_swap.runs.guards import Guards
 from support.actors import changed
 from support.objectives import CharacterReader
 
-WIDTH = 6  # numbers of a state
-
 
 def run_args(arguments, folder, **changes):
     """The arguments of a run that writes into `folder`, some of them changed; `run` are ours."""
@@ -39,8 +37,8 @@ READER = StepReader()
 class Actors:
     """The policy's actor group: log-probabilities are zeros, a checkpoint is kept in memory.
 
-    States are drawn anew from the same seed at each call, which is said to take half a second.
-    `status` is what the next updates report.
+    The entropies of steps are drawn anew from the same seed at each call, which is said to take
+    half a second. `status` is what the next updates report.
     """
 
     def __init__(self):
@@ -61,7 +59,7 @@ class Actors:
         answers = []
         for logprobs, requests in zip(zeros, asked["requests"], strict=True):
             signals = [
-                {"states": torch.randn(len(request.prefix_ends), WIDTH, generator=generator)}
+                {"entropy": torch.rand(len(request.prefix_ends) - 1, generator=generator)}
                 for request in requests
             ]
             answers.append(ScoredForward(logprobs, signals, 0.5))

@@ -8,8 +8,18 @@ import pytest
 import torch
 
 from openrlhf_swap.scoring import branches
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
-from openrlhf_swap.scoring.shared_prefix import score_shared_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
+from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
+
+
+def score_per_prefix(*given):
+    """l_0..l_K alone."""
+    return read_per_prefix(*given)[:, 0]
+
+
+def score_shared_prefix(*given, **options):
+    """l_0..l_K alone of each request."""
+    return read_shared_prefix(*given, **options)["answer_logprobs"]
 
 
 def ragged_case(seed, rows, left, longest, words):

@@ -15,7 +15,6 @@ def slow_advantages(
     static=0.0,
     shaped=False,
     eps=EPS,
-    centre=1,
     noise=0.0,
     monotone=False,
     by_weights=False,
@@ -58,9 +57,9 @@ def slow_advantages(
     normalised = [
         [
             (
-                (r - centre * share * statistics.fmean(pooled)) / (max(spread, noise) + eps)
+                (r - share * statistics.fmean(pooled)) / (max(spread, noise) + eps)
                 if spread > eps
-                else 0.0
+                else 0
             )
             - static
             for r, share in zip(row, shares, strict=True)

@@ -68,8 +68,7 @@ def write_traces(folder: Path) -> list[Path]:
     ]
     trained = [
         row(QUADRATIC, "3", True, short, end, 55),
-        row(SERIES, "5", True, {"$\\frac{1+2+3+4}{2} = 5$\n": 2.2}, "</think>\\boxed{5}", 20)
-        | {"tokens_left": [18.2, 9.0]},
+        row(SERIES, "5", True, {"$\\frac{1+2+3+4}{2} = 5$\n": 2.2}, "</think>\\boxed{5}", 20),
         row(HALF, "\\frac{1}{2}", False, {"$2$.\n": -1.5}, "</think>2", 15),
     ]
     files = [folder / "base.scored.jsonl", folder / "trained.scored.jsonl"]

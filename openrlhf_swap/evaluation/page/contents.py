@@ -83,7 +83,6 @@ def complete(row: Row) -> Row:
     reward = row.get("reward")
     length = row.get("tokens", row.get("length"))
     return {
-        "tokens_left": [],
         **row,
         "problem": str(row.get("problem", row.get("prompt"))),
         "response": "".join(turn["action"] for turn in turns_of(row)) or row["response"],
@@ -216,7 +215,6 @@ def _response(row: Row, formulas: Formulas) -> Row:
         "tokens": row["length"],
         "curve": list(map(_rounded, row["answer_logprobs"])),
         "known": known and dataclasses.asdict(known),
-        "left": list(map(_rounded, row["tokens_left"])) if any(row["tokens_left"]) else [],
         "steps": steps,
         "rest": split_formulas(rest, formulas),
     }

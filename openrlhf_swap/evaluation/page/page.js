@@ -130,18 +130,11 @@ function curve(r, most) {
     const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
     if (tall > 0) plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
   });
-  const drawn = (values, y, style) => plot.append(svg("polyline", { fill: "none", "stroke-width": 2, "vector-effect": "non-scaling-stroke", ...style,
+  plot.append(svg("polyline", { fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke",
     points: values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean).join(" ") }));
-  drawn(values, y, { stroke: "var(--focus)" });
   const made = element("figure", { class: "curve" }, element("figcaption", { class: "dim" }, label), plot);
   if (r.known) made.append(element("figcaption", { class: "dim" }, r.known.steps === null ? "The answer is not known at the end of the thought."
     : `From ${r.known.steps ? `step ${r.known.steps}` : "the prompt"} on the answer is known: ${rounded(100 * r.known.share)}% of the thought follows.`));
-  if (known(r.left).length) {
-    const longest = Math.max(1, largestOf(r.left, 1));
-    drawn(r.left, v => height - 4 - (height - 8) * v / longest, { stroke: "var(--ink)", "stroke-dasharray": "5 4" });
-    made.append(element("figcaption", { class: "dim" }, `dashed: tokens left, as the model's states predict: from ${rounded(r.left[0])} to ${rounded(r.left.at(-1))}; `
-      + "where it does not fall, the thought does not move"));
-  }
   return made;
 }
 

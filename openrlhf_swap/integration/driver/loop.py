@@ -33,8 +33,7 @@ class Loop:
 
     In an asynchronous run the sampler runs ahead with an objective of its own. An objective's state
     changes where it samples, and its rewards only read it: so the state travels with every batch,
-    and a checkpoint holds the state under which its last batch was sampled. What a critic learns
-    stays with this loop's objective.
+    and a checkpoint holds the state under which its last batch was sampled.
     """
 
     def __init__(
@@ -110,8 +109,6 @@ class Loop:
         self._step = states.get("global_step", 0)
         for objective in (self._objective, sampling_objective):
             objective.resume(self._step, states.get("objective_state"))
-        if states.get("objective_learned"):
-            self._objective.critic.load_state_dict(states["objective_learned"])
         self._records.resume(self._step)
         self._records.guards.history = states.get("guards", [])
         self._best.resume(states)
@@ -154,8 +151,7 @@ class Loop:
 
     def _table(self, batch: Batch) -> list[Row]:
         shown = batch.groups[: self._args.swap_run.rollouts_groups]
-        left = self._objective.predicted_tokens_left
-        return rollout_rows(shown, batch.steps, batch.signals, self._reader, left)
+        return rollout_rows(shown, batch.steps, batch.signals, self._reader)
 
     def _save(self, position: States) -> None:
         """Write a checkpoint and evaluate, if they are due.
@@ -167,11 +163,8 @@ class Loop:
             **position,
             "global_step": self._step,
             "objective_state": self._objective.state_dict(),
-            "objective_learned": {},
             "guards": self._records.guards.history,
         }
-        if self._objective.critic:
-            states["objective_learned"] = self._objective.critic.state_dict()
         if is_due(self._step, self._args.ckpt.save_steps):
             if self._skipped.in_a_row:
                 print(

@@ -57,7 +57,7 @@ class Policy:
         """Ask the policy for log-probabilities and for what else the objective needs.
 
         Returns the micro-batches, whose rows find their rollout by `Experience.index`, and the
-        rollouts with their log-probabilities, answer scores and states.
+        rollouts with their log-probabilities and signals.
         """
         context = self._args.data.max_len
         rows = [experience_row(rollout, context) for rollout in rollouts]

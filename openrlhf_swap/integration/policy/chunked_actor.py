@@ -133,7 +133,7 @@ class ChunkedActor(_StockActor):
         how = HeadPass(self.head.transform, 1.0, self.head.chunk)
         head = _HeadOfRows(self.head.layer, nothing, nothing, how, branches)
         with head.replacing(), branches.branching():
-            self.model(**branches.inputs())
+            self.model(**branches.inputs)
         return head.of_branches[:, 0]
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, STATES
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.runs.metrics import Metrics
@@ -18,7 +18,6 @@ from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, find_backe
 from openrlhf_swap.scoring.entropies import step_entropies
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
-from openrlhf_swap.scoring.states import recording_states
 
 # Any request will do to take part in a collective forward; its score is thrown away.
 _IDLE_REQUEST = ScoreRequest(0, prefix_ends=(0,), branch=AnswerBranch((0,), scored=(True,)))
@@ -79,11 +78,11 @@ class PolicyScorer:
         # of them.
         sharded = strategy.args.ds.zero_stage == 3
         self._collective = sharded and torch.distributed.get_world_size() > 1
-        self._base = without_adapters(actor.model.module)
+        base = without_adapters(actor.model.module)
         # Tried here as well, because on a GPU a family may run kernels of its own.
-        device = next(self._base.parameters()).device
+        device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(config, type(self._base), scoring, device, self._packed)
+        backend = find_backend(config, type(base), scoring, device, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -114,14 +113,10 @@ class PolicyScorer:
         # A rank without requests takes part where another may have some.
         idle = not scored and self._collective and ANSWER_LOGPROBS.name in signals
         asked = [_IDLE_REQUEST] if idle else scored
-        stated = naming(requests, STATES)
-        mask = batch.attention_mask
         self._actor.eval()
-        with recording_states(self._base, mask, stated, self._packed) as states:
-            result = self._pass(batch, asked, signals)
+        result = self._pass(batch, asked, signals)
         self._actor.train()
         found = {} if idle else dict(result.found)
-        found[STATES.name] = states
         if ENTROPY.name in signals:
             found[ENTROPY.name] = step_entropies(result.entropies, naming(requests, ENTROPY))
         log_probs = result.log_probs.to("cpu")

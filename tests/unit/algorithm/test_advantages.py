@@ -47,11 +47,7 @@ SLOW_ARGUMENTS = {
     "uniform_penalty": {"tau": math.inf},
 }
 SETTINGS = [({"objective": name}, SLOW_ARGUMENTS[name]) for name in ABLATION]
-for noise in (0.0, 0.02, 3.0):
-    SETTINGS += [
-        ({"step_baseline": name, "step_noise": noise}, {"centre": name == "mean", "noise": noise})
-        for name in ("mean", "zero")
-    ]
+SETTINGS += [({"step_noise": noise}, {"noise": noise}) for noise in (0.02, 3.0)]
 SETTINGS += [
     (
         {"step_price": price, "weights_from": source, "step_noise": noise},
@@ -136,7 +132,7 @@ def test_shared_by_weights_the_price_of_a_response_stays_the_same(group, tau, so
     )
 
 
-def test_baselines_and_prices_by_hand():
+def test_prices_by_hand():
     # Both are correct and as long as the target, so nobody pays: rewards 2, 0 and 1, mean 1,
     # unbiased deviation 1.
     group = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [2])]
@@ -146,14 +142,11 @@ def test_baselines_and_prices_by_hand():
     row, other = swap_advantages(group, SwapConfig(step_price="weights"))
     assert row[[0, 3, 6]].tolist() == pytest.approx([0, -0.3 * 2 / (math.exp(-2) + 1), 0], abs=1e-5)
     assert other.tolist() == pytest.approx([0.0] * 8, abs=1e-5)
-    by_mean, by_zero = (
-        swap_advantages(group, SwapConfig(step_baseline=name)) for name in ("mean", "zero")
-    )
     # The second step of the first response gained nothing: dropping it is worth theta times its
-    # price, or nothing.
-    assert by_mean[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
-    assert by_zero[0][[0, 3, 6]].tolist() == pytest.approx([0.3 * 2 / eps, 0, 0])
-    assert [by_mean[1][0].item(), by_zero[1][0].item()] == pytest.approx([0, 0.3 / eps])
+    # price.
+    row, other = swap_advantages(group, SwapConfig())
+    assert row[[0, 3, 6]].tolist() == pytest.approx([0.3 * (1 - 1) / eps, 0.3 * -1 / eps, 0])
+    assert other[0].item() == pytest.approx(0)
     found = signals(group, SwapConfig())
     assert (found.deviation.item(), found.price.item()) == pytest.approx((1, 1 / eps))
 
@@ -432,7 +425,7 @@ def test_traces_of_numbers_of_any_kind_have_the_same_advantages(held):
         ({"length": 9.5}, "length is 9.5"),
         ({"step_ends": [1.5]}, r"step_ends\[0\] is 1.5 \(float\); give whole numbers"),
         ({"answer_logprobs": ["-1"]}, r"answer_logprobs\[0\] is '-1' \(str\)"),
-        ({"signals": {"needs": [1.0]}}, "signals has 'needs'; known are answer_logprobs, states,"),
+        ({"signals": {"needs": [1.0]}}, "signals has 'needs'; known are answer_logprobs, need,"),
         ({"signals": {}}, "step_reward is need, but the responses have no need"),
         ({"signals": {"need": [1.0]}}, r"response 0 of group 0: need of shape \(1,\) for 2 step"),
         ({"answer_logprobs": [-4, -1]}, r"answer_logprobs of shape \(2,\) for 2 step_ends"),

@@ -26,35 +26,23 @@ def reference(is_newline, step_tokens, max_steps, patience=2):
 @given(st.lists(st.booleans(), max_size=300), st.integers(1, 40), st.integers(1, 30))
 def test_agrees_with_a_token_by_token_reference(is_newline, step_tokens, max_steps):
     given = (is_newline, step_tokens, max_steps)
-    assert segment_steps(*given) == reference(*given)
+    ends = segment_steps(*given)
+    assert ends == reference(*given) and len(ends) <= max_steps
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=300), st.integers(1, 40), st.integers(1, 30))
-def test_covers_every_token_in_at_most_k_steps(is_newline, step_tokens, max_steps):
-    ends = segment_steps(is_newline, step_tokens, max_steps)
-    assert ends == sorted(set(ends))
-    assert ends[-1] == len(is_newline) - 1
-    assert len(ends) <= max_steps
+N = True
+CASES = [
+    # The first boundary would be token 2; the next newline is token 4. Then token 7 is one itself.
+    ([0, N, 0, 0, N, 0, 0, N, 0], 3, 25, [4, 7, 8]),
+    ([0] * 10, 3, 25, [5, 9]),  # without a newline, twice M
+    ([N] * 100, 10, 4, [24, 49, 74, 99]),  # K would be exceeded: M becomes 25
+    ([], 350, 25, []),
+]
 
 
-def test_boundary_moves_forward_to_the_newline_inclusive():
-    # M = 3: the first boundary would be token 2; the next newline is token 4. Then token 7 itself
-    # is a newline.
-    flags = [False, True, False, False, True, False, False, True, False]
-    assert segment_steps(flags, 3, 25) == [4, 7, 8]
-
-
-def test_without_a_newline_a_step_is_cut_at_twice_m():
-    assert segment_steps([False] * 10, 3, 25) == [5, 9]
-
-
-def test_m_is_raised_where_k_would_be_exceeded():
-    # 100 tokens, M = 10, K = 4: M becomes 25.
-    assert segment_steps([True] * 100, 10, 4) == [24, 49, 74, 99]
-
-
-def test_no_reasoning_has_no_steps():
-    assert segment_steps([], 350, 25) == []
+@pytest.mark.parametrize(("flags", "step_tokens", "max_steps", "ends"), CASES)
+def test_by_hand(flags, step_tokens, max_steps, ends):
+    assert segment_steps(flags, step_tokens, max_steps) == ends
 
 
 def test_flags_of_any_kind_are_cut_alike():

@@ -155,20 +155,6 @@ def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows):
     assert grades == [(True, 0.5, "ok"), (True, 1.0, "ok")]
 
 
-def test_tokens_left_are_predicted_from_the_states_of_other_problems(tmp_path, rows, capsys):
-    """Nothing else changes in the file, and a second run adds nothing."""
-    _, plain = run(tmp_path, rows, name="plain.jsonl")
-    _, scored = run(tmp_path, rows, "--tokens-left")
-    assert "tokens left: the states of 6 problems' responses explain" in capsys.readouterr().out
-    assert [{k: v for k, v in row.items() if k != "tokens_left"} for row in scored] == plain
-    for row in scored:
-        assert len(row["tokens_left"]) == len(row["step_ends"]) + 1 and min(row["tokens_left"]) >= 0
-    left = [[*row["step_ends"]][-1] + 1 for row in scored]
-    starts = [row["tokens_left"][0] for row in scored]
-    assert abs(sum(starts) - sum(left)) < 0.5 * sum(left)
-    assert run(tmp_path, rows, "--tokens-left") == (0, scored)
-
-
 AGENT = [
     {"action": "ones: 7+6+0=", "observation": "13\n"},
     {"action": "tens: 4+3+1=", "observation": "08\n"},

@@ -74,7 +74,7 @@ def test_nan_is_null(make, tmp_path, scored):
     write_rows(metrics, [{"step": 1, "swap/accuracy": nan, "length/mean": float("inf")}])
     _, data = make(traces, "--metrics", metrics)
     ((response,),) = data["problems"][0]["columns"]
-    assert response["curve"] == [None, -2, -1] and response["left"] == []
+    assert response["curve"] == [None, -2, -1]
     assert response["known"] is None
     steps = [(step["change"], step["penalty"]) for step in response["steps"]]
     assert steps == [(None, None), (0.1, None)]

@@ -95,7 +95,7 @@ REFUSED = """
 --swap.step_reward need --swap.process_weight 0 | --swap.need_window 2
 --swap.need_every 2 | --swap.need_every 0 --swap.step_reward need
 --swap.step_discount .5 --swap.objective outcome_only
---swap.step_discount 0 --swap.objective length_critic
+--swap.step_discount 0 --swap.objective arora
 --swap.turn_weight 1 | --swap.turn_weight 1 --swap.objective grpo
 --rollout.n_samples_per_prompt 1 => group_norm
 """

@@ -22,28 +22,12 @@ def told(entropies, correct=True, length=None, ends=None):
 
 def test_infodensity_by_hand():
     # Envelopes 2, 1 and 3, 3, 1: q = 1 - 1.5/4 = .625 and 1 - 7/3/4 = 5/12; one step alone: 1.
-    four = [told([2.0, 1.0], length=100), told([1.0, 3.0, 1.0], length=200), told([9.0])]
-    four.append(told([0.0, 0.0], correct=False))
     values = torch.tensor([[2.0, 1.0, 7.0], [1.0, 3.0, 1.0], [9.0, 7.0, 7.0]])
     mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]).bool()
     assert_rows(trace_quality(values, mask, E**4).double(), [0.625, 5 / 12, 1], 1e-5)
-    # Lengths 100, 200 and 30: mean 110, deviation 69.7615; the wrong one does not count.
-    q = [1 - 1.5 / LOG5, max(0, 1 - 7 / 3 / LOG5), 1.0]
-    assert q[1] == 0  # it earns nothing, and is left out of the lengths
-    mean, deviation = 65, 35
-    z = [(100 - mean) / deviation, 0, (30 - mean) / deviation]
-    expected = [[q[0] * math.exp(-0.1 * z[0]), 0, math.exp(-0.1 * z[2]), 0]]
-    assert_rows(objective("infodensity").rewards(batch(four)), expected, 1e-5)
     # One correct response, and lengths that do not differ: no length factor.
-    assert_rows(objective("infodensity").rewards(batch(four[:1] + four[3:])), [[q[0], 0]], 1e-5)
-
-
-def test_etr_by_hand():
-    # Changes -.5, .2, -.1 in units of log 5: f = .2, -.16, .04; m = .2, .04, .08 with gamma 1: .32.
-    entropies = [LOG5 * value for value in (1.0, 0.5, 0.7, 0.6)]
-    group = [told(entropies), told(entropies[:1]), told(entropies, correct=False)]
-    expected = [[1 + 0.01 * 0.32, 1, -1]]
-    assert_rows(objective("etr", gamma=1, weight=0.01).rewards(batch(group)), expected, 1e-7)
+    pair = [told([2.0, 1.0], length=100), told([0.0, 0.0], correct=False)]
+    assert_rows(objective("infodensity").rewards(batch(pair)), [[1 - 1.5 / LOG5, 0]], 1e-5)
 
 
 def test_step_entropy():

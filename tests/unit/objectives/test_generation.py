@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.objectives import MARKS, READER, RIGHT, assert_rows, batch, objective, rollout
+from support.objectives import MARKS, READER, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Continuation, SamplingRequest
 from openrlhf_swap.objectives.formats import is_right
-from openrlhf_swap.objectives.vsrm import cut_places, step_rewards
+from openrlhf_swap.objectives.vsrm import cut_places
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -94,22 +94,6 @@ def reference_file(tmp_path):
     return path
 
 
-def test_adaptthink_rewards(reference_file):
-    # Reference accuracy .75, bonus .05. No thinking: right .3, wrong -.7. Thinking: right .25,
-    # wrong -.75. A second `</think>`, or a `<think>`, makes a response wrong.
-    method = objective("adaptthink", reference=reference_file)
-    group = [
-        rollout("#\\boxed{42}", prompt=OPENED, part=0),
-        rollout("#\\boxed{1}", prompt=OPENED, correct=False, part=0),
-        rollout(RIGHT, prompt=OPENED, part=1),
-        rollout(RIGHT, prompt=OPENED, correct=False, part=1),
-        rollout("#" + RIGHT, prompt=OPENED, part=0),
-        rollout("<think>" + RIGHT, prompt=OPENED, part=1),
-    ]
-    assert_rows(method.rewards(batch(group)), [[0.3, -0.7, 0.25, -0.75, -0.7, -0.75]])
-    assert method.normaliser == "none"
-
-
 def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
     method = objective("adaptthink", reference=reference_file, no_thinking_tokens=100)
     # The template leaves the thought to the model: it is opened in the prompt, for an evaluation as
@@ -132,21 +116,6 @@ def test_thinkless_weighs_the_first_token():
     with pytest.raises(DataError, match=r"--swap\.thinkless\.think is '<think>', with which the"):
         objective("thinkless").check_prompts(["<u>1<a><think>\n"])
     objective("thinkless").check_prompts(["<u>1<a>"])
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "rewards"),
-    [
-        # Changes 0, .4, 0: .7 of the next one, itself, none to come.
-        ([0.2, 0.2, 0.6, 0.6], [0.28, 0.4, 0]),
-        # The change is five cuts behind the first one, four behind the second: .4 x .7^4.
-        ([0.2] * 6 + [0.6, 0.6], [0, 0.09604, 0.1372, 0.196, 0.28, 0.4, 0]),
-        ([0.6, 0.2], [-0.4]),
-        ([0.5], []),
-    ],
-)
-def test_vsrm_step_rewards(accuracies, rewards):
-    assert step_rewards(accuracies, 1e-5) == pytest.approx(rewards, abs=1e-9)
 
 
 def test_vsrm_cuts_before_sentences_that_contain_its_words():

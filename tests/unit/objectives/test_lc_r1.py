@@ -104,14 +104,6 @@ def test_decs():
     short = rollout("4.#", answer="4")
     (term,) = method.token_advantages(batch([long, short]))
     assert_rows(term, [[0, 0, 0, -0.7071, -0.7071, 0], [0, 0, 0, 0.7071, 0.7071, 0]], 1e-4)
-    # A wrong one earns nothing anywhere: (1.1, 1.1, 0): mean .7333, sd .6351.
-    wrong = rollout(" 4\nxy#", correct=False, answer="4")
-    (term,) = method.token_advantages(batch([short, short, wrong]))
-    assert_rows(term[:, 0], [0.57735, 0.57735, -1.1547], 1e-4)
-    assert term[:, 0].equal(term[:, 5]) and method.outcome_weight == 0
-    # At a redundant token 1.04, 1.1 and 0: mean .71333, sd .61849.
-    (term,) = method.token_advantages(batch([long, short, wrong]))
-    assert_rows(term[:, 3], [0.52817, 0.62518, -1.15334], 1e-4)
     # Nothing names the answer: nothing is redundant.
     (term,) = method.token_advantages(batch([rollout(" 5\nxy#", answer="4"), short]))
     assert not term.any()

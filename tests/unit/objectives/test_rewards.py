@@ -1,9 +1,9 @@
-"""Rewards against numbers worked out by hand, a row or two for each objective.
+"""Rewards against numbers worked out by hand, a row or two for each mechanism.
 
-tests/unit/docs/test_conformance.py has their authors' numbers, for groups that are all right, all
-wrong, equally long, cut off or without a box. Most rows here are of one group: 500, 1000, 1500 and
-2000 tokens, all right but the third. So p = .75, and the right lengths have a mean of 1166.667, a
-deviation of 763.763, and one of 623.610 as a population.
+tests/unit/docs/test_conformance.py has the numbers of every objective's authors, for groups that
+are all right, all wrong, equally long, cut off or without a box. Where a row names no group, it is
+500, 1000, 1500 and 2000 tokens, all right but the third. So p = .75, and the right lengths have a
+mean of 1166.667, and a deviation of 763.763.
 """
 
 import math
@@ -38,13 +38,7 @@ def grpo(rewards, plus=(0,) * 9):
     return [(r - mean) / deviation + more for r, more in zip(rewards, plus, strict=False)]
 
 
-def steps(text, correct=True):
-    return rollout(text + "\\boxed{42}", correct=correct)
-
-
 ROOT = 0.5**0.5
-WAITS = [steps("so#"), steps("Wait, Wait#"), steps("Wait#", False), steps("Wait: await, Waiting#")]
-CHANGE, QUARTER = 0.45 * math.tanh(0.5), 0.25 * (1 + ROOT)
 CUT_OFF = rollout(RIGHT, 50, True, truncated=True)
 
 # GRPO-LEAD: R = 1, -2, 0: mean -1/3, sd 1.52753; w(1/3) above, w(2/3) below.
@@ -87,14 +81,6 @@ EARNED = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
 INTRA = [2 * ((3.5903 + 3.9231) / 2 - 3.9231)] * 2 + [2 * ((EARNED[2] - 1) / 2 - 3.6955)] * 2
 BEYOND = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
 
-MARKED = [rollout("sab"), rollout("tab#d"), rollout("sa", correct=False), rollout("ab")]
-VSRM = [
-    rollout("abcdef" + BOX),
-    rollout("abcdef#\\boxed{41}", correct=False),
-    rollout("abcdef#42"),
-    rollout("abcdef", correct=False),
-    rollout("\\boxed{4}#4", correct=False),  # a box in the thought is one
-]
 EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 5), (1, 7))]
 
 
@@ -103,45 +89,14 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
     [
         # Right: 500, 1000, 2000; median 1000. P = 1 for the last, so r = 1, 1, 0, 0.
         case("outcome_only", [[1, 1, 0, 0]]),
-        # The shortest right one has 500: 2, 2 - .5, 0 - 1, 2 - 1.5.
-        case("shorterbetter", [[2, 1.5, -1, 0.5]]),
-        # (L - 500)/1500 = 0, 1/3, 2/3, 1.
-        case("kimi", [[1.2, 1 + 0.4 / 6, -0.4 / 6, 0.8]], weight=0.4),
-        # At 0 tokens the short numbers, at the limit and beyond it the long ones. A quarter of the
-        # way: long + (short - long)/2 (1 + cos 45 degrees).
-        case(
-            "cosine", [[0.5 + QUARTER, -0.5 - QUARTER]], group((25, 25), (1, 0), ""), max_length=100
-        ),
-        # The three shortest: 1, 1, 0; mean 2/3, sd .57735.
-        case("gfpo", [[0.5773, 0.5773, -1.1545, 0]], within=1e-4, share=0.75),
         # c: .5, .5, -1.5, .5; [L <= 1200]: .866, .866, -.866, -.866; the sum, whitened over 5000
         # tokens.
         case("gdpo", [[1.2525, 1.2525, -1.3266, 0.0556]], within=1e-4, target_length=1200),
-        # p w = .1875, times .25, .5, .75, 1.
-        case("prime_linear", [[0.953125, 0.90625, -0.140625, 0.8125]]),
-        # p = .75, the longest correct has 2000: .2 x .75 L/2000 = .15 (.25, .5, -, 1). The wrong
-        # answer's 40 tokens do not count as the longest: 1 - .2 x .5. A reward is used up, never
-        # turned: 1 - 1.5.
-        case("pass_rate_penalty", [[0.9625, 0.925, 0, 0.85]]),
-        case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
+        # A reward is used up, never turned: 1 - 1.5. The longest is the longest correct one.
         case("pass_rate_penalty", [[0, 0.25]], group((40, 20), (True, True)), weight=1.5),
-        # Mean length 1250: 1/(1 + .33 L/1250).
-        case("gr3", [[1 / 1.132, 1 / 1.264, 0, 1 / 1.528]]),
-        # 3500 of 5000 tokens are correct ones': each weighs 5000/3500, so that the sum over all
-        # tokens is their number.
-        case("on_policy_sft", [[10 / 7, 10 / 7, 0, 10 / 7]]),
-        # mean L/L - 1 = 1.5, .25, -.1667, -.375; + 5 (c - p): 2.75, 1.5, -3.917 -> -2, .875;
-        # z-score as a population.
-        case("o1_pruner", [[1.1302, 0.4126, -1.5967, 0.0538]], within=1e-4),
-        # k = 1, 3, 2, 2; mu of the correct ones 2: .9 (1 - .5 tanh(+-.5)) + .1; wrong: the box
-        # alone.
-        case("step_grpo", [[1 + CHANGE, 1 - CHANGE, 0.1, 1]], WAITS),
-        # c - p = .25, .25, -.75, .25; mean over 5000 tokens -.05, sd .4583. Cut off is wrong,
-        # whatever the grader says: nothing has spread then.
-        case("dler", [[0.6546, 0.6546, -1.5274, 0.6546]], within=1e-4),
+        case("pass_rate_penalty", [[0.9, 0]], group((20, 40), (True, False))),
+        # Cut off is wrong, whatever the grader says: nothing has spread then.
         case("dler", [[0, 0]], [rollout(RIGHT, 50, False), CUT_OFF]),
-        # L_T = 50, bonus .5: right and short 1.5; right and long 1; wrong -.5.
-        case("laser", [[1.5, 1, -0.5]], group((50, 51, 50), (True, True, False)), target_length=50),
         # Cut off: wrong, and out of the statistics. One right one: z = 0. None: 0.
         case(
             "arora",
@@ -175,11 +130,6 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         case("hbpo", [grpo(EARNED, INTRA)], HBPO, within=2e-4, budgets="512,1024"),
         # Wrong, and right beyond the longest: 0.
         case("hbpo", [[-2 * 3.9231] * 2], BEYOND, within=2e-4, budgets="512"),
-        # Mark, answer and length: short right 1, thought right .5, wrong -1, no mark -1.
-        case("thinkless", [[1, 0.5, -1, -1]], MARKED, short="s", think="t"),
-        case("vsrm", [[1, 0, -9.5, -10, 0]], VSRM),
-        # .9 c + .1 [box] + c (.05 + 1.14 (2000 - L)/1500): 2.19, 1.81, .1, 1.05.
-        case("jet", [[2.19, 1.81, 0.1, 1.05]], group(text=BOX)),
         # The published order: wrong, right, right, and the whole one right: 0, 1, .5, .25; it
         # stands first in the group.
         case("s_grpo", [[0.25, 0, 1, 0.5]], EXITS),

@@ -4,7 +4,6 @@ import math
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support.objectives import (
     RIGHT,
     UNBOXED,
@@ -50,47 +49,6 @@ def test_a_dlp_moves_its_price_after_use():
     assert_rows(objective("a_dlp").rewards(batch(pair)), [[-0.1, 0.9]])
 
 
-def test_short_rl():
-    # Of the right ones, (L - 500)/1500: .5 for the shortest, .5 - 1/3, -, .5 - 1; answer and
-    # format: 3, wrong -.5.
-    method = objective("short_rl")
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    # 700 is within the tolerance of 200, 701 is not: .5 - 201/1500. Unformatted: -2 - 1.
-    near = [*group((500, 700, 701, 2000), (True,) * 4), rollout(UNBOXED, 400, True)]
-    assert_rows(method.rewards(batch(near)), [[3.5, 3.5, 3.5 - 201 / 1500, 2.5, -3]], 1e-6)
-    # The best accuracy is .8 now; .75 is not more than .05 below it, .5 is.
-    assert_rows(method.rewards(batch(group())), [[3.5, 3 + 1 / 6, -0.5, 2.5]], 1e-6)
-    half = batch(group((500, 900), (True, False)))
-    for either in (restored(method), method):
-        assert_rows(either.rewards(half), [[3, -0.5]])
-        assert either.metrics() == {"swap/short_rl_best_accuracy": 0.8}
-    assert_rows(objective("short_rl").rewards(half), [[3.5, -0.5]])
-
-
-def measured(accuracy, **options):
-    """AALC after its measurement."""
-    method = objective("aalc", **options)
-    assert method.monitor() == (500, 1)
-    answers = [rollout("x", correct=number < 50 * accuracy) for number in range(50)]
-    method.observe_monitor(batch(answers))
-    assert method.monitor() is None
-    return method
-
-
-def test_aalc_counts_the_length_where_all_are_right():
-    # a = 1; L/1024 = .25, .75: 1e-6 times .75, .25: sd 3.536e-7, so A = 2.5e-7/(3.536e-7 + 1e-6) =
-    # .1847.
-    pair = batch([rollout("x", 256), rollout("x", 768)])
-    assert_rows(measured(1).rewards(pair), [[0.1847, -0.1847]], 1e-4)
-    assert not measured(0.6).rewards(pair).any()  # .6^128 is next to nothing
-    # Half of the target: as far as an accuracy of .5. State goes with a checkpoint.
-    again = restored(measured(0.5, target=0.5))
-    assert torch.equal(again.rewards(pair), measured(1).rewards(pair))
-    assert again.monitor() is None
-    again.step = 10
-    assert again.monitor() == (500, 1)
-
-
 def monitored(name="laser_d"):
     """A LASER-D that has seen one easy, one medium and no hard problem, ten responses each."""
     method = objective(name, shortest=20, longest=100, grid=10, monitor_every=3)
@@ -119,29 +77,6 @@ def test_laser_d_chooses_targets_by_difficulty():
     again = restored(method)
     asked = [again.monitor() for again.step in range(4)]
     assert asked == [None, None, None, (500, 8)]  # not twice before the same step
-
-
-@pytest.mark.parametrize(
-    ("within", "expected_right", "target"),
-    [
-        # 5 x .20 = 1 accepts, 5 x .19 does not; 2 x .5 does, 2 x .49 does not; 1 x .999 does not.
-        (200, 5, 10),
-        (190, 5, None),
-        (500, 2, 10),
-        (490, 2, None),
-        (999, 1, None),
-    ],
-)
-def test_laser_ds_thresholds_of_coverage(within, expected_right, target):
-    method = objective("laser_d", shortest=10, longest=10, grid=1)
-    lengths = torch.tensor([10] * within + [99] * (1000 - within))
-    assert method.shortest_target(lengths, expected_right) == target
-
-
-def test_laser_de_lets_wrong_answers_explore():
-    # Easy group, target 30: wrong, formatted and longer earns 0.5 -> 0; at 30 it does not.
-    eight = group([30] * 6 + [31, 30], [True] * 6 + [False] * 2)
-    assert_rows(monitored("laser_de").rewards(batch(eight)), [[1.5] * 6 + [0.0, -0.5]])
 
 
 def promised(method, *problems):
@@ -191,20 +126,6 @@ WRONG = rollout(f"#{WRONG_BOX}", correct=False)
 REPEATS = rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False)
 MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
 MODES += [rollout(f"#{BOX}")]
-
-
-def test_autothinks_first_stage():
-    method = objective("autothink")
-    # Three of four think: q = .75, d = .5. Thought right 1 - .5, wrong 0 - .5; without: q = .25 and
-    # d = 0: 2.
-    assert_rows(method.rewards(batch(MODES)), [[0.5, 0.5, -0.5, 2]])
-    # Half thinks: no share is over 1/2. Without a box, or with an open thought, 0 and wrong;
-    # repeating itself -2.
-    half = [rollout("#4"), rollout(f"a{BOX}"), rollout(f"a#{BOX}"), REPEATS]
-    assert_rows(method.rewards(batch(half)), [[0, 0, 1, -2]])
-    # Three of four without a thought, one of them without a box: 0 -> -2 d = -1.
-    silent = [rollout("#4"), WRONG, WRONG, rollout("a#4")]
-    assert_rows(method.rewards(batch(silent)), [[-1, -1.5, -1.5, 0]])
 
 
 def test_autothinks_later_stages():

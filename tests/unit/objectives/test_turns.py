@@ -49,9 +49,12 @@ def test_a_turn_gets_what_it_and_later_ones_are_paid():
         [LOW / 2 + COST / 4] * 2 + [COST / 2] * 2 + [0] * 3,
     ]
     assert_rows(terms(GROUP, step_discount=0.5), expected, 1e-5)
-    # Each turn for itself, and without the mean: 0, 0, 2 and 0, -1 over sigma.
-    alone = [[0] * 4 + [1 / 1.2**0.5] * 2 + [0], [0] * 2 + [-0.5 / 1.2**0.5] * 2 + [0] * 3]
-    assert_rows(terms(GROUP, step_discount=0.0, step_baseline="zero"), alone, 1e-5)
+    # Each turn for itself.
+    alone = [
+        [LOW / 2] * 4 + [HIGH / 2] * 2 + [0],
+        [LOW / 2] * 2 + [COST / 2] * 2 + [0] * 3,
+    ]
+    assert_rows(terms(GROUP, step_discount=0.0), alone, 1e-5)
     equal = [agent(7, True, [0.5], []), agent(5, False, [0.5], [])]
     assert_rows(terms(equal), [[0] * 7] * 2)
 

@@ -14,7 +14,7 @@ from support.metric_names import meaning
 from openrlhf_swap.algorithm.advantages import step_signals
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.known import Known, known_from, known_in
+from openrlhf_swap.algorithm.known import Known, known_in
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -82,9 +82,6 @@ def test_what_is_needed_and_known_by_hand():
         StepTrace(10, True, [-4, half], [5], {"need": [0.5]}),  # never
         StepTrace(50, False, [], []),
     ]
-    batch = StepBatch.from_traces([traces])
-    known = known_from(batch.answer_logprobs, batch.step_mask)
-    assert known[0, :3].tolist() == [3, 0, 2]
     alone = [known_in(trace.answer_logprobs, trace.step_ends) for trace in traces]
     assert alone == [Known(3, 5 / 20), Known(0, 1.0), Known(None, 0.0), None]
     assert known_in([math.nan, -0.1], [5]) is None

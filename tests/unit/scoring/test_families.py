@@ -11,15 +11,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.families import FAMILIES, PARTLY_FLOAT32, RECURRENT, WORDS, build, config_of
-from support.prefix_scores import largest_difference, masks_of, ragged_case
+from support.prefix_scores import (
+    largest_difference,
+    masks_of,
+    ragged_case,
+    score_per_prefix,
+    score_shared_prefix,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, score_per_prefix
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.attention import BranchAttention
 from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
 from openrlhf_swap.scoring.mixers import cache_name
-from openrlhf_swap.scoring.shared_prefix import BranchedRows, score_shared_prefix
+from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.small_model import small_model
 
 

@@ -131,7 +131,8 @@ def test_the_branches_by_hand():
     branch = AnswerBranch((7, 8, 9), (False, True, True))
     request = ScoreRequest(1, (2, 4, 7, 8), branch, BOTH, need_window=2)
     rows = Rows(2, 10, [Span(0, 10, 0), Span(10, 19, 0)])
-    first, second, third = hidden_steps(request, rows)
+    # Of the targets of the rows, 100 is the first of a step and 50 the last answer's first.
+    first, second, third = hidden_steps(request, rows, 100, 50)
     # Step 1 is columns 13 and 14; steps 2 and 3 are read again, of step 2 all but the first token.
     assert (first.branch.end, first.branch.copied, first.branch.given) == (13, range(15, 19), ())
     assert (first.branch.scored, first.counts) == ([[1, 2], [3]], [3, 1])
@@ -140,6 +141,11 @@ def test_the_branches_by_hand():
     # Step 3's one token is predicted by step 2; the answer stands behind it and the template's 7.
     assert (second.branch.given, second.branch.scored) == ((7, 8, 9), [[], [2, 3]])
     assert (third.branch.end, third.branch.scored, third.counts) == (18, [[1, 2]], [2])
+    assert [each.in_sight for each in (first, second, third)] == [
+        [103, 104, 105],
+        [50, 51],
+        [50, 51],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +164,7 @@ def test_tokens_that_are_read_again(window, expected):
     ends = (9, *range(49, 1010, 40))
     request = ScoreRequest(0, ends, ANSWER, BOTH, need_window=window)
     rows = Rows(1, 1010, [Span(0, 1010, 0)])
-    assert sum(each.branch.length for each in hidden_steps(request, rows)) == expected
+    assert sum(each.branch.length for each in hidden_steps(request, rows, 0, 0)) == expected
 
 
 @pytest.mark.parametrize(

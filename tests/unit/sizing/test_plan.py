@@ -45,11 +45,7 @@ SCORE = "1.5B --gpu h100 --rollout.micro_batch_size 128"
     ("flags", "place", "flag"),
     [
         (UPDATE, "update", "--swap.logits_chunk 1024"),
-        (
-            "1.5B --gpu h100 --rollout.micro_batch_size 128",
-            "score",
-            "--rollout.micro_batch_size 64",
-        ),
+        (SCORE, "score", "--rollout.micro_batch_size 64"),
         ("1.5B --gpu 80 --node-memory 32", "main memory", "--no-vllm.enable_sleep"),
     ],
 )

@@ -30,7 +30,6 @@ OBJECTIVES = {
     "short_rl": {"tolerance": "5"},
     "lapo": {"first_stage_steps": "2"},
     "aalc": {"monitor_every": "2"},
-    "length_critic": {},
 }
 
 
@@ -133,7 +132,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     # Without its state it would not: the test can fail.
     forgetful = Actors()
     forgetful.checkpoint = checkpoint
-    run(forgetful, "forgetful", forgets=("objective_state", "objective_learned"))
+    run(forgetful, "forgetful", forgets=("objective_state",))
     found = of_the_run(read_rows(tmp_path / "forgetful" / METRICS))
     assert len(found) == KILLED_AFTER and found != rows["calm"][KILLED_AFTER:]
 
@@ -142,7 +141,7 @@ def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):
     """By the clock: scoring is a part of a phase, and what lies between the phases counts."""
     seconds = itertools.count()
     monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))  # a second a look
-    objective = build(MARKS.replaced(objective="length_critic"))
+    objective = build(MARKS.replaced(objective="step_entropy"))
     loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
     loop.fit(objective)
     names = ("generation", "make_experience", "ppo_train", "broadcast", "other", "step_total")
