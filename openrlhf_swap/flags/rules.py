@@ -285,13 +285,14 @@ def _check_grader(configuration: Configuration) -> None:
     raise ConfigError(f"--swap.grader is {grader}, but {giver} gives the rewards: leave one out")
 
 
+SLEEP_ON_CPU = Rule(
+    lambda run: run.vllm.enable_sleep and run.on_cpu,
+    "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
+    "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh",
+)
 # Features of OpenRLHF that do not work with one another, or not with ours.
 COMBINATIONS = (
-    Rule(
-        lambda run: run.vllm.enable_sleep and run.on_cpu,
-        "--vllm.enable_sleep needs a GPU, but torch is a CPU build: train with "
-        "scripts/train_swap_laptop.yaml, or install with PROFILE=gpu bash scripts/setup.sh",
-    ),
+    SLEEP_ON_CPU,
     Rule(
         lambda run: run.rollout.vllm_generate_batch_size != run.rollout.batch_size,
         "--rollout.vllm_generate_batch_size is {rollout.vllm_generate_batch_size}; prompts that "

@@ -112,11 +112,13 @@ class FakeRolloutActor(actor.SwapRolloutActor):
 def main(argv):
     from openrlhf_swap import train
     from openrlhf_swap.command import run_command
+    from openrlhf_swap.flags import rules
 
+    others = [rule for rule in rules.COMBINATIONS if rule is not rules.SLEEP_ON_CPU]
     with (
         mock.patch.object(actors, "IntrinsicRewardActor", FakePolicyActor),
         mock.patch.object(actor, "SwapRolloutActor", FakeRolloutActor),
-        mock.patch.object(train, "_refuse_sleep_on_cpu", lambda _: None),
+        mock.patch.object(rules, "COMBINATIONS", others),
     ):
         return run_command(train.main, argv)
 
