@@ -3,8 +3,8 @@ r"""What reading each step's need costs, beside the pass that gives log-probabil
     python -m benchmarks.need --lengths 1000 4000 --windows 1 2 4 --repeats 5
 
 Builds a random model (Qwen2's layers) and runs on the same response, in one process and in turn:
-the pass with all logits that OpenRLHF's actor runs anyway, with scores; and with the next W steps
-read again without each step (`--swap.need_window`), or without one step of M
+the pass that gives the log-probabilities of its tokens anyway, with scores; and with the next W
+steps read again without each step (`--swap.need_window`), or without one step of M
 (`--swap.need_every`). The last column is the largest difference to a slow reference: float32 passes
 of the whole row with a dense mask that hides the step.
 """
@@ -21,6 +21,8 @@ from transformers import PreTrainedModel
 from benchmarks.scoring import Case, build_model, median_seconds, model_parser
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
+
+HIDES_NONE = 10**9  # an M that hides no step: log-probabilities and scores alone
 
 
 def with_need(case: Case, window: int, every: int) -> Case:
@@ -91,9 +93,10 @@ def main() -> None:
     settings = list(product(args.windows, args.every))
     for length in args.lengths:
         scores = Case.build(model, [length], args, device)
+        alone = with_need(scores, 1, HIDES_NONE)
         cases = [with_need(scores, *setting) for setting in settings]
         with torch.no_grad():
-            passes = [lambda case=case: run(case) for case in (scores, *cases)]
+            passes = [lambda case=case: run(case) for case in (alone, *cases)]
             plain, *all_needs = median_seconds(passes, device, args.repeats)
             for (window, every), case, seconds in zip(settings, cases, all_needs, strict=True):
                 difference = "-"
