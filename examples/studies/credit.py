@@ -7,8 +7,8 @@ r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs o
 
 Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
 prints the comparisons that `predictions.md` names, of each world and of their mean: differences
-of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind (the
-control of the second test: Bonferroni's over the three that were planned).
+of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind and
+test.
 Everything follows from the kept file, which `--keep` adds runs to.
 """
 
@@ -57,32 +57,43 @@ OWN = Arm("steps.uniform", gamma=0.0, theta=2.0)
 NEED = Arm("reward.need", gamma=0.0, theta=1.0)
 LABELS = Arm("steps.oracle", gamma=0.0, theta=1.0)
 LABELS_AT_2 = Arm("steps.oracle", gamma=0.0, theta=2.0)
-COMPARISONS = {
-    "own less sum .3": (OWN, SUMMED),
-    "own less sum 1": (OWN, SUMMED_STRONGLY),
-    "need less own": (NEED, OWN),
-    "labels less own": (LABELS, OWN),
-    "labels 2 less own": (LABELS_AT_2, OWN),
-}
-# The one of three comparisons of a second test that was run: its p is multiplied as if all were.
-SECOND_TEST = "labels 2 less own"
-PLANNED_IN_SECOND_TEST = 3
-WORLDS = 4
+GAINS = Arm("steps.mono0.25sd", gamma=0.0, theta=2.0)
+NEED_OF_2 = Arm("reward.need.2.1", gamma=0.0, theta=1.0)
+HALF_THE_NEED_OF_2 = Arm("reward.need.2.2", gamma=0.0, theta=1.0)
+# The comparisons of each test, whose p are corrected together.
+TESTS = (
+    {
+        "own less sum .3": (OWN, SUMMED),
+        "own less sum 1": (OWN, SUMMED_STRONGLY),
+        "need less own": (NEED, OWN),
+        "labels less own": (LABELS, OWN),
+    },
+    {
+        "labels 2 less own": (LABELS_AT_2, OWN),
+        "gains less own": (GAINS, OWN),
+        "need less gains": (NEED, GAINS),
+    },
+    {
+        "need 2 less need": (NEED_OF_2, NEED),
+        "need 2, half less need 2": (HALF_THE_NEED_OF_2, NEED_OF_2),
+    },
+)
 
 
 @dataclass(frozen=True)
 class Difference:
     """The differences of a comparison in a measure, one a seed."""
 
+    test: int  # among TESTS
     comparison: str
     world: str
     measure: str
     by_seed: list[float]
 
     @property
-    def kind(self) -> tuple[str, bool]:
-        """What Holm corrects over: a measure's rows of single worlds, or of their mean."""
-        return self.measure, self.world == ALL_WORLDS
+    def kind(self) -> tuple[int, str, bool]:
+        """Holm corrects over a test's rows of a measure, of single worlds or of their mean."""
+        return self.test, self.measure, self.world == ALL_WORLDS
 
     def shown(self, corrected: float) -> str:
         """Mean, interval and corrected p."""
@@ -95,31 +106,24 @@ class Difference:
 
 def differences_of(runs: pd.DataFrame) -> Iterator[Difference]:
     """All comparisons: the worlds', and the mean over the worlds of the seeds that all have."""
-    for name, (first, second) in COMPARISONS.items():
-        change = (first.runs(runs) - second.runs(runs)).dropna()
-        for measure in MEASURES:
-            by_world = change[measure].unstack("world")
-            for world in by_world:
-                yield Difference(name, str(world), measure, by_world[world].dropna().tolist())
-            yield Difference(name, ALL_WORLDS, measure, by_world.dropna().mean(axis=1).tolist())
+    for test, comparisons in enumerate(TESTS):
+        for name, (first, second) in comparisons.items():
+            change = (first.runs(runs) - second.runs(runs)).dropna()
+            for measure in MEASURES:
+                by_world = change[measure].unstack("world")
+                for world in by_world:
+                    values = by_world[world].dropna().tolist()
+                    yield Difference(test, name, str(world), measure, values)
+                means = by_world.dropna().mean(axis=1).tolist()
+                yield Difference(test, name, ALL_WORLDS, measure, means)
 
 
 def corrected(differences: list[Difference]) -> dict[int, float]:
     """Holm's p of each difference, by its place."""
     found: dict[int, float] = {}
-    kinds = {difference.kind for difference in differences}
-    first_test = {
-        i: p_value(one.by_seed)
-        for i, one in enumerate(differences)
-        if one.comparison != SECOND_TEST
-    }
-    for kind in kinds:
-        own = {i: p for i, p in first_test.items() if differences[i].kind == kind}
-        found.update(holm(own))
-    for i, one in enumerate(differences):
-        if one.comparison == SECOND_TEST:
-            rows = PLANNED_IN_SECOND_TEST * (1 if one.world == ALL_WORLDS else WORLDS)
-            found[i] = min(1.0, rows * p_value(one.by_seed))
+    p_values = {i: p_value(one.by_seed) for i, one in enumerate(differences)}
+    for kind in {difference.kind for difference in differences}:
+        found |= holm({i: p for i, p in p_values.items() if differences[i].kind == kind})
     return found
 
 

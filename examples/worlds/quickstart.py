@@ -116,6 +116,7 @@ def train(
         "--actor.model_name_or_path": model,
         "--data.prompt_dataset": prompts,
         "--data.max_samples": steps * PROMPTS_A_STEP,
+        "--train.num_episodes": 1,
         "--train.seed": seed,
         "--ckpt.save_steps": -1,
     }

@@ -2,6 +2,7 @@
 
 import math
 import re
+from itertools import chain, product
 
 import credit
 import pandas as pd
@@ -64,7 +65,7 @@ def test_who_pays_for_a_step(stats):
     for column, (name, form) in enumerate(credit.MEASURES.items()):
         by_arm = runs.pivot_table(name, ["arm", "gamma", "theta", "seed"], "world")
         of_worlds, of_means, seeds_of = {}, {}, {}
-        for comparison, arms in credit.COMPARISONS.items():
+        for comparison, arms in chain.from_iterable(test.items() for test in credit.TESTS):
             values = (by_arm.loc[arm.name, arm.gamma, arm.theta] for arm in arms)
             first, second = pd.DataFrame.align(*values, join="inner", axis=0)
             seeds_of[comparison] = len(first)
@@ -73,11 +74,9 @@ def test_who_pays_for_a_step(stats):
             means = stats.ttest_rel(first.mean(axis=1), second.mean(axis=1))
             of_means[comparison, credit.ALL_WORLDS] = means
         corrected = {}
-        for tests, planned in ((of_worlds, 3 * 4), (of_means, 3)):
-            p_values = {key: test.pvalue for key, test in tests.items()}
-            first_test = {key: p for key, p in p_values.items() if key[0] != credit.SECOND_TEST}
-            corrected |= {key: min(1, planned * p) for key, p in p_values.items()}
-            corrected |= corrected_by_hand(first_test)
+        for tests, names in product((of_worlds, of_means), credit.TESTS):
+            p_values = {key: test.pvalue for key, test in tests.items() if key[0] in names}
+            corrected |= corrected_by_hand(p_values)
         for comparison, world, seeds, *cells in table[1:]:
             assert int(seeds) == seeds_of[comparison]
             key = comparison, world
