@@ -65,8 +65,8 @@ def load_benchmark(
     """The problems of a benchmark, by its name from the hub or a folder, or those of a JSONL file.
 
     A file has `problem`, `answer` and perhaps `id`; the verifier `grader` gets its other columns.
-    With `needs_answers`, answers that math-verify cannot
-    grade against are refused in a file, and counted on stderr for a benchmark.
+    With `needs_answers`, answers that math-verify cannot grade against are refused in a file, and
+    counted on stderr for a benchmark.
 
     Raises ConfigError for an unknown name, and DataError for what is incomplete or not what was
     expected.

@@ -62,7 +62,12 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """
     front: list[int] = []
     best = -np.inf
-    for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
+
+    def shortest_first(index: int) -> tuple[float, float]:
+        tokens, accuracy = points[index]
+        return tokens, -accuracy
+
+    for index in sorted(range(len(points)), key=shortest_first):
         accuracy = points[index][1]
         if accuracy > best:
             front.append(index)

@@ -154,7 +154,8 @@ def hinted_rows(files: SampleFiles, args: Namespace) -> list[Row]:
             continue
         problem = problems[sample["id"]]
         place = ids.index(sample["id"])
-        answers = [str(problems[other]["answer"]) for other in ids[place:] + ids[:place]]
+        others = ids[place:] + ids[:place]
+        answers = [str(problems[other]["answer"]) for other in others]
         hint = next((answer for answer in answers if answer != answers[0]), None)
         if hint is not None:
             text = problem["problem"] + args.hint.replace(PLACE, hint)

@@ -1,7 +1,7 @@
 """Measures of an evaluation's samples, per benchmark."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import comb
 from pathlib import Path
 from statistics import fmean, multimode
@@ -32,7 +32,7 @@ class Measures:
 
     problems: pd.DataFrame
     values: Values  # named measures of all samples
-    samples: pd.DataFrame = field(default_factory=pd.DataFrame)  # graded, without their texts
+    samples: pd.DataFrame  # graded, without their texts
 
 
 Evaluation = dict[str, Measures]

@@ -328,17 +328,18 @@ def grade_file(
     """
     by_id = {problem.id: problem for problem in problems}
     ungraded = files.keys("samples") - files.keys("grades")
-    left = (row for row in files.rows("samples") if key_of(row) in ungraded and row["id"] in by_id)
+    samples = files.rows("samples")
+    left = (row for row in samples if key_of(row) in ungraded and row["id"] in by_id)
     description = f"{MARK} grading {files.benchmark}"
     with (
         appending(files.path("grades")) as append,
         tqdm(desc=description, unit="sample", leave=False) as bar,
     ):
         while part := list(islice(left, AT_A_TIME)):
-            texts = [text_of(row, end_of_thought) for row in part]
-            pairs = [
-                (text, by_id[row["id"]].reference) for text, row in zip(texts, part, strict=True)
-            ]
+            pairs = []
+            for row in part:
+                reference = by_id[row["id"]].reference
+                pairs.append((text_of(row, end_of_thought), reference))
             grades = grader.grade_many(pairs, end_of_thought)
             for row, grade in zip(part, grades, strict=True):
                 append(_graded(row, grade))

@@ -118,7 +118,7 @@ class Verifier:
 
     Attributes:
         answer_is_text: whether a response could state the reference answer, so that its probability
-            says how far the reasoning has come. Tests of code are not.
+            says how far the reasoning has come.
         find_fault: what is wrong with a reference answer, worded to follow "dropped with".
     """
 

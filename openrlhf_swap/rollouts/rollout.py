@@ -227,7 +227,8 @@ class _TextLengths:
 
     def __getitem__(self, count: int) -> int:
         chunk = bisect_right(self._starts, count) - 1
-        return self._characters[chunk] + len(self._text(self._ids[self._starts[chunk] : count]))
+        ids = self._ids[self._starts[chunk] : count]
+        return self._characters[chunk] + len(self._text(ids))
 
 
 @dataclass(frozen=True)

@@ -136,10 +136,10 @@ def _hide(
     given: Sequence[int] = ()
     groups: list[dict[int, int]] = []  # place in the branch -> target of the rows
     for other in later:
-        columns = range(other.start, other.generated)
-        groups.append(
-            {column - step.stop: of_steps + column - steps[0].start for column in columns}
-        )
+        group = {}
+        for column in range(other.start, other.generated):
+            group[column - step.stop] = of_steps + column - steps[0].start
+        groups.append(group)
     if number + window >= len(steps):
         given = answer.ids
         targets = enumerate(answer.places, start=of_answer)

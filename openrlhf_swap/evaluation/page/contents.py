@@ -119,8 +119,10 @@ def page_of_columns(
     for place, rows in enumerate(columns):
         for row in rows:
             benchmark = row.get("benchmark", row.get("dataset", ""))
-            found = problems.setdefault((str(benchmark), row["problem"]), [[] for _ in names])
-            found[place].append(row)
+            key = (str(benchmark), row["problem"])
+            if key not in problems:
+                problems[key] = [[] for _ in names]
+            problems[key][place].append(row)
     fullest = sorted(problems, key=lambda key: -sum(map(bool, problems[key])))
     formulas: Formulas = {}
     return {
@@ -196,7 +198,9 @@ def _response(row: Row, formulas: Formulas) -> Row:
     starts = [-1, *ends[:-1]]
     observations = _observations(row, formulas)
     steps = []
-    for number, (text, place) in enumerate(zip(texts, accumulate(map(len, texts)), strict=True)):
+    places = list(accumulate(map(len, texts)))  # where each step ends in the text
+    for number, text in enumerate(texts):
+        place = places[number]
         start = starts[number]
         end = ends[number]
         step = {

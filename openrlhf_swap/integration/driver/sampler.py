@@ -160,7 +160,8 @@ class Sampler:
             return
         most, count = wanted
         data = self._prompts.dataset
-        chosen = random.Random(self._args.train.seed).sample(range(len(data)), min(most, len(data)))
+        size = min(most, len(data))
+        chosen = random.Random(self._args.train.seed).sample(range(len(data)), size)
         prompts = [Prompt(*data[index][1:3]) for index in chosen]
         drawn = dict(self._draw(prompts, count))
         groups = [[each.rollout for each in drawn[number]] for number in range(len(prompts))]
