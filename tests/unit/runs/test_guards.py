@@ -77,6 +77,8 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
         ({"tau": math.inf}, None),
         ({"objective": "uniform_penalty"}, None),
         ({"process_weight": 0.0}, None),
+        ({"objective": "no_penalty"}, None),
+        ({"objective": "no_penalty", "step_price": "weights"}, 1.0),
         ({"objective": "kimi"}, None),
     ],
 )
