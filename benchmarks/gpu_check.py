@@ -34,8 +34,10 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import STEP_PHASES
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import made_of
-from openrlhf_swap.sizing.memory import Machine, phases, place_optimizer, read_run
+from openrlhf_swap.sizing.fitting import Machine, place_optimizer
+from openrlhf_swap.sizing.memory import phases
 from openrlhf_swap.sizing.models import gib
+from openrlhf_swap.sizing.settings import read_run
 
 COMMAND = "python -m benchmarks.gpu_check"
 MARK = "[gpu_check]"

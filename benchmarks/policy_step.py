@@ -28,8 +28,9 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.memory import ANSWER, BRANCH, Settings, read_run, step_flops
 from openrlhf_swap.sizing.models import GIB, Model, read_config
+from openrlhf_swap.sizing.operations import step_flops
+from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_run
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100

@@ -28,8 +28,27 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import FlagValues
-from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.engine import engine_capacity
+from openrlhf_swap.sizing.fitting import (
+    CACHE,
+    NODE_MEMORY,
+    Machine,
+    copied_bytes,
+    describe_place,
+    place_optimizer,
+    savings,
+)
+from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
+from openrlhf_swap.sizing.memory import PHASES, phases
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
+from openrlhf_swap.sizing.operations import (
+    OF_BYTES,
+    OF_OPERATIONS,
+    generation_seconds,
+    step_flops,
+    step_seconds,
+)
+from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
 
 Numbers = dict[str, Any]
 """A plan, or a part of it: numbers by name."""
@@ -67,7 +86,7 @@ def _parser() -> Parser:
     )
     add("--gpus", type=int, help=text)
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    text = f"mean prompt length (default: {memory.PROMPT})"
+    text = f"mean prompt length (default: {PROMPT})"
     add("--prompt", type=int, metavar="TOKENS", help=text)
     text = "mean response length (default: half of the maximum)"
     add("--response", type=int, metavar="TOKENS", help=text)
@@ -135,25 +154,25 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Numbers:
     """
     gpu, peaks = own.gpu
     args = training.args
-    model, given = memory.read_run(training)
+    model, given = read_run(training)
     if model.heads % given.tensor_parallel:
         raise ConfigError(
             f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the "
             f"{model.heads} attention heads; use a divisor"
         )
     node = own.node_memory and int(own.node_memory * GIB)
-    machine = memory.Machine(gpu, args.actor.num_gpus_per_node, node)
-    settings = memory.place_optimizer(model, given, machine)
+    machine = Machine(gpu, args.actor.num_gpus_per_node, node)
+    settings = place_optimizer(model, given, machine)
     prompt, response = _lengths(own, settings)
-    vllm = memory.engine_capacity(model, settings, gpu, prompt + response)
+    vllm = engine_capacity(model, settings, gpu, prompt + response)
     step = _step(own, training, model, settings, prompt, response)
     seconds = None
     if peaks:
         at_a_time = vllm["most_sequences"]
-        generation = memory.generation_seconds(model, settings, prompt, response, at_a_time, peaks)
+        generation = generation_seconds(model, settings, prompt, response, at_a_time, peaks)
         flops = sum(step["flops"].values()) - step["flops"]["generate"]
-        seconds = memory.step_seconds(settings, generation, flops, peaks)
-    disk = memory.checkpoint_bytes(model, settings)
+        seconds = step_seconds(settings, generation, flops, peaks)
+    disk = checkpoint_bytes(model, settings)
     plan = {
         "model": args.actor.model_name_or_path,
         "parameters": model.parameters,
@@ -161,24 +180,24 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Numbers:
         "gpu_bytes": gpu,
         "gpus": settings.gpus,
         "settings": dataclasses.asdict(settings),
-        "optimizer": memory.describe_place(model, given, settings) if settings.shared else None,
-        "copied_bytes": memory.copied_bytes(model, settings),
-        "phases": memory.phases(model, settings, gpu),
+        "optimizer": describe_place(model, given, settings) if settings.shared else None,
+        "copied_bytes": copied_bytes(model, settings),
+        "phases": phases(model, settings, gpu),
         "vllm": vllm,
         "step": step,
         "seconds": seconds,
         "run": _run(own, training, disk, seconds),
-        "host_bytes": memory.host_bytes(model, settings, machine.gpus_of_node),
+        "host_bytes": host_bytes(model, settings, machine.gpus_of_node),
         "node_bytes": node,
-        "savings": memory.savings(model, given, machine),
+        "savings": savings(model, given, machine),
     }
     warnings = list(_warnings(plan, args))
     return plan | {"warnings": warnings, "fits": not warnings}
 
 
-def _lengths(own: argparse.Namespace, settings: memory.Settings) -> tuple[int, int]:
+def _lengths(own: argparse.Namespace, settings: Settings) -> tuple[int, int]:
     """Mean tokens of a prompt and of a response."""
-    prompt = own.prompt or min(memory.PROMPT, settings.context // 2)
+    prompt = own.prompt or min(PROMPT, settings.context // 2)
     response = own.response or settings.longest // 2
     if prompt + response > settings.context:
         raise ConfigError(
@@ -192,7 +211,7 @@ def _step(
     own: argparse.Namespace,
     training: Configuration,
     model: Model,
-    settings: memory.Settings,
+    settings: Settings,
     prompt: int,
     response: int,
 ) -> Numbers:
@@ -202,7 +221,7 @@ def _step(
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
     steps = min(config.max_steps, math.ceil(response / config.step_tokens))
     epochs = args.train.max_epochs
-    flops = memory.step_flops(model, settings, prompt, response, steps, epochs)
+    flops = step_flops(model, settings, prompt, response, steps, epochs)
     flops["score"] *= own.correct
     return {
         "responses": responses,
@@ -261,12 +280,12 @@ def _warnings(plan: Numbers, args: SimpleNamespace) -> Iterator[str]:
     vllm = plan["vllm"]
     run = plan["run"]
     for place, flags in plan["savings"].items():
-        if place == memory.CACHE:
+        if place == CACHE:
             problem = (
                 f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one "
                 f"response of {plan['settings']['context']} tokens needs"
             )
-        elif place == memory.NODE_MEMORY:
+        elif place == NODE_MEMORY:
             problem = (
                 f"a node needs {gib(sum(plan['host_bytes'].values()))} GiB of main memory in "
                 f"addition to the processes, but has {gib(plan['node_bytes'])}"
@@ -275,7 +294,7 @@ def _warnings(plan: Numbers, args: SimpleNamespace) -> Iterator[str]:
             parts = plan["phases"][place]
             part, size = max(parts.items(), key=itemgetter(1))
             problem = (
-                f"{memory.PHASES[place]} needs {gib(sum(parts.values()))} GiB of {gib(gpu)}, "
+                f"{PHASES[place]} needs {gib(sum(parts.values()))} GiB of {gib(gpu)}, "
                 f"{gib(size)} of it for {part}"
             )
         saved = [f"{flag} saves {gib(size)}" for flag, size in flags.items() if size > GIB / 20]
@@ -348,8 +367,8 @@ def _seconds(plan: Numbers) -> str:
     together = "" if plan["settings"]["shared"] else ", at the same time"
     return (
         f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training "
-        f"{seconds['train']:.0f}{together}). Assumes {memory.OF_OPERATIONS:.0%} of the GPU's peak "
-        f"operations and {memory.OF_BYTES:.0%} of its bandwidth"
+        f"{seconds['train']:.0f}{together}). Assumes {OF_OPERATIONS:.0%} of the GPU's peak "
+        f"operations and {OF_BYTES:.0%} of its bandwidth"
     )
 
 
@@ -379,7 +398,7 @@ def _memory_table(plan: Numbers) -> str:
     cells = []
     for name, sizes in rows.items():
         cells.append([name, *(size / GIB if size else None for size in sizes)])
-    head = ["GiB on a GPU", *memory.PHASES.values()]
+    head = ["GiB on a GPU", *PHASES.values()]
     return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
 
 

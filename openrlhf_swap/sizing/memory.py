@@ -1,28 +1,16 @@
-"""What a training run takes: memory, disk, floating-point operations and time.
+"""What a training step takes of a GPU's memory, in bytes.
 
-The formulas are pure, in bytes and seconds. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM
-0.29.0; docs/internals/sizing_formulas.md says where each comes from. Symbols: N parameters, n
-tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layers.
+The formulas are pure. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0;
+docs/internals/sizing_formulas.md says where each comes from. Symbols: N parameters, n tokens of a
+micro-batch (padding included), V vocabulary, H hidden size, L layers.
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from operator import itemgetter
-from typing import Any
 
-from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import MOST_SEQUENCES, policy_ranks, responses_of_an_engine
-from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing.models import GIB, Model, gib, read_model
+from openrlhf_swap.sizing.engine import engine_weights
+from openrlhf_swap.sizing.models import GIB, Model
+from openrlhf_swap.sizing.settings import BIT16, BRANCH, FP32, Parts, Settings
 
-BIT16 = 2  # bytes of a number
-FP32 = 4
-PROMPT = 200  # assumed: mean tokens of a prompt
-BRANCH = 24  # assumed: tokens of close template and answer together
-ANSWER = 6  # assumed: tokens of the answer
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
 # Parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size).
@@ -30,18 +18,9 @@ LIVE = 1_050_000_000
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
 MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
 HIDDEN_TOKENS = 2**13  # of a pass without steps: `MAX_TOKENS` of scoring/need.py
-MIB = 2**20
-PIECE = 256 * MIB  # of weights that travel to vLLM: `PIECE_BYTES` of their transfer
-SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
-LARGE = 10 * MIB
-LARGE_ROUNDING = 2 * MIB
+PIECE = 2**28  # bytes of weights that travel to vLLM: `PIECE_BYTES` of their transfer
 # Of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation.
 ALLOWANCE = 4 * GIB
-# Assumed: activations of vLLM's profiling run and memory outside torch.
-VLLM_OVERHEAD = int(1.5 * GIB)
-VLLM_GRAPHS = GIB  # assumed: CUDA graphs of an engine that is told how large its cache is
-BLOCK_TOKENS = 32  # of a response's cache: its last block of 16 tokens, and one to spare
-MOST_UTILIZATION = 0.95
 PHASES = {
     "generate": "generation",
     "score": "log-probabilities",
@@ -50,136 +29,6 @@ PHASES = {
     "transfer": "the weight transfer",
 }
 """Phases of a training step -> how reports name them."""
-CACHE = "vLLM's cache"  # what may be too small besides
-NODE_MEMORY = "main memory"
-
-# Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
-# (docs/measurements.md), the second is assumed. Loading prompts, sending weights, sleeping and
-# waking are left out.
-OF_OPERATIONS = 0.3
-OF_BYTES = 0.6
-Peaks = tuple[float, float]
-"""Operations and bytes a second of a GPU, by its data sheet."""
-Parts = dict[str, int]
-"""Bytes by use."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings that determine a run's size."""
-
-    ranks: int  # GPUs of the actor
-    stage: int  # of ZeRO
-    adam_offload: bool  # the optimizer lives and steps on the CPU
-    accumulate_bytes: int  # bytes of an accumulated gradient
-    overlap: bool  # gradients are reduced during the backward pass
-    checkpointing: bool  # the backward pass recomputes each layer
-    context: int  # most tokens of prompt and response together
-    prompt_limit: int  # most tokens of a prompt
-    update_rows: int  # responses of a micro-batch
-    update_limit: int  # tokens by which micro-batches are filled instead; 0 for none
-    score_rows: int  # the same for the log-probability pass
-    score_limit: int
-    logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
-    branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
-    hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
-    reference: bool  # a frozen reference model shares the actor's GPUs
-    shared: bool  # vLLM shares the actor's GPUs
-    vllm_sleeps: bool  # vLLM frees its memory while the actor works
-    actor_sleeps: bool  # optimizer and gradients are on the CPU between updates
-    engines: int
-    engine_responses: int  # responses that an engine gets in a step
-    sequences: int  # responses that it generates at a time; 0 for as many as fit
-    tensor_parallel: int  # GPUs per engine
-    utilization: float  # share of a GPU that vLLM takes
-    can_shard: bool  # whether the run would take ZeRO-3
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of the whole run."""
-        if self.shared:
-            return self.ranks
-        return self.ranks + self.engines * self.tensor_parallel
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of a response."""
-        return self.context - self.prompt_limit
-
-    @property
-    def mean(self) -> int:
-        """Mean tokens of prompt and response, where nobody says more."""
-        return min(PROMPT, self.context // 2) + self.longest // 2
-
-    @property
-    def update_tokens(self) -> int:
-        """Tokens of a micro-batch of the update."""
-        whole = self.update_rows * self.context
-        return max(self.context, self.update_limit or whole)
-
-    @property
-    def score_tokens(self) -> int:
-        """Tokens of a micro-batch of the log-probability pass."""
-        whole = self.score_rows * self.context
-        return max(self.context, self.score_limit or whole)
-
-
-def read_run(configuration: Configuration) -> tuple[Model, Settings]:
-    """Read a run's model and the settings that determine its size.
-
-    Raises ConfigError for a model or an optimizer that the plan has no formula for.
-    """
-    run = configuration.run
-    args = configuration.args
-    actor = args.actor
-    ds = args.ds
-    lora = ds.lora
-    train = args.train
-    rollout = args.rollout
-    vllm = args.vllm
-    context = args.data.max_len
-    if actor.optim != "adam":
-        raise ConfigError(
-            f"--actor.optim is {actor.optim}; the plan supports adam only: leave it out"
-        )
-    model = read_model(actor.model_name_or_path, context, lora.rank, lora.target_modules)
-    ranks = policy_ranks(args)
-    by_tokens = train.dynamic_batch_enable
-    score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
-    in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
-    near = train.colocate_all or train.colocate_actor_ref
-    objective = build(configuration.method)
-    settings = Settings(
-        ranks=ranks,
-        stage=ds.zero_stage,
-        adam_offload=ds.adam_offload,
-        accumulate_bytes=FP32 if in_float else BIT16,
-        overlap=ds.overlap_comm,
-        checkpointing=actor.gradient_checkpointing_enable,
-        context=context,
-        prompt_limit=context - (rollout.max_new_tokens or context),
-        update_rows=train.micro_batch_size,
-        update_limit=train.max_tokens_per_gpu if by_tokens else 0,
-        score_rows=rollout.micro_batch_size,
-        score_limit=score_limit if by_tokens else 0,
-        logits_chunk=run.logits_chunk,
-        branches=configuration.method.max_steps + 1 if objective.scores_steps else 0,
-        hides_steps=NEED.name in objective.wanted_signals,
-        reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
-        shared=train.colocate_all,
-        vllm_sleeps=vllm.enable_sleep and train.colocate_all,
-        actor_sleeps=ds.enable_sleep,
-        engines=vllm.num_engines,
-        engine_responses=responses_of_an_engine(args),
-        sequences=run.engine_sequences,
-        tensor_parallel=vllm.tensor_parallel_size,
-        utilization=vllm.gpu_memory_utilization,
-        can_shard=ranks > 1 and not lora.rank and run.scoring != "per_prefix",
-    )
-    return model, settings
-
-
-# Memory of a GPU
 
 
 def partition(model: Model, settings: Settings) -> int:
@@ -348,14 +197,6 @@ def idle(model: Model, settings: Settings) -> Parts:
     return parts
 
 
-def kept_cache(model: Model, tokens: int) -> int:
-    """Bytes of the keys and values, or latent vectors, of `tokens` tokens in bf16.
-
-    The windows of layers do not count.
-    """
-    return BIT16 * len(model.windows) * model.cached * tokens
-
-
 def scoring_pass(model: Model, settings: Settings) -> Parts:
     """What is allocated at the peak of the log-probability pass, or of the passes without steps.
 
@@ -378,7 +219,7 @@ def scoring_pass(model: Model, settings: Settings) -> Parts:
     if not settings.hides_steps:
         return of_rows
     of_hidden = {**parts, **_hidden_steps(model, settings)}
-    return max(of_rows, of_hidden, key=_total)
+    return max(of_rows, of_hidden, key=total)
 
 
 def key_bytes(
@@ -437,7 +278,7 @@ def transfer(model: Model, settings: Settings) -> Parts:
     return parts
 
 
-def _total(parts: Parts) -> int:
+def total(parts: Parts) -> int:
     return sum(parts.values())
 
 
@@ -454,11 +295,11 @@ def phases(
     if settings.shared:
         generation |= weights(model, settings) | idle(model, settings) | others
         if settings.vllm_sleeps:  # for the transfer it has woken its weights alone
-            at_transfer["weights of vLLM"] = _engine_weights(model, settings)
+            at_transfer["weights of vLLM"] = engine_weights(model, settings)
         else:
             others |= vllm
             at_transfer |= vllm
-    update = max(update_moments(model, settings).values(), key=_total)
+    update = max(update_moments(model, settings).values(), key=total)
     return {
         "generate": generation,
         "score": {**scoring_pass(model, settings), **others},
@@ -466,425 +307,3 @@ def phases(
         "adam": {**adam_step(model, settings), **others},
         "transfer": {**transfer(model, settings), **at_transfer},
     }
-
-
-def _engine_weights(model: Model, settings: Settings) -> int:
-    """Bytes of an engine's weights on one GPU."""
-    return math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
-
-
-def _engine_cache(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
-    """Bytes of vLLM on a GPU for keys and values; less than 0 where its weights do not fit."""
-    taken = _engine_weights(model, settings) + VLLM_OVERHEAD
-    return int(settings.utilization * gpu) - taken
-
-
-def _cached_token(model: Model, settings: Settings) -> int:
-    """Bytes of a token in vLLM's cache on one GPU, averaged over a response of full length.
-
-    vLLM keeps no more of a layer than its window.
-    """
-    windows = [min(window / settings.context, 1.0) for window in model.windows]
-    keys = BIT16 * model.cached * sum(windows)
-    states = FP32 * model.states / settings.context
-    return math.ceil((keys + states) / settings.tensor_parallel)
-
-
-def engine_capacity(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-    mean: int,
-) -> Parts:
-    """Memory of vLLM on one GPU, in bytes, and the responses that it has room for.
-
-    `mean` has the tokens of a response of mean length, its prompt included.
-    """
-    cache = max(0, _engine_cache(model, settings, gpu))
-    tokens = cache // _cached_token(model, settings)
-    # vLLM is not told: it starts as many as fit and queues the others.
-    fitting = min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)
-    return {
-        "weights_bytes": _engine_weights(model, settings),
-        "cache_bytes": cache,
-        "cache_tokens": tokens,
-        "full_sequences": tokens // settings.context,
-        "mean_sequences": tokens // mean,
-        "most_sequences": settings.sequences or max(1, fitting),
-        "sequences_a_step": settings.engine_responses,
-    }
-
-
-# Disk and main memory
-
-
-def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
-    """Bytes on disk of one checkpoint of DeepSpeed, and of the exported model.
-
-    DeepSpeed's has the optimizer, and the weights (not under ZeRO-3).
-    """
-    checkpoint = ADAM * model.trained
-    if settings.stage < 3:
-        checkpoint += BIT16 * model.held
-    return {"deepspeed": checkpoint, "model": BIT16 * model.trained}
-
-
-def host_bytes(
-    model: Model,
-    settings: Settings,
-    gpus_of_node: int,
-) -> Parts:
-    """What a node's main memory holds in addition to the processes, most of it pinned."""
-    held = {}
-    if settings.shared and settings.vllm_sleeps:
-        held["weights of sleeping vLLM"] = gpus_of_node * _sleeping_weights(model, settings)
-    own = partition(model, settings)
-    if settings.adam_offload:
-        # Pinned are the master copy, gradients in float32, bf16 weights, and the gradients of
-        # earlier micro-batches one by one; the two moments are not.
-        earlier = pinned(BIT16 * weight for weight in model.weights) // settings.ranks
-        moments = 2 * FP32 * own
-        master = FP32 * own
-        copies = pinned([master, FP32 * own, BIT16 * own])
-        held["optimizer"] = gpus_of_node * (copies + moments + earlier)
-    elif settings.actor_sleeps:
-        groups = [own]
-        summed = 0
-        if settings.stage == 3:  # which updates and moves the optimizer group by group
-            groups = [SUB_GROUP] * (own // SUB_GROUP) + [own % SUB_GROUP]
-            summed = pinned([settings.accumulate_bytes * own])
-        states = ADAM // FP32 * pinned(FP32 * group for group in groups)
-        held["sleeping optimizer"] = gpus_of_node * (states + summed)
-    return held
-
-
-def _sleeping_weights(model: Model, settings: Settings) -> int:
-    """Bytes of pinned main memory for the weights of one GPU of a sleeping engine.
-
-    Every GPU of an engine has its share of each weight. vLLM copies what torch has allocated: large
-    weights in whole 2 MiB, the others together in segments.
-    """
-    shares = [BIT16 * weight / settings.tensor_parallel for weight in model.served]
-    large = [size for size in shares if size >= LARGE]
-    rounded = [math.ceil(size / LARGE_ROUNDING) * LARGE_ROUNDING for size in large]
-    segments = math.ceil((sum(shares) - sum(large)) / SEGMENT)
-    return pinned([*rounded, *[SEGMENT] * segments])
-
-
-def pinned(sizes: Iterable[float]) -> int:
-    """Bytes of pinned main memory for tensors of these sizes in bytes.
-
-    torch keeps a power of two for each.
-    """
-    return sum(2 ** (math.ceil(size) - 1).bit_length() for size in sizes if size)
-
-
-# Operations and seconds
-
-
-def forward_flops(model: Model, tokens: float) -> float:
-    """FLOPs for one sequence.
-
-    These are 2 for each token and multiplying weight, and 4 for each pair of attending tokens.
-    """
-    weights = 2 * model.multiplying * tokens
-    attention = 4 * model.query * model.pairs(tokens)
-    return weights + attention
-
-
-def scoring_flops(
-    model: Model,
-    prompt: float,
-    response: float,
-    steps: int,
-) -> float:
-    """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
-
-    Every branch meets the keys of the response and of all branches there; in a layer with a window,
-    of its window.
-    """
-    tokens = (steps + 1) * BRANCH
-    head = model.hidden * model.vocabulary
-    layers = 2 * (model.multiplying - head) * tokens
-    output = 2 * head * (steps + 1) * ANSWER
-    reach = prompt + response
-    seen = sum(min(window + BRANCH, reach + tokens) for window in model.windows)
-    attention = 4 * model.query * tokens * seen
-    return layers + attention + output
-
-
-def step_flops(
-    model: Model,
-    settings: Settings,
-    prompt: float,
-    response: float,
-    steps: int,
-    epochs: int,
-) -> dict[str, float]:
-    """FLOPs for one response in a whole training step, by phase."""
-    forward = forward_flops(model, prompt + response)
-    head = 2 * model.hidden * model.vocabulary * (prompt + response)
-    passes = 2 if model.adapters else 3  # frozen weights have no gradient of their own
-    update = passes * forward
-    if settings.checkpointing:
-        update += forward - head
-    if settings.logits_chunk:
-        update += head
-    scoring = 0.0
-    if settings.branches:
-        scoring = scoring_flops(model, prompt, response, steps)
-    return {
-        "generate": forward,
-        "log-probabilities": forward,
-        "score": scoring,
-        "update": epochs * update,
-    }
-
-
-def generation_seconds(
-    model: Model,
-    settings: Settings,
-    prompt: int,
-    response: int,
-    at_a_time: int,
-    peaks: Peaks,
-) -> float:
-    """Seconds to generate all responses of a step.
-
-    They have `response` tokens on average, and an engine runs `at_a_time` of them. Each decoding
-    adds a token to every running response, and reads the weights and the keys and values so far
-    once; the longest response takes as many as it has tokens.
-    """
-    operations, bandwidth = peaks
-    tokens = settings.engine_responses * response
-    decodings = max(tokens / at_a_time, settings.longest)
-    running = tokens / decodings
-    cache = kept_cache(model, prompt + response // 2)
-    read = BIT16 * model.parameters + running * cache
-    reading = read / (OF_BYTES * bandwidth)
-    computing = 2 * running * model.multiplying / (OF_OPERATIONS * operations)
-    return decodings / settings.tensor_parallel * max(reading, computing)
-
-
-def step_seconds(
-    settings: Settings,
-    generation: float,
-    training: float,
-    peaks: Peaks,
-) -> dict[str, float]:
-    """Seconds of a step: of `generation`, and of the `training` FLOPs of all responses."""
-    train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
-    step = generation + train if settings.shared else max(generation, train)
-    return {"generate": generation, "train": train, "step": step}
-
-
-# What fits
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What a run has to fit into, in bytes."""
-
-    gpu: int
-    gpus_of_node: int
-    node: int | None = None  # main memory of a node, if known
-
-    def missing(self, model: Model, settings: Settings) -> dict[str, int]:
-        """Bytes that each phase, vLLM's cache and a node lack; less than 0 where some are left.
-
-        The cache has to hold one response of full length.
-        """
-        lacking = {}
-        for phase, parts in phases(model, settings, self.gpu).items():
-            lacking[phase] = _total(parts) - self.gpu
-        longest = settings.context * _cached_token(model, settings)
-        lacking[CACHE] = longest - _engine_cache(model, settings, self.gpu)
-        if self.node:
-            held = host_bytes(model, settings, self.gpus_of_node)
-            lacking[NODE_MEMORY] = _total(held) - self.node
-        return lacking
-
-    def holds(self, model: Model, settings: Settings) -> bool:
-        """Whether nothing is missing."""
-        return max(self.missing(model, settings).values()) <= 0
-
-
-def place_optimizer(
-    model: Model,
-    given: Settings,
-    machine: Machine,
-) -> Settings:
-    """The settings as a run follows them: what may leave the GPUs stays there if it fits.
-
-    With --ds.enable_sleep and --vllm.enable_sleep on one machine a run takes the first of three
-    ways that fits: nothing leaves; the optimizer stays while vLLM sleeps; both leave.
-    """
-    may_leave = given.actor_sleeps and given.vllm_sleeps and not given.adam_offload
-    several_nodes = given.ranks > machine.gpus_of_node
-    if not may_leave or several_nodes:
-        return given
-    of_gpus = replace(machine, node=None)
-    side_by_side = _side_by_side(model, given, machine.gpu)
-    fits = side_by_side.utilization <= given.utilization
-    if fits and of_gpus.holds(model, side_by_side):
-        return side_by_side
-    staying = replace(given, actor_sleeps=False)
-    free = _free_share(model, staying, machine.gpu)
-    staying = replace(staying, utilization=min(given.utilization, free))
-    # vLLM has to run as many responses at a time with what the optimizer leaves to it.
-    if _at_a_time(model, staying, machine.gpu) < _at_a_time(model, given, machine.gpu):
-        return given
-    return staying if of_gpus.holds(model, staying) else given
-
-
-def _side_by_side(
-    model: Model,
-    given: Settings,
-    gpu: int,
-) -> Settings:
-    """Settings with which nothing leaves a GPU.
-
-    vLLM's share then holds its weights, its graphs, and all responses that it generates at a time
-    at their full length.
-    """
-    responses = given.sequences or min(given.engine_responses, MOST_SEQUENCES)
-    tokens = responses * (given.context + BLOCK_TOKENS)
-    cache = tokens * _cached_token(model, given)
-    needed = _engine_weights(model, given) + VLLM_OVERHEAD + VLLM_GRAPHS + cache
-    share = math.ceil(100 * needed / gpu) / 100
-    return replace(given, actor_sleeps=False, vllm_sleeps=False, utilization=share)
-
-
-def cache_bytes(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
-    """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
-    return _engine_cache(model, settings, gpu) - VLLM_GRAPHS
-
-
-def copied_bytes(model: Model, settings: Settings) -> int:
-    """Bytes of a GPU that a step copies to the main memory and back, because a side sleeps."""
-    leaving = 0
-    if settings.actor_sleeps and not settings.adam_offload:
-        leaving += ADAM * partition(model, settings)
-    if settings.vllm_sleeps:
-        leaving += _engine_weights(model, settings)
-    return 2 * leaving
-
-
-def describe_place(
-    model: Model,
-    given: Settings,
-    settings: Settings,
-) -> str:
-    """What an optimizer does while vLLM generates, and the copies that this saves."""
-    copied = copied_bytes(model, settings)
-    saved = copied_bytes(model, given) - copied
-    copies = f"a step copies {gib(copied)} GiB on each GPU"
-    if saved:
-        copies += f", {gib(saved)} less than if both left"
-    if settings.adam_offload:
-        return f"is in main memory: {copies}"
-    if settings.actor_sleeps:
-        return f"leaves the GPU while vLLM generates: {copies}"
-    stays = f"stays on the GPU beside vLLM, which takes {settings.utilization:.0%} of it"
-    if settings.vllm_sleeps:
-        return f"{stays} and sleeps in turn: {copies}"
-    return f"{stays} and never sleeps: {copies}"
-
-
-def _at_a_time(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
-    """Responses of mean length that an engine runs at a time."""
-    return engine_capacity(model, settings, gpu, settings.mean)["most_sequences"]
-
-
-def _free_share(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> float:
-    """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
-    without = phases(model, replace(settings, utilization=0.0), gpu)
-    taken = [_total(parts) for parts in without.values() if "vLLM" in parts]
-    hundredths = math.floor(100 - 100 * max(taken) / gpu)
-    return min(MOST_UTILIZATION, max(0, hundredths) / 100)
-
-
-def savings(
-    model: Model,
-    given: Settings,
-    machine: Machine,
-) -> dict[str, Parts]:
-    """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
-    missing = machine.missing(model, place_optimizer(model, given, machine))
-    saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
-    for flag, changes in _alternatives(model, given, machine.gpu).items():
-        changed = place_optimizer(model, replace(given, **changes), machine)
-        left = machine.missing(model, changed)
-        for place, flags in saved.items():
-            if left[place] < missing[place]:
-                flags[flag] = missing[place] - left[place]
-    for place, flags in saved.items():
-        saved[place] = dict(sorted(flags.items(), key=itemgetter(1), reverse=True))
-    return saved
-
-
-def _alternatives(
-    model: Model,
-    now: Settings,
-    gpu: int,
-) -> dict[str, dict[str, Any]]:
-    """Flags that may save memory, and the settings that each changes; some change nothing."""
-    update_rows = _fewer(now.update_rows)
-    score_rows = _fewer(now.score_rows)
-    free = _free_share(model, now, gpu)
-    flags: dict[str, dict[str, Any]] = {
-        "--swap.logits_chunk 1024": {"logits_chunk": 1024},
-        f"--rollout.micro_batch_size {score_rows}": {"score_rows": score_rows},
-        f"--train.micro_batch_size {update_rows}": {"update_rows": update_rows},
-        f"--rollout.max_tokens_per_gpu {now.context}": {
-            "score_limit": min(now.score_limit, now.context)
-        },
-        f"--train.max_tokens_per_gpu {now.context}": {
-            "update_limit": min(now.update_limit, now.context)
-        },
-        "--actor.gradient_checkpointing_enable": {"checkpointing": True},
-        "--ds.adam_offload": {"adam_offload": True},
-        "--no-vllm.enable_sleep": {"vllm_sleeps": False},
-        "--no-ds.enable_sleep": {"actor_sleeps": False},
-        "--no-ds.adam_offload": {"adam_offload": False},
-    }
-    if free:
-        flags[f"--vllm.gpu_memory_utilization {free:.2f}"] = {"utilization": free}
-    if now.shared:
-        flags["--vllm.enable_sleep"] = {"vllm_sleeps": True}
-        flags["--ds.enable_sleep"] = {"actor_sleeps": True}
-    if now.can_shard:
-        flags["--ds.zero_stage 3"] = {"stage": 3}
-    size = 2 * now.tensor_parallel
-    engines = now.engines // 2
-    if now.engines % 2 == 0 and model.heads % size == 0:
-        flags[f"--vllm.tensor_parallel_size {size} --vllm.num_engines {engines}"] = {
-            "tensor_parallel": size,
-            "engines": engines,
-            "engine_responses": 2 * now.engine_responses,
-        }
-    tokens = now.longest // 2
-    context = now.context - now.longest + tokens
-    flags[f"--data.max_len {context} --rollout.max_new_tokens {tokens}"] = {"context": context}
-    return flags
-
-
-def _fewer(rows: int) -> int:
-    """Half of the rows, or one where they have no half: a divisor of what `rows` divides."""
-    return rows // 2 if rows % 2 == 0 else 1

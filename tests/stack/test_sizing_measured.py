@@ -11,7 +11,8 @@ from support.paths import POLICY
 from support.scripts import python
 from support.sizing import NODE
 
-from openrlhf_swap.sizing.memory import checkpoint_bytes, gradients, optimizer
+from openrlhf_swap.sizing.host import checkpoint_bytes
+from openrlhf_swap.sizing.memory import gradients, optimizer
 from openrlhf_swap.sizing.models import read_model
 
 ENGINE = """

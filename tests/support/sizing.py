@@ -1,6 +1,6 @@
 """The run that most formulas are tested with: one response per GPU on a node of eight."""
 
-from openrlhf_swap.sizing.memory import Settings
+from openrlhf_swap.sizing.settings import Settings
 
 R1 = "deepseek-ai/DeepSeek-R1-Distill-Qwen-"
 NODE = Settings(

@@ -9,9 +9,12 @@ import torch
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import gpus_of_run
-from openrlhf_swap.sizing.memory import Machine, cache_bytes, describe_place, host_bytes, read_run
-from openrlhf_swap.sizing.memory import place_optimizer as find_place
+from openrlhf_swap.sizing.engine import cache_bytes
+from openrlhf_swap.sizing.fitting import Machine, describe_place
+from openrlhf_swap.sizing.fitting import place_optimizer as find_place
+from openrlhf_swap.sizing.host import host_bytes
 from openrlhf_swap.sizing.models import gib
+from openrlhf_swap.sizing.settings import read_run
 
 
 def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, int]]:

@@ -28,7 +28,12 @@ from openrlhf_swap.scoring.branches import MAX_MASK
 from openrlhf_swap.scoring.need import MAX_TOKENS
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
+from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
+from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, Model, read_model
+from openrlhf_swap.sizing.operations import forward_flops, scoring_flops, step_flops
+from openrlhf_swap.sizing.settings import ANSWER, BRANCH, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
 SMALL = read_model(R1 + "1.5B", 14_000)
@@ -74,7 +79,7 @@ def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradi
     assert memory.weights(model, settings)["weights"] == weights
     assert memory.optimizer(model, settings)["optimizer"] == optimizer
     assert memory.gradients(model, settings, backward=False)["gradients"] == gradients
-    assert memory.checkpoint_bytes(model, settings) == {"deepspeed": checkpoint, "model": 16_000}
+    assert checkpoint_bytes(model, settings) == {"deepspeed": checkpoint, "model": 16_000}
 
 
 @pytest.mark.parametrize(("stage", "buffer", "flat"), [(2, 1_000, 48_000), (3, None, 18_000)])
@@ -96,7 +101,7 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
     # Embedding and head: 445.1 as 512.
     engine = (28 * (64 + 32) + 15 * 32 + 2 * 512) * MIB
     # Master copy and moments: 4 x 222,136,000 bytes are 847.4 MiB.
-    assert memory.host_bytes(SMALL, NODE, 8) == {
+    assert host_bytes(SMALL, NODE, 8) == {
         "weights of sleeping vLLM": 8 * engine,
         "sleeping optimizer": 8 * 3 * 1024 * MIB,
     }
@@ -107,7 +112,7 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
     earlier = 28 * (114 * MIB + 4096 + 2 * 512 + 2 * 4096) + 4096 + 2 * 512 * MIB
     offloaded = replace(NODE, ranks=1, vllm_sleeps=False, adam_offload=True)
     optimizer = 20 * GIB + 8 * 1_777_088_000 + earlier
-    assert memory.host_bytes(SMALL, offloaded, 1) == {"optimizer": optimizer}
+    assert host_bytes(SMALL, offloaded, 1) == {"optimizer": optimizer}
 
 
 # What stays on the GPU, by hand
@@ -116,8 +121,12 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
 def place(gib, *flags, size="1gpu", gpus=1):
     """A model, and its settings as they are given and as they are placed."""
     file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
-    model, given = memory.read_run(configure(["--config", file, *flags], on_cpu=False))
-    return model, given, memory.place_optimizer(model, given, memory.Machine(int(gib * GIB), gpus))
+    model, given = read_run(configure(["--config", file, *flags], on_cpu=False))
+    return (
+        model,
+        given,
+        place_optimizer(model, given, Machine(int(gib * GIB), gpus)),
+    )
 
 
 def step_of(prompts, responses):
@@ -161,11 +170,11 @@ def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
     neither = {"actor_sleeps": False, "vllm_sleeps": False, "utilization": 0.14}
     assert placed == replace(given, **neither)
     cache = int(0.14 * int(79.1 * GIB)) - 3_554_176_000 - 5 * GIB // 2
-    assert memory.cache_bytes(model, placed, int(79.1 * GIB)) == cache >= 64 * 3_080 * 28_672
+    assert cache_bytes(model, placed, int(79.1 * GIB)) == cache >= 64 * 3_080 * 28_672
     # A step with sleep moves the optimizer's 12 bytes and the weights' 2, out and in.
-    assert memory.copied_bytes(model, given) == 2 * (12 + 2) * 1_777_088_000
-    assert memory.copied_bytes(model, replace(given, actor_sleeps=False)) == 2 * 2 * 1_777_088_000
-    assert memory.host_bytes(model, placed, 1) == {}  # nothing sleeps in main memory either
+    assert copied_bytes(model, given) == 2 * (12 + 2) * 1_777_088_000
+    assert copied_bytes(model, replace(given, actor_sleeps=False)) == 2 * 2 * 1_777_088_000
+    assert host_bytes(model, placed, 1) == {}  # nothing sleeps in main memory either
 
 
 # Memory by the real code
@@ -302,8 +311,8 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert memory.weights(model, NODE) == {"weights": 2 * (SMALL.parameters + 1_000_000)}
     assert memory.optimizer(model, NODE) == {"optimizer": 12 * 125_000}
     saved = {"deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000), "model": 2_000_000}
-    assert memory.checkpoint_bytes(model, NODE) == saved
-    capacity = memory.engine_capacity(model, NODE, 80 * GIB, 6200)
+    assert checkpoint_bytes(model, NODE) == saved
+    capacity = engine_capacity(model, NODE, 80 * GIB, 6200)
     assert capacity["weights_bytes"] == 2 * SMALL.parameters  # vLLM gets merged weights
     # An adapter's output is scaled before it is added.
     few = {"vocabulary": 1000, "layers": 1}
@@ -312,7 +321,7 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert adapted["logits"] - plain["logits"] == 14_000 * 2 * 8_960
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen
     # weights.
-    full, lora = (memory.step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
+    full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]
 
 
@@ -366,10 +375,10 @@ def test_flops_are_those_of_the_real_forwards():
     counted = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
     # Eager attention computes both triangles: 4 times layers, width and the square of the length
     # instead of 2.
-    expected = memory.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
+    expected = forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
     assert counted == pytest.approx(expected, rel=0.01)
 
-    branch = AnswerBranch(ids=(1,) * memory.BRANCH, scored=(False,) * 18 + (True,) * memory.ANSWER)
+    branch = AnswerBranch(ids=(1,) * BRANCH, scored=(False,) * 18 + (True,) * ANSWER)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
     given = (model, ids, present, [request])
@@ -377,7 +386,7 @@ def test_flops_are_those_of_the_real_forwards():
     with masks_of(MAX_MASK):
         scored = count_flops(lambda: read_shared_prefix(*given))
     one_token = 2 * sizes.hidden * sizes.vocabulary
-    planned = memory.scoring_flops(sizes, prompt, response, steps)
+    planned = scoring_flops(sizes, prompt, response, steps)
     assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
 
 
@@ -386,14 +395,14 @@ def test_a_step_by_hand():
     # attention. Of 100 tokens a forward takes 2 x 1,000 x 100, an update three and what
     # checkpointing repeats: all but the output's 2 x 10 x 100, which chunks of logits repeat.
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
-    flops = memory.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
+    flops = step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
     each = {"generate": forward, "log-probabilities": forward, "update": 4 * forward}
     assert flops == {**each, "score": 0}
     settings = replace(NODE, branches=0, logits_chunk=0)
-    at_once = memory.step_flops(model, settings, 40, 60, 3, epochs=1)
+    at_once = step_flops(model, settings, 40, 60, 3, epochs=1)
     assert at_once["update"] == 4 * forward - 2_000
-    twice = memory.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
+    twice = step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
 
 

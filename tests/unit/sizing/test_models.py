@@ -6,7 +6,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, Dynam
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.small_model import small_model
-from openrlhf_swap.sizing.memory import kept_cache
+from openrlhf_swap.sizing.engine import kept_cache
 from openrlhf_swap.sizing.models import read_model
 
 

@@ -1,0 +1,109 @@
+"""The floating-point operations of a training step, and its seconds."""
+
+from openrlhf_swap.sizing.engine import kept_cache
+from openrlhf_swap.sizing.models import Model
+from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings
+
+# Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
+# (docs/measurements.md), the second is assumed. Loading prompts, sending weights, sleeping and
+# waking are left out.
+OF_OPERATIONS = 0.3
+OF_BYTES = 0.6
+Peaks = tuple[float, float]
+"""Operations and bytes a second of a GPU, by its data sheet."""
+
+
+def forward_flops(model: Model, tokens: float) -> float:
+    """FLOPs for one sequence.
+
+    These are 2 for each token and multiplying weight, and 4 for each pair of attending tokens.
+    """
+    weights = 2 * model.multiplying * tokens
+    attention = 4 * model.query * model.pairs(tokens)
+    return weights + attention
+
+
+def scoring_flops(
+    model: Model,
+    prompt: float,
+    response: float,
+    steps: int,
+) -> float:
+    """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
+
+    Every branch meets the keys of the response and of all branches there; in a layer with a window,
+    of its window.
+    """
+    tokens = (steps + 1) * BRANCH
+    head = model.hidden * model.vocabulary
+    layers = 2 * (model.multiplying - head) * tokens
+    output = 2 * head * (steps + 1) * ANSWER
+    reach = prompt + response
+    seen = sum(min(window + BRANCH, reach + tokens) for window in model.windows)
+    attention = 4 * model.query * tokens * seen
+    return layers + attention + output
+
+
+def step_flops(
+    model: Model,
+    settings: Settings,
+    prompt: float,
+    response: float,
+    steps: int,
+    epochs: int,
+) -> dict[str, float]:
+    """FLOPs for one response in a whole training step, by phase."""
+    forward = forward_flops(model, prompt + response)
+    head = 2 * model.hidden * model.vocabulary * (prompt + response)
+    passes = 2 if model.adapters else 3  # frozen weights have no gradient of their own
+    update = passes * forward
+    if settings.checkpointing:
+        update += forward - head
+    if settings.logits_chunk:
+        update += head
+    scoring = 0.0
+    if settings.branches:
+        scoring = scoring_flops(model, prompt, response, steps)
+    return {
+        "generate": forward,
+        "log-probabilities": forward,
+        "score": scoring,
+        "update": epochs * update,
+    }
+
+
+def generation_seconds(
+    model: Model,
+    settings: Settings,
+    prompt: int,
+    response: int,
+    at_a_time: int,
+    peaks: Peaks,
+) -> float:
+    """Seconds to generate all responses of a step.
+
+    They have `response` tokens on average, and an engine runs `at_a_time` of them. Each decoding
+    adds a token to every running response, and reads the weights and the keys and values so far
+    once; the longest response takes as many as it has tokens.
+    """
+    operations, bandwidth = peaks
+    tokens = settings.engine_responses * response
+    decodings = max(tokens / at_a_time, settings.longest)
+    running = tokens / decodings
+    cache = kept_cache(model, prompt + response // 2)
+    read = BIT16 * model.parameters + running * cache
+    reading = read / (OF_BYTES * bandwidth)
+    computing = 2 * running * model.multiplying / (OF_OPERATIONS * operations)
+    return decodings / settings.tensor_parallel * max(reading, computing)
+
+
+def step_seconds(
+    settings: Settings,
+    generation: float,
+    training: float,
+    peaks: Peaks,
+) -> dict[str, float]:
+    """Seconds of a step: of `generation`, and of the `training` FLOPs of all responses."""
+    train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
+    step = generation + train if settings.shared else max(generation, train)
+    return {"generate": generation, "train": train, "step": step}

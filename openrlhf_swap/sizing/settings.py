@@ -1,0 +1,133 @@
+"""The settings of a training run that determine its size."""
+
+from dataclasses import dataclass
+
+from openrlhf_swap.algorithm.signals import NEED
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
+from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.sizing.models import Model, read_model
+
+BIT16 = 2  # bytes of a number
+FP32 = 4
+PROMPT = 200  # assumed: mean tokens of a prompt
+BRANCH = 24  # assumed: tokens of close template and answer together
+ANSWER = 6  # assumed: tokens of the answer
+Parts = dict[str, int]
+"""Bytes by use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings that determine a run's size."""
+
+    ranks: int  # GPUs of the actor
+    stage: int  # of ZeRO
+    adam_offload: bool  # the optimizer lives and steps on the CPU
+    accumulate_bytes: int  # bytes of an accumulated gradient
+    overlap: bool  # gradients are reduced during the backward pass
+    checkpointing: bool  # the backward pass recomputes each layer
+    context: int  # most tokens of prompt and response together
+    prompt_limit: int  # most tokens of a prompt
+    update_rows: int  # responses of a micro-batch
+    update_limit: int  # tokens by which micro-batches are filled instead; 0 for none
+    score_rows: int  # the same for the log-probability pass
+    score_limit: int
+    logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
+    branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
+    hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
+    reference: bool  # a frozen reference model shares the actor's GPUs
+    shared: bool  # vLLM shares the actor's GPUs
+    vllm_sleeps: bool  # vLLM frees its memory while the actor works
+    actor_sleeps: bool  # optimizer and gradients are on the CPU between updates
+    engines: int
+    engine_responses: int  # responses that an engine gets in a step
+    sequences: int  # responses that it generates at a time; 0 for as many as fit
+    tensor_parallel: int  # GPUs per engine
+    utilization: float  # share of a GPU that vLLM takes
+    can_shard: bool  # whether the run would take ZeRO-3
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole run."""
+        if self.shared:
+            return self.ranks
+        return self.ranks + self.engines * self.tensor_parallel
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of a response."""
+        return self.context - self.prompt_limit
+
+    @property
+    def mean(self) -> int:
+        """Mean tokens of prompt and response, where nobody says more."""
+        return min(PROMPT, self.context // 2) + self.longest // 2
+
+    @property
+    def update_tokens(self) -> int:
+        """Tokens of a micro-batch of the update."""
+        whole = self.update_rows * self.context
+        return max(self.context, self.update_limit or whole)
+
+    @property
+    def score_tokens(self) -> int:
+        """Tokens of a micro-batch of the log-probability pass."""
+        whole = self.score_rows * self.context
+        return max(self.context, self.score_limit or whole)
+
+
+def read_run(configuration: Configuration) -> tuple[Model, Settings]:
+    """Read a run's model and the settings that determine its size.
+
+    Raises ConfigError for a model or an optimizer that the plan has no formula for.
+    """
+    run = configuration.run
+    args = configuration.args
+    actor = args.actor
+    ds = args.ds
+    lora = ds.lora
+    train = args.train
+    rollout = args.rollout
+    vllm = args.vllm
+    context = args.data.max_len
+    if actor.optim != "adam":
+        raise ConfigError(
+            f"--actor.optim is {actor.optim}; the plan supports adam only: leave it out"
+        )
+    model = read_model(actor.model_name_or_path, context, lora.rank, lora.target_modules)
+    ranks = policy_ranks(args)
+    by_tokens = train.dynamic_batch_enable
+    score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
+    in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
+    near = train.colocate_all or train.colocate_actor_ref
+    objective = build(configuration.method)
+    settings = Settings(
+        ranks=ranks,
+        stage=ds.zero_stage,
+        adam_offload=ds.adam_offload,
+        accumulate_bytes=FP32 if in_float else BIT16,
+        overlap=ds.overlap_comm,
+        checkpointing=actor.gradient_checkpointing_enable,
+        context=context,
+        prompt_limit=context - (rollout.max_new_tokens or context),
+        update_rows=train.micro_batch_size,
+        update_limit=train.max_tokens_per_gpu if by_tokens else 0,
+        score_rows=rollout.micro_batch_size,
+        score_limit=score_limit if by_tokens else 0,
+        logits_chunk=run.logits_chunk,
+        branches=configuration.method.max_steps + 1 if objective.scores_steps else 0,
+        hides_steps=NEED.name in objective.wanted_signals,
+        reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
+        shared=train.colocate_all,
+        vllm_sleeps=vllm.enable_sleep and train.colocate_all,
+        actor_sleeps=ds.enable_sleep,
+        engines=vllm.num_engines,
+        engine_responses=responses_of_an_engine(args),
+        sequences=run.engine_sequences,
+        tensor_parallel=vllm.tensor_parallel_size,
+        utilization=vllm.gpu_memory_utilization,
+        can_shard=ranks > 1 and not lora.rank and run.scoring != "per_prefix",
+    )
+    return model, settings
