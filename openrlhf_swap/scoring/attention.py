@@ -142,14 +142,28 @@ class BranchAttention:
         behind = self._attend_branches(stock, module, query, key, value, options)
         if not self._tokens:
             return behind[None].to(query.dtype), None
-        if options.get("position_ids") is not None:
+        rows = self._attend_rows(stock, module, (query, key, value), attention_mask, options)
+        behind = behind.to(rows.dtype)
+        by_row = behind.view(len(rows), -1, *behind.shape[1:])
+        return torch.cat([rows, by_row], dim=1), None
+
+    def _attend_rows(
+        self,
+        stock: StockAttention,
+        module: nn.Module,
+        parts: Sequence[Tensor],
+        attention_mask: Any,
+        options: dict[str, Any],
+    ) -> Tensor:
+        """(B, T, H, D_v): the rows, attended as without branches."""
+        rows = [part[:, :, : self._tokens] for part in parts]
+        positions = options.get("position_ids")
+        if positions is not None:
             # Flash-attention reads from it where packed responses begin.
-            options["position_ids"] = options["position_ids"][..., : self._tokens]
-        rows = [part[:, :, : self._tokens] for part in (query, key, value)]
-        of_rows, _ = stock.attend(module, *rows, attention_mask, **options)
-        behind = behind.to(of_rows.dtype)
-        by_row = behind.view(len(of_rows), -1, *behind.shape[1:])
-        return torch.cat([of_rows, by_row], dim=1), None
+            options = options | {"position_ids": positions[..., : self._tokens]}
+        output: Tensor
+        output, _ = stock.attend(module, *rows, attention_mask, **options)
+        return output
 
     def _attend_branches(
         self,
@@ -166,11 +180,7 @@ class BranchAttention:
         keys = self._parts(key.to(query.dtype))
         values = self._parts(value.to(query.dtype))
         if self._keys is not None:
-            if self._tokens:
-                self._keys[module] = (keys.rows, values.rows)
-            row_keys, row_values = self._keys[module]
-            keys = Parts(row_keys, keys.behind)
-            values = Parts(row_values, values.behind)
+            keys, values = self._exchange(self._keys, module, keys, values)
         scaling = options.get("scaling")
         window = options.get("sliding_window")
         attend = partial(_attend_by_sdpa, scaling)
@@ -187,6 +197,20 @@ class BranchAttention:
             mask = self.mask(call, window, queries.dtype)
             outputs.append(attend(own, seen_keys, seen_values, mask))
         return torch.cat(outputs)
+
+    def _exchange(
+        self,
+        row_keys: RowKeys,
+        module: nn.Module,
+        keys: Parts,
+        values: Parts,
+    ) -> tuple[Parts, Parts]:
+        """Leave the rows' keys and values for later passes, or take them from an earlier one."""
+        if self._tokens:
+            row_keys[module] = (keys.rows, values.rows)
+            return keys, values
+        kept_keys, kept_values = row_keys[module]
+        return Parts(kept_keys, keys.behind), Parts(kept_values, values.behind)
 
     def _parts(self, part: Tensor) -> Parts:
         """Split (B, heads, T + n/B, D), laid end to end; both are views if B is 1."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -64,6 +64,13 @@ def columns_of_steps(request: ScoreRequest, rows: Rows) -> list[StepColumns]:
         steps.append(StepColumns(start, stop, generated))
         start = stop
     return steps
+
+
+class ReadAgain(NamedTuple):
+    """A token that is read again without a step."""
+
+    place: int  # in the branch
+    target: int  # of the pass over the rows, the same token
 
 
 @dataclass(frozen=True)
@@ -133,23 +140,21 @@ def _hide(
     later = steps[number + 1 : number + 1 + window]
     last = later[-1] if later else step
     copied = range(step.stop, last.stop)
-    given: Sequence[int] = ()
-    groups: list[dict[int, int]] = []  # place in the branch -> target of the rows
+    first_target = of_steps - steps[0].start
+    groups = []
     for other in later:
-        group = {}
-        for column in range(other.start, other.generated):
-            group[column - step.stop] = of_steps + column - steps[0].start
-        groups.append(group)
+        columns = range(other.start, other.generated)
+        groups.append([ReadAgain(column - step.stop, first_target + column) for column in columns])
+    given: Sequence[int] = ()
     if number + window >= len(steps):
         given = answer.ids
         targets = enumerate(answer.places, start=of_answer)
-        groups.append({len(copied) + place: target for target, place in targets})
+        groups.append([ReadAgain(len(copied) + place, target) for target, place in targets])
     counts = [len(group) for group in groups]
-    in_sight: list[int] = []
-    for group in groups:
-        group.pop(0, None)  # the hidden step itself predicts it
-        in_sight += group.values()
-    scored = [list(group) for group in groups]
+    # The token in the branch's first place is predicted by the hidden step itself.
+    predicted = [[token for token in group if token.place > 0] for group in groups]
+    scored = [[token.place for token in group] for group in predicted]
+    in_sight = [token.target for group in predicted for token in group]
     first = rows.spans[request.row].first
     return HiddenStep(Branch(first, step.start, copied, given, scored), counts, in_sight)
 
