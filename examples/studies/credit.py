@@ -2,13 +2,16 @@ r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs o
 
     python examples/studies/credit.py --runs outputs/need/runs.jsonl \
         --keep examples/studies/results/credit.csv
-    python examples/studies/credit.py --seeds 11
+    python examples/studies/credit.py --stack outputs/credit_stack --agreement \
+        --keep examples/studies/results/credit.csv
+    python examples/studies/credit.py --seeds 11 12 13 --picture docs/pictures/credit_fronts.svg
     python examples/studies/credit.py --seeds 301 302 303 304 305 306 307 308 309 310 311 312 --test
 
 Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
 prints the comparisons that `predictions.md` names, of each world and of their mean: differences
 of the same seed, Student's 95% interval, and Holm's correction over all rows of the same kind and
 test.
+`--agreement` compares the runs of the whole stack, which have arms `stack.NAME`, with the loop's.
 Everything follows from the kept file, which `--keep` adds runs to.
 """
 
@@ -20,7 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from loop_results import agreement
+from loop_runs import TRAININGS, log_redundant
 from paired import half_interval, holm, p_value
+
+from openrlhf_swap.files import read_rows
 
 RESULTS = Path(__file__).parent / "results" / "credit.csv"
 SETTINGS = ["world", "arm", "gamma", "theta", "seed", "steps", "rate"]
@@ -33,6 +40,7 @@ MEASURES = {
 }
 KEPT = [*SETTINGS, *MEASURES, "essential"]
 ALL_WORLDS = "mean of the worlds"
+STACK = "stack."
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,53 @@ def test_table(runs: pd.DataFrame) -> str:
     return str(table.reset_index().to_markdown(index=False))
 
 
+def stack_runs(folder: Path, arms: str = "*") -> pd.DataFrame:
+    """The runs of the whole stack, from files WORLD-ARM-THETA-K-SEED.jsonl of `stack_runs.py`.
+
+    `arms` is a pattern of their names. Here they are called `stack.NAME`.
+    """
+    rows = []
+    for file in sorted(folder.glob(f"*-{arms}-*.jsonl")):
+        world, label, theta, _, seed = file.stem.split("-")
+        arm, _, gamma = label.partition("+gamma")
+        steps, rate = TRAININGS[world]
+        settings = (world, f"stack.{arm}", float(gamma or 1), float(theta), int(seed), steps, rate)
+        *training, held_out = read_rows(file)
+        row = {**dict(zip(SETTINGS, settings, strict=True)), **held_out}
+        if training:
+            row["log redundant"] = log_redundant(training)
+        rows.append(row)
+    return pd.DataFrame(rows).reindex(columns=KEPT)
+
+
+def agreement_table(runs: pd.DataFrame) -> str:
+    """A row an arm of the whole stack, beside the loop's runs."""
+    of_stack = runs.arm.str.startswith(STACK)
+    stack = runs[of_stack].assign(arm=runs.arm.str.removeprefix(STACK))
+    return agreement(stack, runs[~of_stack], SETTINGS[:4])
+
+
+def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
+    """Accuracy above tokens, a panel a world, a line an arm and gamma, a point a theta."""
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "credit"})
+    worlds = sorted(runs.world.unique())
+    figure, panels = plt.subplots(1, len(worlds), figsize=(14, 4), layout="constrained")
+    means = runs.groupby(["world", "arm", "gamma", "theta"])[["tokens", "accuracy"]].mean()
+    for panel, world in zip(panels, worlds, strict=True):
+        for (arm, gamma), front in means.loc[world].groupby(["arm", "gamma"]):
+            label = f"{arm}, gamma {gamma:g}"
+            panel.plot(front.tokens, 100 * front.accuracy, marker="o", label=label)
+            for (*_, theta), point in front.iterrows():
+                panel.annotate(f"{theta:g}", (point.tokens, 100 * point.accuracy))
+        panel.set_title(world)
+        panel.set_xlabel("tokens a response")
+    panels[0].set_ylabel("accuracy, %")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, metadata={"Date": None})
+
+
 def means_table(runs: pd.DataFrame) -> str:
     """A row a world, arm, gamma and theta: means over the seeds."""
     grouped = runs.groupby(SETTINGS[:4])
@@ -164,20 +219,32 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--runs", type=Path, help="runs.jsonl of loop_runs.py")
+    parser.add_argument("--stack", type=Path, help="folder of stack_runs.py")
     parser.add_argument("--keep", type=Path, help="add the runs to this CSV")
     parser.add_argument("--results", type=Path, default=RESULTS, help="a CSV that was kept")
     parser.add_argument("--seeds", type=int, nargs="+", help="leave all others out")
     parser.add_argument("--test", action="store_true", help="print the comparisons")
+    parser.add_argument("--agreement", action="store_true", help="compare the stack with the loop")
+    parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args()
     if args.runs:
         runs = pd.read_json(args.runs, lines=True, precise_float=True)[KEPT]
+    elif args.stack:
+        runs = stack_runs(args.stack)
     else:
         runs = pd.read_csv(args.results)
     if args.keep:
         runs = kept_runs(args.keep, runs)
     if args.seeds:
         runs = runs[runs.seed.isin(args.seeds)]
-    print(test_table(runs) if args.test else means_table(runs))
+    if args.picture:
+        draw_fronts(runs, args.picture)
+    if args.test:
+        print(test_table(runs))
+    elif args.agreement:
+        print(agreement_table(runs))
+    else:
+        print(means_table(runs))
 
 
 if __name__ == "__main__":

@@ -168,16 +168,21 @@ def world_map(runs: pd.DataFrame) -> str:
     )
 
 
-def agreement(stack: pd.DataFrame, loop: pd.DataFrame) -> str:
+def agreement(
+    stack: pd.DataFrame,
+    loop: pd.DataFrame,
+    settings: Sequence[str] = ARM,
+) -> str:
     """A row an arm of the stack: its mean, the loop's, the interval, and the runs inside.
 
-    The loop's mean is of the same seeds. The last row: the stack's runs less the loop's of the same
-    seed and arm, a seed's arms taken together.
+    Runs with equal `settings` are of one arm. The loop's mean is of the same seeds. The last row:
+    the stack's runs less the loop's of the same seed and arm, a seed's arms taken together.
     """
+    settings = list(settings)
     lines = []
-    pairs = stack.merge(loop, on=[*ARM, "seed"], suffixes=("", " loop"))
-    for arm, own in stack.groupby(ARM):
-        same = loop.set_index(ARM).loc[[arm]].set_index("seed")
+    pairs = stack.merge(loop, on=[*settings, "seed"], suffixes=("", " loop"))
+    for arm, own in stack.groupby(settings):
+        same = loop.set_index(settings).loc[[arm]].set_index("seed")
         cells = []
         for name, form in MEASURES.items():
             form = form.replace("+", "")
@@ -187,7 +192,7 @@ def agreement(stack: pd.DataFrame, loop: pd.DataFrame) -> str:
             numbers = (own[name].mean(), same.loc[own.seed, name].mean(), mean - half, mean + half)
             first, second, low, high = map(form.format, numbers)
             cells.append(f"{first}; {second} ({low} to {high}); {inside} of {len(own)}")
-        lines.append([arm[1], *cells])
+        lines.append([", ".join(map(str, arm)), *cells])
     cells = []
     for name, form in MEASURES.items():
         change = (pairs[name] - pairs[f"{name} loop"]).groupby(pairs.seed).mean().tolist()

@@ -19,7 +19,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -65,6 +65,11 @@ class Run:
     rate: float
 
 
+def log_redundant(steps: Sequence[Row]) -> float:
+    """The mean over the steps of ln(redundant lines a response + .05)."""
+    return fmean(math.log(row["redundant"] + 0.05) for row in steps)
+
+
 def train_run(run: Run) -> Row:
     """Train; returns the run's line."""
     torch.set_num_threads(1)
@@ -82,11 +87,10 @@ def train_run(run: Run) -> Row:
         run.steps,
         run.rate,
     )
-    logs = [math.log(row["redundant"] + 0.05) for row in steps]
     seconds = round(time.monotonic() - start, 1)
     found = {
         **held_out,
-        "log redundant": fmean(logs),
+        "log redundant": log_redundant(steps),
         "seconds": seconds,
     }
     return {**asdict(run), **{name: value for name, value in found.items() if name != "step"}}

@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from credit import KEPT, RESULTS, SETTINGS, kept_runs
-from loop_runs import TRAININGS
+from credit import KEPT, RESULTS, SETTINGS, kept_runs, stack_runs
 from matplotlib.axes import Axes
 from plain_loop import loop_of, train
 
 from openrlhf_swap.evaluation.figures import pareto_front
-from openrlhf_swap.files import read_rows
 
 METHODS = RESULTS.with_name("methods.csv")
 WORLDS = ("words", "columns")
@@ -49,18 +47,6 @@ def base_runs() -> pd.DataFrame:
             (held_out,) = train(loop_of(world, "grpo", {}), "grpo", seed, steps=0, rate=0.0)
             settings = [world, BASE, 1.0, 0.0, seed, 0, 0.0]
             rows.append({**dict(zip(SETTINGS, settings, strict=True)), **held_out})
-    return pd.DataFrame(rows).reindex(columns=KEPT)
-
-
-def stack_runs(folder: Path) -> pd.DataFrame:
-    """The runs of the whole stack, from their files WORLD-objective.NAME-THETA-K-SEED.jsonl."""
-    rows: list[dict[str, Any]] = []
-    for file in sorted(folder.glob("*-objective.*.jsonl")):
-        world, arm, theta, _, seed = file.stem.split("-")
-        *_, held_out = read_rows(file)
-        steps, rate = TRAININGS[world]
-        settings = [world, f"stack.{arm}", 1.0, float(theta), int(seed), steps, rate]
-        rows.append({**dict(zip(SETTINGS, settings, strict=True)), **held_out})
     return pd.DataFrame(rows).reindex(columns=KEPT)
 
 
@@ -139,7 +125,7 @@ def main() -> None:
     if args.runs:
         kept_runs(METHODS, pd.read_json(args.runs, lines=True, precise_float=True)[KEPT])
     if args.stack:
-        kept_runs(METHODS, stack_runs(args.stack))
+        kept_runs(METHODS, stack_runs(args.stack, "objective.*"))
     runs = all_runs()
     runs = runs[runs.seed.isin(args.seeds)]
     print(means_table(runs))
