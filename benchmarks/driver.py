@@ -109,7 +109,8 @@ class Driver:
         configuration = configure(as_words({"swap.objective": objective, **flags}), on_cpu=False)
         args = configuration.args
         config, _ = resolve_thought(configuration.method, tokenizer)
-        args.swap, args.swap_run = config, configuration.run
+        args.swap = config
+        args.swap_run = configuration.run
         self.actors = MadeUpActors()
         strategy = SimpleNamespace(args=args)
         self._policy = Policy(strategy, tokenizer, self.actors, None, [])

@@ -210,7 +210,8 @@ def check(model: str, output: Path, gpu: Gpu, extra: Sequence[str] = ()) -> Find
     `extra` are flags of the training. Any error, and a signal that ends this process, is a finding.
     """
     output.mkdir(parents=True, exist_ok=True)
-    machine, made = get_env_info()._asdict(), made_of(COMMAND, [])
+    machine = get_env_info()._asdict()
+    made = made_of(COMMAND, [])
     about = {
         "commit": made["commit"],
         "versions": made["versions"],
@@ -349,7 +350,8 @@ def check_steps(findings: Findings, rows: Sequence[Row], resumed: int) -> None:
 @contextmanager
 def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
     """A list to which the results of `memory` are appended, ten a second."""
-    used, done = [(time.monotonic(), memory())], threading.Event()
+    used = [(time.monotonic(), memory())]
+    done = threading.Event()
 
     def poll() -> None:
         while not done.wait(0.1):
@@ -379,7 +381,8 @@ def check_memory(
 ) -> None:
     """Check the most in use, in bytes, and what sleep frees."""
     before = used[0][1]
-    first, last = steps[0][0], steps[-1][0]
+    first = steps[0][0]
+    last = steps[-1][0]
     # Between the first and the last step of a process: outside of these the engine does not exist
     # yet, or has ended.
     inside = [size - before for moment, size in used if first <= moment <= last]

@@ -67,13 +67,17 @@ def make_step(
 
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
 
-    actor, loss = ChunkedActor(Engine(model)), PolicyLoss()
-    actor.packing_samples, actor.temperature = False, 0.6
+    actor = ChunkedActor(Engine(model))
+    loss = PolicyLoss()
+    actor.packing_samples = False
+    actor.temperature = 0.6
     actor.hold_logits_of(chunk)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
     ids = torch.randint(model.config.vocab_size, (1, tokens))
-    mask, actions = torch.ones_like(ids), torch.ones(1, tokens - 1, dtype=torch.int64)
-    old, advantages = torch.zeros(1, tokens - 1), torch.randn(1, tokens - 1)
+    mask = torch.ones_like(ids)
+    actions = torch.ones(1, tokens - 1, dtype=torch.int64)
+    old = torch.zeros(1, tokens - 1)
+    advantages = torch.randn(1, tokens - 1)
 
     def update() -> None:
         model.train()

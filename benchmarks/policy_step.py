@@ -39,12 +39,11 @@ SMALL = f"""--actor.model_name_or_path {shlex.quote(str(EMBEDDED))}
     --vllm.num_engines 1 --train.colocate_all --data.max_len 400 --rollout.batch_size 4
     --rollout.max_new_tokens 300 --rollout.n_samples_per_prompt 2 --train.batch_size 8
     --swap.step_tokens 8"""
-ALONE, SCORED, UPDATE, ADAM = (
-    "alone",
-    "score",
-    "update",
-    "adam",
-)  # the plan's names, where it has them
+# The plan's names, where it has them.
+ALONE = "alone"
+SCORED = "score"
+UPDATE = "update"
+ADAM = "adam"
 PHASES = {
     ALONE: "log-probabilities",
     SCORED: "log-probabilities and scores",
@@ -67,7 +66,9 @@ def main() -> None:
     own, rest = parser.parse_known_args()
     one_row = ["--rollout.micro_batch_size", "1", "--train.micro_batch_size", "1"]
     training = configure([*(rest or shlex.split(SMALL)), *one_row], on_cpu=False)
-    config, run, args = training.method, training.run, training.args
+    config = training.method
+    run = training.run
+    args = training.args
     (model, settings), name = read_run(training), args.actor.model_name_or_path
     with tempfile.TemporaryDirectory() as folder:
         fill_in(args, config, run, own.responses, Path(folder))
@@ -79,11 +80,10 @@ def fill_in(
     args: SimpleNamespace, config: SwapConfig, run: RunConfig, responses: int, folder: Path
 ) -> None:
     """Replace what names the run's files, and add what OpenRLHF's command fills in."""
-    args.swap, args.swap_run = config, run
-    args.actor.model_name_or_path, args.ckpt.path = (
-        str(folder / "model"),
-        str(folder / "checkpoints"),
-    )
+    args.swap = config
+    args.swap_run = run
+    args.actor.model_name_or_path = str(folder / "model")
+    args.ckpt.path = str(folder / "checkpoints")
     args.actor.eps_clip_low_high = (args.actor.eps_clip, args.actor.eps_clip)
     args.train.batch_size = responses
 
@@ -123,7 +123,8 @@ class Policy:
         self.seconds: dict[str, float] = {}
         self.peaks: dict[str, float] = {}
         self._before_adam = 0.0
-        engine, step = self.actor.actor.model, self.actor.actor.model.step
+        engine = self.actor.actor.model
+        step = self.actor.actor.model.step
         # DeepSpeed takes a step after each micro-batch, and the last one is Adam's, unless OpenRLHF
         # itself says where an update ends.
         managed = engine.managed_gradient_accumulation()
@@ -204,7 +205,9 @@ def measure(
 ) -> None:
     """Run the phases and print them beside the plan's."""
     responses = Responses(own.responses, settings.context, args.swap.max_steps, model.vocabulary)
-    every, actor, request = range(own.responses), policy.actor, [responses.request]
+    every = range(own.responses)
+    actor = policy.actor
+    request = [responses.request]
     idle = allocated(torch.cuda.memory_allocated)
     actor.forward(**responses.batch(0), requests=request)  # to warm up
     policy.phase(ALONE, lambda: [actor.forward(**responses.batch(row)) for row in every])
@@ -242,7 +245,8 @@ def measure(
         f"gradient norm {status['actor_grad_norm']:.4f}; log-probabilities moved by up to "
         f"{moved.abs().max():.4f}"
     )
-    alone, both = policy.seconds[ALONE], policy.seconds[SCORED]
+    alone = policy.seconds[ALONE]
+    both = policy.seconds[SCORED]
     print(
         f"ratio {both / alone:.3f}: log-probabilities with scores, to without, "
         f"{settings.context} tokens"
@@ -283,7 +287,8 @@ def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -
     """The largest difference of the first response's scores from those per prefix, in nats."""
     from openrlhf_swap.scoring.backends import PER_PREFIX, ScoringBackend
 
-    engine, device = policy.actor.actor.model, torch.cuda.current_device()
+    engine = policy.actor.actor.model
+    device = torch.cuda.current_device()
     batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
     engine.eval()
     with torch.no_grad():

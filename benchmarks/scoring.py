@@ -103,7 +103,8 @@ def median_seconds(
         for number in order:
             if device == "cuda":
                 torch.cuda.synchronize()
-            start, cpu = time.perf_counter(), time.process_time()
+            start = time.perf_counter()
+            cpu = time.process_time()
             functions[number]()
             if device == "cuda":
                 torch.cuda.synchronize()
@@ -132,7 +133,8 @@ class Case:
         cls, model: PreTrainedModel, lengths: list[int], args: argparse.Namespace, device: str
     ) -> Case:
         """Build responses of these lengths; a shorter one has fewer steps."""
-        rows, width = len(lengths), PROMPT_TOKENS + max(lengths)
+        rows = len(lengths)
+        width = PROMPT_TOKENS + max(lengths)
         template = args.branch - ANSWER_TOKENS
         branch = AnswerBranch(
             tuple(torch.randint(0, args.vocabulary, (args.branch,)).tolist()),

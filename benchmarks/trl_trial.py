@@ -17,11 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 MARK = "TRIAL "  # in front of a step's line
-GENERATE, SCORE, PREPARE = (
-    "_generate",
-    "_get_per_token_logps_and_entropies",
-    "_generate_and_score_completions",
-)
+GENERATE = "_generate"
+SCORE = "_get_per_token_logps_and_entropies"
+PREPARE = "_generate_and_score_completions"
 LOSS = "_compute_loss"
 
 
@@ -78,7 +76,8 @@ def main() -> None:
             self.start = time.perf_counter()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            total, parts = time.perf_counter() - self.start, clock.seconds
+            total = time.perf_counter() - self.start
+            parts = clock.seconds
             phases = {
                 "generation": parts[GENERATE],
                 "log-probabilities": parts[SCORE],
@@ -92,7 +91,8 @@ def main() -> None:
         rows = [
             {"prompt": [{"role": "user", "content": json.loads(line)["problem"]}]} for line in file
         ]
-    batch, new = settings["prompts_a_step"] * settings["responses"], settings["tokens"]
+    batch = settings["prompts_a_step"] * settings["responses"]
+    new = settings["tokens"]
     vllm = {
         "use_vllm": True,
         "vllm_mode": "colocate",

@@ -65,7 +65,8 @@ class AgentExecutor(MultiTurnAgentExecutor):
         self, prompt: str, label: str, sampling_params: Any, *args: Any, **more: Any
     ) -> dict[str, Any]:
         """Generate turns until one is no call."""
-        sampling_params.stop, sampling_params.include_stop_str_in_output = ["="], True
+        sampling_params.stop = ["="]
+        sampling_params.include_stop_str_in_output = True
         response: dict[str, Any] = await super().execute(
             prompt, label, sampling_params, *args, **more
         )

@@ -18,7 +18,8 @@ from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 
 from openrlhf_swap.rewards.statements import last_boxed
 
-LARGEST, GUESSES = 1_000_000, 3
+LARGEST = 1_000_000
+GUESSES = 3
 # Opens a turn as the chat template of the quickstart's policy does; other models open theirs in
 # another way.
 NEXT_TURN = "<|user|>{}<|assistant|><think>\n"

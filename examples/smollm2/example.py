@@ -122,7 +122,8 @@ class Example:
 
     def stages(self) -> list[Stage]:
         """All stages, in order."""
-        size, responses = self.size, self.size.prompts * self.size.responses
+        size = self.size
+        responses = self.size.prompts * self.size.responses
         tasks = len(size.tasks)
         problems = {
             "held_out": size.held_out,
@@ -313,7 +314,8 @@ class Example:
 
         On a CPU the defaults do.
         """
-        size, folder = self.size, self.run
+        size = self.size
+        folder = self.run
         flags = {
             "--swap.objective": self.objective,
             "--swap.output_dir": folder,

@@ -15,10 +15,8 @@ from typing import Any
 
 from openrlhf_swap.files import Row
 
-LARGEST, SMALL_FACTOR = (
-    50,
-    12,
-)  # limit of every number in a problem; of one factor of a product, and of every divisor
+LARGEST = 50  # limit of every number in a problem
+SMALL_FACTOR = 12  # limit of one factor of a product, and of every divisor
 OPERATIONS = range(2, 5)  # in a problem
 LONGEST_QUESTION = 330  # characters
 
@@ -102,7 +100,8 @@ def from_row(row: Row) -> Problem:
 def chain(entry: Row) -> Problem | None:
     """From reasoning-gym's chain_sum, "23 + 60 - 71": solved from left to right."""
     first, *rest = entry["metadata"]["expression"].split()
-    total, operations = int(first), []
+    total = int(first)
+    operations = []
     for sign, number in zip(rest[::2], rest[1::2], strict=True):
         operations.append(Operation(total, sign, int(number)))
         total = operations[-1].result
@@ -116,7 +115,9 @@ def equation(entry: Row) -> Problem | None:
     """
     text = entry["metadata"]["equation"]
     if found := _EQUATION.fullmatch(text):
-        factor, beside, right = int(found[1]), int(found[3]), int(found[4])
+        factor = int(found[1])
+        beside = int(found[3])
+        right = int(found[4])
         moved = Operation(right, "-" if found[2] == "+" else "+", beside)
     elif found := _TURNED.fullmatch(text):
         left, factor, right = map(int, found.groups())
@@ -134,7 +135,8 @@ def legs(entry: Row) -> Problem | None:
         Operation(number, "*", ANIMALS[animal], f"one {animal} has {ANIMALS[animal]} legs")
         for animal, number in entry["metadata"]["animals"].items()
     ]
-    total, sums = kinds[0].result, []
+    total = kinds[0].result
+    sums = []
     for kind in kinds[1:]:
         sums.append(Operation(total, "+", kind.result))
         total = sums[-1].result
@@ -147,7 +149,8 @@ def story(entry: Row) -> Problem | None:
 
     None unless they start from the question's numbers and all are used.
     """
-    solution, operations = entry["metadata"]["answer_cot"], []
+    solution = entry["metadata"]["answer_cot"]
+    operations = []
     known = {int(number) for number in re.findall(r"\d+", entry["question"])}
     for left, sign, right, stated in _LINE.findall(solution):
         operation = Operation(int(left), {"\u00d7": "*", "\u00f7": "/"}.get(sign, sign), int(right))

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 SHOWN = 5  # problems on the page
 LARGEST_PAGE = 300_000  # bytes
-BASE, GRPO = "warm-up", "grpo"
+BASE = "warm-up"
+GRPO = "grpo"
 
 # A measure: name -> {task -> one value a problem}.
 Values = dict[str, dict[str, Floats]]
@@ -273,10 +274,8 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
             thoughts.PATIENCE,
         ]
         score.main([str(word) for word in words])
-    text, path = (
-        render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary}),
-        folder / "page.html",
-    )
+    text = render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary})
+    path = folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:
         raise DataError(
             f"{path} would have {len(text.encode())} bytes; show fewer problems than {SHOWN}"
@@ -297,7 +296,8 @@ def report(output: Path, run: Path, weights: Path, held_out: Sequence[Path]) -> 
 
     from openrlhf_swap.evaluation.page.contents import charts
 
-    tokenizer, folder = AutoTokenizer.from_pretrained(weights), run / "report"
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    folder = run / "report"
     folder.mkdir(exist_ok=True)
     runs = {BASE: measure(output / "base", held_out, tokenizer)}
     finished = sorted(

@@ -49,7 +49,8 @@ def watched(command: list[str]) -> float:
     Raises:
         RunError: when it fails; its own output is above.
     """
-    process, peak = subprocess.Popen([*LEASH, *command]), 0.0
+    process = subprocess.Popen([*LEASH, *command])
+    peak = 0.0
     try:
         while process.returncode is None:
             peak = max(peak, memory_gib(process.pid))
@@ -72,7 +73,8 @@ def do(stages: list[Stage], folder: Path) -> Iterator[str]:
         ConfigError: for a stage that was done with other settings.
     """
     for number, stage in enumerate(stages, 1):
-        title, path = f"{MARK} {number}/{len(stages)} {stage.name}", folder / f"{stage.name}.json"
+        title = f"{MARK} {number}/{len(stages)} {stage.name}"
+        path = folder / f"{stage.name}.json"
         if path.exists():
             done = json.loads(path.read_text(encoding="utf-8"))
             if done["settings"] != stage.settings:

@@ -24,14 +24,16 @@ CLOSE = "</think>\n\nThe answer is \\boxed{"
 END_OF_TURN = "<|im_end|>"
 END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")
-STEP_TOKENS, PATIENCE = (
-    4,
-    8.0,
-)  # M, and how many times M may pass without a newline: 94% of sentences are then a step
+STEP_TOKENS = 4  # M
+PATIENCE = 8.0  # how many times M may pass without a newline: 94% of sentences are then a step
 
 # How much the thoughts overthink (how often an operation is checked, drawn uniformly; then
 # probabilities), and how often a result is written down wrong; a slip is always mended at once.
-RECHECKS, DOUBT, RESTART, VERIFY, SLIP = (0, 0, 0, 1, 1, 2), 0.2, 0.1, 0.35, 0.08
+RECHECKS = (0, 0, 0, 1, 1, 2)
+DOUBT = 0.2
+RESTART = 0.1
+VERIFY = 0.35
+SLIP = 0.08
 
 FORMS = {
     "+": ("{a} + {b} = {c}", "{a} plus {b} is {c}", "adding {a} and {b} gives {c}"),

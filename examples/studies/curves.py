@@ -14,7 +14,8 @@ from tabulate import tabulate
 
 from openrlhf_swap.files import read_rows
 
-LENGTH, ACCURACY = "length/mean", "swap/accuracy"
+LENGTH = "length/mean"
+ACCURACY = "swap/accuracy"
 
 
 def steps_of_run(file: Path) -> dict[int, dict[str, float]]:

@@ -57,7 +57,8 @@ class Method:
     def joined(self, other: Method) -> Method:
         """Its seeds and those of `other` that it lacks."""
         lacking = sorted(set(other.seeds) - set(self.seeds))
-        seeds, more = self.seeds + tuple(lacking), other.of(lacking)
+        seeds = self.seeds + tuple(lacking)
+        more = other.of(lacking)
         order = np.argsort(seeds)
         results = {
             name: np.concatenate([values, more[name]])[order]
@@ -84,7 +85,8 @@ def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
         raise DataError(
             f"{files[0]} has not the same number of samples of every problem; evaluate again"
         )
-    shape, found = (len(runs), len(samples), samples[asked[0][0]]), {}
+    shape = (len(runs), len(samples), samples[asked[0][0]])
+    found = {}
     for name, key, factor in (
         ("accuracy", "correct", 100.0),
         *((name, name, 1.0) for name in ("tokens", *labels)),
@@ -231,7 +233,8 @@ def differences(methods: Mapping[str, Method], against: str | None = None) -> st
         seeds = set(methods[first].seeds) & set(methods[second].seeds)
         if not seeds:
             continue
-        before, after = methods[first].of(seeds), methods[second].of(seeds)
+        before = methods[first].of(seeds)
+        after = methods[second].of(seeds)
         changes = [after[name] - before[name] for name in ("accuracy", "tokens")]
         of_seeds = changes[0].mean(axis=1)
         same = np.sign(of_seeds) == np.sign(of_seeds.mean())
@@ -265,7 +268,8 @@ def draw(methods: Mapping[str, Method], path: Path) -> None:
 
     columns = 1 + len(methods) // 24  # of the legend
     figure, panel = plt.subplots(figsize=(6.5 + 1.5 * columns, 4.5), layout="constrained")
-    least, far = methods[BASE].results["accuracy"].mean() / 2, []
+    least = methods[BASE].results["accuracy"].mean() / 2
+    far = []
     for (name, method), (marker, colour) in zip(
         methods.items(), cycle(product("os^Dv", range(10))), strict=False
     ):

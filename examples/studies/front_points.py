@@ -72,20 +72,17 @@ def read_runs(folder: Path) -> list[Point]:
             raise DataError(
                 f"{result.parent} has no evaluations.jsonl; run compare.sh with EVALUATE_EVERY=5"
             )
-        seed, at_end = (
-            int(result.parts[-2].removeprefix("seed_")),
-            json.loads(result.read_text(encoding="utf-8")),
-        )
+        seed = int(result.parts[-2].removeprefix("seed_"))
+        at_end = json.loads(result.read_text(encoding="utf-8"))
         rows = list(read_rows(evaluations))
         _check_last(rows, result.parent)
         for row in rows:
             (accuracy,) = (value for name, value in row.items() if name.endswith("_pass1"))
-            tokens, lines = row["eval_response_length_mean"], {}
+            tokens = row["eval_response_length_mean"]
+            lines = {}
             if row is rows[-1]:
-                accuracy, tokens = (
-                    (accuracy + at_end["accuracy"]) / 2,
-                    (tokens + at_end["tokens"]) / 2,
-                )
+                accuracy = (accuracy + at_end["accuracy"]) / 2
+                tokens = (tokens + at_end["tokens"]) / 2
                 lines = {name: at_end.get(name, math.nan) for name in ("missing", "redundant")}
             points.append(
                 Point(method, strength, seed, int(row["step"]), 100 * accuracy, tokens, **lines)

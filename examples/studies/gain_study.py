@@ -72,7 +72,8 @@ def discounted(scores: Tensor, factor: float) -> Tensor:
 
     A later gain counts for the steps before it, the less the further they are.
     """
-    gains, total = local(scores), torch.zeros(())
+    gains = local(scores)
+    total = torch.zeros(())
     found = torch.empty_like(gains)
     for step in reversed(range(len(gains))):
         total = gains[step] + factor * total
@@ -108,7 +109,8 @@ def read_scored(path: Path, labelled: Labelled) -> list[Scored]:
     Raises:
         DataError: when there is none.
     """
-    found, rows = [], 0
+    found = []
+    rows = 0
     for row in read_rows(path):
         rows += 1
         if row["correct"] and len(row["steps"]):
@@ -128,11 +130,14 @@ def needed_steps(lines: Sequence[tuple[str, str]], steps: Sequence[str]) -> Tens
 
     The lines stand in order, with their labels.
     """
-    text, position, ends = "".join(steps), 0, []
+    text = "".join(steps)
+    position = 0
+    ends = []
     for line, label in lines:
         position = text.find(line, position) + len(line)
         ends.append((position, label in NEEDED))
-    needed, start = [], 0
+    needed = []
+    start = 0
     for step in steps:
         needed.append(any(is_needed for end, is_needed in ends if start < end <= start + len(step)))
         start += len(step)

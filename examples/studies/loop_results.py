@@ -133,8 +133,10 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
         cells = []
         for name, form in MEASURES.items():
             change = found[pair, name]
-            mean, half = sum(change) / len(change), half_interval(change)
-            low, high = form.format(mean - half), form.format(mean + half)
+            mean = sum(change) / len(change)
+            half = half_interval(change)
+            low = form.format(mean - half)
+            high = form.format(mean + half)
             p = corrected[name][pair]
             cells.append(
                 f"{form.format(mean)} ({low} to {high}), "
@@ -186,7 +188,8 @@ def agreement(
         cells = []
         for name, form in MEASURES.items():
             form = form.replace("+", "")
-            mean, spread = same[name].mean(), same[name].std() * math.sqrt(1 + 1 / len(same))
+            mean = same[name].mean()
+            spread = same[name].std() * math.sqrt(1 + 1 / len(same))
             half = t_quantile(len(same) - 1) * spread
             inside = own[name].between(mean - half, mean + half).sum()
             numbers = (own[name].mean(), same.loc[own.seed, name].mean(), mean - half, mean + half)
@@ -196,7 +199,8 @@ def agreement(
     cells = []
     for name, form in MEASURES.items():
         change = (pairs[name] - pairs[f"{name} loop"]).groupby(pairs.seed).mean().tolist()
-        mean, half = sum(change) / len(change), half_interval(change)
+        mean = sum(change) / len(change)
+        half = half_interval(change)
         cells.append(
             f"{form.format(mean)} ({form.format(mean - half)} to {form.format(mean + half)})"
         )

@@ -104,7 +104,8 @@ def draw_world(panel: Axes, means: pd.DataFrame) -> None:
     front = [points[i] for i in pareto_front(points)]
     panel.step(*zip(*front, strict=True), where="post", color="0.7", zorder=1)
     for number, (method, (tokens, accuracy)) in enumerate(zip(means.index, points, strict=True)):
-        marker, color = MARKERS[number % len(MARKERS)], f"C{number % 10}"
+        marker = MARKERS[number % len(MARKERS)]
+        color = f"C{number % 10}"
         panel.scatter(tokens, accuracy, 40, color, marker=marker, label=method)
     panel.set_ylim(bottom=FLOOR - 1)
     panel.set_xlabel("tokens a response")

@@ -87,7 +87,8 @@ class ObjectiveLoop(Loop):
             asked.append(request)
         prompts = [self.reader.ids(request.prompt) for request in asked]
         limit = max(request.max_new_tokens for request in asked)
-        end, padding = self.reader.end_token, self.tokenizer.pad_token_id
+        end = self.reader.end_token
+        padding = self.tokenizer.pad_token_id
         responses, likely = sample(self.model, prompts, end, padding, limit)
         return [
             Rollout(

@@ -274,7 +274,8 @@ class Loop:
             ids, _ = padded_right(rows, self.tokenizer.pad_token_id)
             weights = torch.zeros(ids.shape)
             for row, i in enumerate(part):
-                first, length = len(prompts[i]), len(responses[i])
+                first = len(prompts[i])
+                length = len(responses[i])
                 weights[row, first : first + length] = advantages[i, :length].float()
             logits = self.model(ids[:, :-1], use_cache=False).logits.float()
             losses = F.cross_entropy(

@@ -112,7 +112,8 @@ def run(
 ) -> bool:
     """Train and evaluate, each unless it is already done; returns whether both succeeded."""
     folder = run_folder(args.output, name, seed)
-    trained, result = folder / "trained", folder / "result.json"
+    trained = folder / "trained"
+    result = folder / "result.json"
     folder.mkdir(parents=True, exist_ok=True)
     for step, template in (("train", args.train), ("evaluate", args.evaluate)):
         if result.exists() or (step == "train" and trained.exists()):

@@ -19,8 +19,10 @@ def sample(
     The end token is included if it came. Projections are joined, the cache is allocated once, and
     rows that have ended leave the batch now and then.
     """
-    c, head = model.config, model.config.hidden_size // model.config.num_attention_heads
-    groups, inner = c.num_key_value_heads, c.intermediate_size
+    c = model.config
+    head = model.config.hidden_size // model.config.num_attention_heads
+    groups = c.num_key_value_heads
+    inner = c.intermediate_size
     ids, mask = padded_left(prompts, pad)
     given = ids.shape[1]
     out = model(
@@ -43,7 +45,9 @@ def sample(
         feed = torch.cat([layer.mlp.gate_proj.weight, layer.mlp.up_proj.weight])
         norms = (layer.input_layernorm, layer.post_attention_layernorm)
         layers.append((joined, layer.self_attn.o_proj, feed, layer.mlp.down_proj, *norms))
-    rows, places, logits = torch.arange(len(prompts)), mask.sum(-1), out.logits[:, -1]
+    rows = torch.arange(len(prompts))
+    places = mask.sum(-1)
+    logits = out.logits[:, -1]
     written: list[list[int]] = [[] for _ in prompts]
     likely: list[list[float]] = [[] for _ in prompts]
     for place in range(given, given + max_tokens):
@@ -59,7 +63,10 @@ def sample(
             break
         token = token[:, 0]
         if place % 8 == 7:
-            token, rows, places, bias = token[alive], rows[alive], places[alive], bias[alive]
+            token = token[alive]
+            rows = rows[alive]
+            places = places[alive]
+            bias = bias[alive]
             caches = [cache[alive] for cache in caches]
         x = model.model.embed_tokens(token)
         angle = places[:, None] * model.model.rotary_emb.inv_freq
@@ -72,7 +79,8 @@ def sample(
                 turned * cos
                 + torch.cat([-turned[..., head // 2 :], turned[..., : head // 2]], -1) * sin
             )
-            keys[:, :, place], values[:, :, place] = turned[:, -groups:], heads[:, -groups:]
+            keys[:, :, place] = turned[:, -groups:]
+            values[:, :, place] = heads[:, -groups:]
             # The query heads of a key head attend as rows of one product, so that no keys are
             # copied.
             query = turned[:, :-groups].reshape(len(x), groups, -1, head)
@@ -83,5 +91,6 @@ def sample(
             x = x + project(mixed.reshape(len(x), -1))
             wide = F.linear(after(x), feed)
             x = x + down(F.silu(wide[:, :inner]) * wide[:, inner:])
-        logits, places = model.lm_head(model.model.norm(x)), places + 1
+        logits = model.lm_head(model.model.norm(x))
+        places = places + 1
     return written, likely

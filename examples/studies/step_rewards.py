@@ -38,7 +38,8 @@ class Both(VSRM):
     def token_advantages(self, batch: Batch) -> Tensor:
         """Those of vsrm; keeps both kinds of levels and rewards for `metrics`."""
         scored = [rollout for group in batch.groups for rollout in group if rollout.probes]
-        levels, rewards = [], []
+        levels = []
+        rewards = []
         for rollout in scored:
             accuracies = [accuracy for _, accuracy in rollout.probes]
             probabilities = torch.tensor(rollout.answer_logprobs[1:]).exp().tolist()

@@ -57,7 +57,8 @@ class ToGo(Objective):
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """A_proc."""
-        steps, numbers = batch.steps, self.coefficients
+        steps = batch.steps
+        numbers = self.coefficients
         to_go = gains_to_go(steps.answer_logprobs, steps.step_mask)
         weights = penalty_weights(to_go, steps.step_mask, step_tau(to_go, steps.step_mask, numbers))
         normalised = step_signals(steps, numbers, weights).normalised

@@ -49,7 +49,8 @@ def treatments(
     ]
     prompts, responses = loop.respond(problems)
     batch = loop.batch(problems, prompts, responses)
-    redundant, tokens = loop.redundant_steps(problems, responses, batch), int(batch.lengths.max())
+    redundant = loop.redundant_steps(problems, responses, batch)
+    tokens = int(batch.lengths.max())
 
     def process(arm: str) -> Tensor:
         config = loop.config.replaced(**arm_settings(arm))

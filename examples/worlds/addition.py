@@ -171,7 +171,9 @@ def _columns(
     """One line per column, and the answer that these lines give."""
     lines: list[str] = []
     digits: list[str] = []
-    left, right, carry = problem.left, problem.right, 0
+    left = problem.left
+    right = problem.right
+    carry = 0
     for column in COLUMNS:
         total = left % 10 + right % 10 + carry
         written = total % 10
@@ -179,7 +181,9 @@ def _columns(
             written = (written + rng.randint(1, 9)) % 10
         lines.append(f"{column}: {left % 10}+{right % 10}+{carry}={total // 10}{written}\n")
         digits.append(str(written))
-        left, right, carry = left // 10, right // 10, total // 10
+        left = left // 10
+        right = right // 10
+        carry = total // 10
     if carry:
         digits.append("1")
     return lines, "".join(reversed(digits))

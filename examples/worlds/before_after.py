@@ -65,7 +65,8 @@ def median_first(responses: list[dict]) -> list[dict]:
 
 def in_short(summary: dict) -> str:
     """What the training changed, in a sentence."""
-    base, trained = summary["base"], summary["trained"]
+    base = summary["base"]
+    trained = summary["trained"]
     return (
         f"Over all held-out problems, {base['tokens']:.0f} tokens a response became "
         f"{trained['tokens']:.0f}, and "

@@ -87,11 +87,15 @@ class Decoder:
             alive = torch.tensor([written[row][-1] != end for row in left.tolist()])
             if not alive.any():
                 break
-            ids, places = chosen, places[:, -1:] + 1
+            ids = chosen
+            places = places[:, -1:] + 1
             mask = torch.cat([mask, torch.ones_like(chosen)], dim=1)
             if alive.double().mean() < KEPT:
                 cache.batch_select_indices(alive.nonzero()[:, 0])
-                ids, places, mask, left = ids[alive], places[alive], mask[alive], left[alive]
+                ids = ids[alive]
+                places = places[alive]
+                mask = mask[alive]
+                left = left[alive]
         if templates:
             return [row[: len(template)] for row, template in zip(written, templates, strict=True)]
         return written

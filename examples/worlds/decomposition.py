@@ -153,7 +153,9 @@ def decompose(name: str, terms: Sum) -> list[str]:
     """A sum added two numbers at a time; for a sum of two numbers, the guess."""
     if len(terms) == 2:
         return [guess(name, terms)]
-    lines, total, shown = [], terms[0], str(terms[0])
+    lines = []
+    total = terms[0]
+    shown = str(terms[0])
     for part, term in enumerate(terms[1:], 1):
         lines.append(f"{name}{part}: {shown}+{term}={total + term:02d}\n")
         total += term

@@ -181,7 +181,8 @@ def deletions(bench: Bench, lines: Sequence[Sequence[str]]) -> Gates:
         bare = [list(first_statements(*pair)) for pair in zip(part.problems, full, strict=True)]
         for name, thoughts in (("with its repetitions", full), ("and all redundant ones", bare)):
             for i, response in enumerate(part.answers(thoughts, rewritten=True)):
-                problem, head = part.problems[i], gone[i]
+                problem = part.problems[i]
+                head = gone[i]
                 kind = (
                     "flip" if head == "flip" else "last" if head == problem.needed[-1] else "other"
                 )

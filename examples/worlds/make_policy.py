@@ -20,10 +20,8 @@ from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.objectives.hbpo import PROMISE
 from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
 
-ASKED, PROMISED = (
-    (40, 140),
-    (40, 320),
-)  # tokens: requested in L1's prompts, promised in HBPO's thoughts
+ASKED = (40, 140)  # tokens requested in L1's prompts
+PROMISED = (40, 320)  # tokens promised in HBPO's thoughts
 ELLIPSIS = "...\n"  # AutoThink's
 SKIPPED = 0.3  # share of rows without a thought, among those that may skip it
 SPECIAL_TOKENS = ["<|user|>", "<|assistant|>", "<think>", "</think>"]

@@ -16,7 +16,8 @@ from world import Problem, rendered
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.algorithm.coefficients import Coefficients
 
-PROMPTS, RESPONSES = 16, 8  # an update
+PROMPTS = 16  # an update
+RESPONSES = 8  # a prompt
 LEARNING_RATE = 3e-4
 PART = 32  # responses a backward pass
 

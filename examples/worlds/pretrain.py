@@ -21,10 +21,9 @@ from transformers import Qwen2ForCausalLM, Qwen2Tokenizer
 
 from openrlhf_swap.files import read_rows
 
-ANSWER_TOKENS, ANSWER_WEIGHT = (
-    4,
-    5.0,
-)  # the last tokens of a row hold the answer: few, and what matters most
+# The last tokens of a row hold the answer: few, and what matters most.
+ANSWER_TOKENS = 4
+ANSWER_WEIGHT = 5.0
 WARM_UP = 60  # updates
 LEAST_RATE = 0.05  # of the learning rate, at the end
 POOL = 16  # batches whose rows are sorted by length together

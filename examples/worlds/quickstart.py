@@ -127,7 +127,8 @@ def train(
         command += [flag, str(value)]
     metrics_file = output / "train" / "metrics.jsonl"
     shutil.rmtree(output / "train", ignore_errors=True)  # left by an earlier quickstart
-    peak, metrics = 0.0, []
+    peak = 0.0
+    metrics = []
     # Frequent in a terminal, rare in a log file.
     interval = 1 if sys.stderr.isatty() else 20
     with tqdm(total=steps, desc="[quickstart] training", unit="step", mininterval=interval) as bar:

@@ -22,7 +22,8 @@ HEADER = ["", "base", "trained", "change"]
 
 def cells(summary: dict) -> list[list[str]]:
     """The table's rows: base against trained."""
-    base, trained = summary["base"], summary["trained"]
+    base = summary["base"]
+    trained = summary["trained"]
     rows = []
     for key, (label, style) in ROWS.items():
         if key == "accuracy":

@@ -173,7 +173,8 @@ def taught(seed: int) -> Iterator[Words]:
     It serves for both.
     """
     rng = random.Random(seed)
-    one, two = problems(seed), problems(seed, count=2)
+    one = problems(seed)
+    two = problems(seed, count=2)
     while True:
         yield next(two if rng.random() < PAIRS_SHARE else one)
 
@@ -205,7 +206,8 @@ def level(question: str) -> int:
 
 def shortest_lines(problem: Words) -> list[str]:
     """The needed lines."""
-    lines, symbol = [], problem.words[0].start
+    lines = []
+    symbol = problem.words[0].start
     starts = {word.heads[0]: word.start for word in problem.words[1:]}
     for head in problem.needed:
         source = starts.get(head, symbol)
