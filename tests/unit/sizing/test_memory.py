@@ -122,11 +122,7 @@ def place(gib, *flags, size="1gpu", gpus=1):
     """A model, and its settings as they are given and as they are placed."""
     file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
     model, given = read_run(configure(["--config", file, *flags], on_cpu=False))
-    return (
-        model,
-        given,
-        place_optimizer(model, given, Machine(int(gib * GIB), gpus)),
-    )
+    return model, given, place_optimizer(model, given, Machine(int(gib * GIB), gpus))
 
 
 def step_of(prompts, responses):

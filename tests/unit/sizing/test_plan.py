@@ -103,10 +103,7 @@ SEVEN = f"--gpu 80 --model {R1}7B --gpus"
         ("--gpu abacus", "--gpu: abacus is unknown; use one of a100-40"),
         (f"{SEVEN} 7", "--train.micro_batch_size is 1; 7 actors"),
         ("--gpu 80 --gpus 8 --model no/model", "--actor.model_name_or_path is no/model, whose"),
-        (
-            f"{SEVEN} 1 --prompt 9000",
-            "responses of 6000 tokens more than --data.max_len 14000",
-        ),
+        (f"{SEVEN} 1 --prompt 9000", "responses of 6000 tokens more than --data.max_len 14000"),
     ],
 )
 def test_bad_input_is_one_line(capsys, flags, expected):
