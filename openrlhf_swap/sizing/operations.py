@@ -44,6 +44,28 @@ def scoring_flops(
     return layers + attention + output
 
 
+def hiding_flops(
+    model: Model,
+    settings: Settings,
+    prompt: float,
+    response: float,
+    steps: int,
+) -> float:
+    """FLOPs of reading one response's steps again, without each hidden step before them.
+
+    A step is read again for each of the `need_window` steps before it that is hidden. The answer,
+    which the last ones read again, is left out.
+    """
+    window = settings.need_window or steps
+    size = response / steps
+    flops = 0.0
+    for before in range(steps):
+        start = prompt + before * size
+        once = forward_flops(model, start + size) - forward_flops(model, start)
+        flops += min(before, window) * once
+    return flops / settings.need_every
+
+
 def step_flops(
     model: Model,
     settings: Settings,
@@ -64,6 +86,8 @@ def step_flops(
     scoring = 0.0
     if settings.branches:
         scoring = scoring_flops(model, prompt, response, steps)
+    if settings.hides_steps:
+        scoring += hiding_flops(model, settings, prompt, response, steps)
     return {
         "generate": forward,
         "log-probabilities": forward,

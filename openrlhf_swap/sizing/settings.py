@@ -37,6 +37,8 @@ class Settings:
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
+    need_window: int = 0  # steps after a hidden one that are read again; 0 for all
+    need_every: int = 1  # one step of so many is hidden
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
@@ -119,6 +121,8 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
         logits_chunk=run.logits_chunk,
         branches=configuration.method.max_steps + 1 if objective.scores_steps else 0,
         hides_steps=NEED.name in objective.wanted_signals,
+        need_window=configuration.method.need_window,
+        need_every=configuration.method.need_every,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
         shared=train.colocate_all,
         vllm_sleeps=vllm.enable_sleep and train.colocate_all,

@@ -22,6 +22,7 @@ from transformers import (
 )
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
+from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
@@ -32,7 +33,12 @@ from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
 from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
 from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, Model, read_model
-from openrlhf_swap.sizing.operations import forward_flops, scoring_flops, step_flops
+from openrlhf_swap.sizing.operations import (
+    forward_flops,
+    hiding_flops,
+    scoring_flops,
+    step_flops,
+)
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
@@ -353,11 +359,12 @@ def test_constants_are_those_of_the_installed_packages():
     assert SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS == 2048
 
 
-def count_flops(function):
+def count_flops(function, without=()):
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
         function()
-    return counter.get_total_flops()
+    counts = counter.get_flop_counts()["Global"]
+    return sum(flops for operation, flops in counts.items() if operation not in without)
 
 
 def test_flops_are_those_of_the_real_forwards():
@@ -385,6 +392,15 @@ def test_flops_are_those_of_the_real_forwards():
     planned = scoring_flops(sizes, prompt, response, steps)
     assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
 
+    hidden = replace(request, signals=(*request.signals, NEED.name), need_window=2)
+    runs = [lambda: read_shared_prefix(*given), lambda: read_shared_prefix(*given[:3], [hidden])]
+    # Without attention, of which masks compute the hidden half, too; two branches have the answer.
+    without, with_need = (count_flops(run, [torch.ops.aten.bmm]) for run in runs)
+    linear = replace(sizes, query=0)
+    planned = hiding_flops(linear, replace(NODE, need_window=2), prompt, response, steps)
+    planned += 2 * forward_flops(linear, BRANCH)
+    assert with_need - without == pytest.approx(planned, rel=0.02)
+
 
 def test_a_step_by_hand():
     # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no
@@ -400,6 +416,12 @@ def test_a_step_by_hand():
     assert at_once["update"] == 4 * forward - 2_000
     twice = step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
+    # Of 60 tokens in 6 steps the second step is read again without the first, and each later one
+    # without the two before it: 1 + 4 x 2 steps of 10 tokens, or half where every other is hidden.
+    hiding = replace(NODE, branches=0, hides_steps=True, need_window=2)
+    assert step_flops(model, hiding, 40, 60, 6, epochs=1)["score"] == 9 * 10 * 2_000
+    half = step_flops(model, replace(hiding, need_every=2), 40, 60, 6, epochs=1)
+    assert half["score"] == 9 * 10 * 1_000
 
 
 def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
