@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -12,21 +11,10 @@ import psutil
 import pytest
 import torch
 from support.paths import ROOT
-from support.scripts import make_tool, python
+from support.scripts import make_tool
 
 from benchmarks import beside_trl, gpu_check
 from benchmarks.stages import STOPPED
-
-
-def test_the_ratios_become_a_table_and_every_benchmark_is_known():
-    _, _, row = python("-m", "benchmarks", "advantages").stdout.splitlines()
-    meaning = "advantages by a loop over steps, to ours"
-    assert re.fullmatch(rf"\| advantages +\| [\d.]+ +\| {meaning} \| \d+ +\|", row)
-    parts = {"__init__", "__main__", "gpu_check", "trl_trial", "stages"}
-    files = {path.stem for path in (ROOT / "benchmarks").glob("*.py")} - parts
-    result = python("-m", "benchmarks", "no_such")
-    assert result.stderr.rpartition("use any of ")[2].strip().split(", ") == sorted(files)
-
 
 OURS = """
 for word; do [[ "$previous" == --swap.output_dir ]] && mkdir -p "$word" && cd "$word"; previous="$word"; done
