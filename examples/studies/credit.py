@@ -4,7 +4,8 @@ r"""Who pays for a step, and what is it worth? Fronts and paired tests of runs o
         --keep examples/studies/results/credit.csv
     python examples/studies/credit.py --stack outputs/credit_stack --agreement \
         --keep examples/studies/results/credit.csv
-    python examples/studies/credit.py --seeds 11 12 13 --picture docs/pictures/credit_fronts.svg
+    python examples/studies/credit.py --seeds 11 12 13 --fronts \
+        --picture docs/pictures/credit_fronts.svg
     python examples/studies/credit.py --seeds 301 302 303 304 305 306 307 308 309 310 311 312 --test
 
 Without `--test` it prints a row a world, arm, gamma and theta: means over the seeds. `--test`
@@ -41,6 +42,7 @@ MEASURES = {
 KEPT = [*SETTINGS, *MEASURES, "essential"]
 ALL_WORLDS = "mean of the worlds"
 STACK = "stack."
+LIMIT = r"_limit(\d+)"
 
 
 @dataclass(frozen=True)
@@ -174,20 +176,49 @@ def agreement_table(runs: pd.DataFrame) -> str:
     return agreement(stack, runs[~of_stack], SETTINGS[:4])
 
 
+def fronts(runs: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds by world, arm, gamma and strength: theta, or the limit of GRPO's responses.
+
+    A limit's name is its rank in its world, because worlds have limits of their own.
+    """
+    limits = runs.arm.str.extract(LIMIT, expand=False).astype(float)
+    ranks = limits.groupby(runs.world).rank("dense", ascending=False)
+    named = runs.assign(strength=limits.fillna(runs.theta))
+    named["arm"] = runs.arm.where(ranks.isna(), "grpo, limit " + ranks.map("{:.0f}".format))
+    grouped = named.groupby(["arm", "gamma", "strength", "world"])
+    means = grouped[["accuracy", "redundant", "tokens"]].mean()
+    means["seeds"] = grouped.size()
+    return means.reset_index()
+
+
+def fronts_table(runs: pd.DataFrame) -> str:
+    """A row an arm and strength, a column a world: accuracy, redundant lines, tokens, seeds."""
+    means = fronts(runs)
+    of_limits = means.arm.str.startswith("grpo")
+    means["theta"] = means.strength.map("{:g}".format).mask(of_limits, "")
+    means["cell"] = [
+        f"{row.accuracy:.1%}, {row.redundant:.2f}, {row.tokens:.1f} ({row.seeds})"
+        for row in means.itertuples()
+    ]
+    table = means.pivot(index=["arm", "gamma", "theta"], columns="world", values="cell").fillna("")
+    return str(table.reset_index().to_markdown(index=False, floatfmt="g"))
+
+
 def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
-    """Accuracy above tokens, a panel a world, a line an arm and gamma, a point a theta."""
+    """Accuracy above tokens, a panel a world, a line an arm and gamma, a point a strength."""
     import matplotlib.pyplot as plt
 
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "credit"})
-    worlds = sorted(runs.world.unique())
+    means = fronts(runs)
+    means["line"] = means.arm.str.partition(",")[0] + means.gamma.map(", gamma {:g}".format)
+    worlds = sorted(means.world.unique())
     figure, panels = plt.subplots(1, len(worlds), figsize=(14, 4), layout="constrained")
-    means = runs.groupby(["world", "arm", "gamma", "theta"])[["tokens", "accuracy"]].mean()
     for panel, world in zip(panels, worlds, strict=True):
-        for (arm, gamma), front in means.loc[world].groupby(["arm", "gamma"]):
-            label = f"{arm}, gamma {gamma:g}"
-            panel.plot(front.tokens, 100 * front.accuracy, marker="o", label=label)
-            for (*_, theta), point in front.iterrows():
-                panel.annotate(f"{theta:g}", (point.tokens, 100 * point.accuracy))
+        for line, front in means[means.world == world].groupby("line"):
+            front = front.sort_values("strength")
+            panel.plot(front.tokens, 100 * front.accuracy, marker="o", label=line)
+            for point in front.itertuples():
+                panel.annotate(f"{point.strength:g}", (point.tokens, 100 * point.accuracy))
         panel.set_title(world)
         panel.set_xlabel("tokens a response")
     panels[0].set_ylabel("accuracy, %")
@@ -225,6 +256,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", help="leave all others out")
     parser.add_argument("--test", action="store_true", help="print the comparisons")
     parser.add_argument("--agreement", action="store_true", help="compare the stack with the loop")
+    parser.add_argument("--fronts", action="store_true", help="print a column a world")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args()
     if args.runs:
@@ -243,6 +275,8 @@ def main() -> None:
         print(test_table(runs))
     elif args.agreement:
         print(agreement_table(runs))
+    elif args.fronts:
+        print(fronts_table(runs))
     else:
         print(means_table(runs))
 
