@@ -211,18 +211,21 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "credit"})
     means = fronts(runs)
     means["line"] = means.arm.str.partition(",")[0] + means.gamma.map(", gamma {:g}".format)
+    colors = {line: f"C{number}" for number, line in enumerate(means.line.unique())}
     worlds = sorted(means.world.unique())
     figure, panels = plt.subplots(1, len(worlds), figsize=(14, 4), layout="constrained")
     for panel, world in zip(panels, worlds, strict=True):
         for line, front in means[means.world == world].groupby("line"):
             front = front.sort_values("strength")
-            panel.plot(front.tokens, 100 * front.accuracy, marker="o", label=line)
+            accuracy = 100 * front.accuracy
+            panel.plot(front.tokens, accuracy, color=colors[line], marker="o", label=line)
             for point in front.itertuples():
                 panel.annotate(f"{point.strength:g}", (point.tokens, 100 * point.accuracy))
         panel.set_title(world)
         panel.set_xlabel("tokens a response")
     panels[0].set_ylabel("accuracy, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    handles = panels[0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=4)
     figure.savefig(path, metadata={"Date": None})
 
 
