@@ -1,19 +1,27 @@
 """Methods over their training seeds: what a difference between them is worth.
 
-The unit is a seed.
+The unit is a seed. Pairs of methods, from the file that the example keeps:
+
+    PYTHONPATH=examples/studies python examples/smollm2/over_seeds.py \
+        examples/smollm2/results/credit/responses.csv.gz \
+        --pairs own_bill/swap needed/swap needed/grpo_limit
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 
+import pandas as pd
 from paired import half_interval, holm, p_value
 from tabulate import tabulate
 
 FIRST_SEED = 42
 MEASURES = {"accuracy": "accuracy, points", "tokens": "tokens"}
+OF_PAIRS = [*MEASURES, "redundant"]
 
 # method -> seed -> measure -> mean over the held-out problems
 Means = dict[str, dict[int, dict[str, float]]]
@@ -86,3 +94,48 @@ def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None
 
 def _mean(values: Sequence[float]) -> str:
     return f"{fmean(values):.1f} ({stdev(values):.1f})"
+
+
+def pairs_table(runs: Mapping[str, Mapping[str, float]], pairs: Sequence[str]) -> str:
+    """A row per pair FIRST/SECOND: first less second, paired by seed.
+
+    Means with Student's 95% intervals over seeds, and the p of the t-test after Holm's correction
+    over the pairs, for each measure.
+    """
+    methods = by_method(runs)
+    differences: dict[str, dict[str, list[float]]] = {measure: {} for measure in OF_PAIRS}
+    for pair in pairs:
+        first, second = (methods[name] for name in pair.split("/"))
+        for seed in sorted(first.keys() & second.keys()):
+            for measure, of_pairs in differences.items():
+                change = first[seed][measure] - second[seed][measure]
+                of_pairs.setdefault(pair, []).append(change)
+    corrected = {}
+    for measure, of_pairs in differences.items():
+        p_values = {pair: p_value(values) for pair, values in of_pairs.items()}
+        corrected[measure] = holm(p_values)
+    rows = []
+    for pair in pairs:
+        cells = []
+        for measure, of_pairs in differences.items():
+            values = of_pairs[pair]
+            interval = f"{fmean(values):+.2f} ± {half_interval(values):.2f}"
+            cells.append(f"{interval}, p {corrected[measure][pair]:.3f}")
+        rows.append([pair.replace("/", " less "), len(values), *cells])
+    return tabulate(rows, ["", "seeds", *OF_PAIRS], "github", disable_numparse=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("responses", type=Path, help="responses.csv.gz of the example")
+    parser.add_argument("--pairs", nargs="+", required=True, help="methods, as FIRST/SECOND")
+    args = parser.parse_args()
+    means = pd.read_csv(args.responses).groupby("policy")[OF_PAIRS].mean()
+    print(means.round(2).to_markdown() + "\n")
+    print(pairs_table(means.to_dict("index"), args.pairs))
+
+
+if __name__ == "__main__":
+    main()
