@@ -205,8 +205,9 @@ class SwapConfig(FlagSettings):
         "use gain, need or potential",
     )
     need_window: int = setting(
-        0,
-        "with step_reward need, the later steps that are read again without a step; 0: all of them",
+        4,
+        "with step_reward need, the later steps that are read again without a step; 0: all of them, "
+        "at three times the cost of 4",
         ge=0,
     )
     need_every: int = setting(

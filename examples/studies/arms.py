@@ -6,9 +6,9 @@ the penalty and of a price by weights: `tau1`, `0.25sd` and the like as --swap.t
 with --swap.weights_from monotone, `uniform`; by the program's labels `oracle` (redundant lines pay
 all) and `anti` (essential ones do); `shuffled` (those of 0.25sd, each response's in random order).
 `PRICE.no_penalty` has lambda 0. `+floor` at the end adds --swap.step_noise 0.02. `reward.need` has
---swap.step_reward need, which has no weights; `reward.need.W.M` also --swap.need_window W and
---swap.need_every M. `steps.need` has the reward of the paper, and weights from gains and need (no
-setting of SWAP).
+--swap.step_reward need, which has no weights, and reads all later steps; `reward.need.W.M` has
+--swap.need_window W and --swap.need_every M. `steps.need` has the reward of the paper, and weights
+from gains and need (no setting of SWAP).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def arm_settings(arm: str) -> dict[str, Any]:
     if arm.startswith("grpo") or arm == PASS_RATE:
         return {"objective": "grpo"}  # but for what `arm_rewards` and `arm_limit` say
     if arm == REWARD:
-        return {"step_reward": "need"}
+        return {"step_reward": "need", "need_window": 0}
     if arm.startswith(REWARD):
         window, every = map(int, arm.removeprefix(f"{REWARD}.").split("."))
         return {"step_reward": "need", "need_window": window, "need_every": every}
@@ -71,7 +71,7 @@ def arm_settings(arm: str) -> dict[str, Any]:
     if weights in OBJECTIVES:
         return {**PRICES[price], "objective": OBJECTIVES[weights]}
     if weights in (*BY_LABEL, "need"):
-        return {**PRICES[price], "tau": "0.25sd"}
+        return {**PRICES[price], "tau": "0.25sd", "need_window": 0}
     tau = weights.removeprefix("mono").removeprefix("tau")
     source = "monotone" if weights.startswith("mono") else "local"
     return {

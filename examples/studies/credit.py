@@ -68,6 +68,7 @@ NEED = Arm("reward.need", gamma=0.0, theta=1.0)
 LABELS = Arm("steps.oracle", gamma=0.0, theta=1.0)
 LABELS_AT_2 = Arm("steps.oracle", gamma=0.0, theta=2.0)
 GAINS = Arm("steps.mono0.25sd", gamma=0.0, theta=2.0)
+NEED_OF_4 = Arm("reward.need.4.1", gamma=0.0, theta=1.0)
 NEED_OF_2 = Arm("reward.need.2.1", gamma=0.0, theta=1.0)
 HALF_THE_NEED_OF_2 = Arm("reward.need.2.2", gamma=0.0, theta=1.0)
 # The comparisons of each test, whose p are corrected together.
@@ -86,6 +87,9 @@ TESTS = (
     {
         "need 2 less need": (NEED_OF_2, NEED),
         "need 2, half less need 2": (HALF_THE_NEED_OF_2, NEED_OF_2),
+    },
+    {
+        "need 4 less need": (NEED_OF_4, NEED),
     },
 )
 
