@@ -65,22 +65,6 @@ def test_keys_go_through_the_problems_and_their_steps(page):
     assert seen == [0, 1, 2, 3, 2]
 
 
-def test_keys_for_filters_scale_formulas_and_help(page):
-    page.press("f")
-    assert page.ask("document.activeElement.id") == "show"
-    page.press("m")  # in a field keys are the field's
-    assert page.ask("by('formulas').checked") is True
-    page.press("Escape")
-    page.press("m")
-    assert page.ask("document.querySelectorAll('math').length") == 0
-    assert "$x^2 - 5x + 6 = 0$" in page.ask("by('main').textContent")
-    page.press("s")
-    assert page.ask("by('scale').value") == "response"
-    page.press("?")
-    page.press("ArrowRight")  # not behind the help
-    assert page.ask("[by('helped').open, position]") == [True, 0]
-
-
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [
