@@ -277,8 +277,9 @@ class Example:
             "SAVE_STEPS": max(10, updates // 6),
             "PROFILE": "cpu" if is_cpu_build() else "gpu",
         }
-        environment = {name: str(value) for name, value in settings.items()}
         command = [
+            "env",
+            *[f"{name}={value}" for name, value in settings.items()],
             "bash",
             str(ROOT / "scripts" / "train_sft_deepspeed.sh"),
             "--ckpt.path",
@@ -288,7 +289,7 @@ class Example:
         log = folder / "train.log"
         peak = 0.0
         with tqdm(total=updates, desc=f"{MARK} warm-up", unit="update", mininterval=pause()) as bar:
-            for memory in run("the warm-up", command, log, environment):
+            for memory in run("the warm-up", command, log):
                 peak = max(peak, memory)
                 left = outcome.batches_left(log) * MICRO_BATCH / BATCH
                 done = updates - math.ceil(min(updates, left))
