@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from loop_results import MEASURES, by_run
 from paired import half_interval, holm, p_value
-from support.paths import STUDIES
+from support.paths import ROOT, STUDIES
 from support.tables import corrected_by_hand, tables_in
 
 RESULTS = STUDIES / "results"
@@ -89,6 +89,12 @@ def test_who_pays_for_a_step(stats):
                 assert corrected[key] < 0.001
             else:
                 assert p == pytest.approx(corrected[key], abs=0.00051)
+
+
+def test_the_stack_and_the_fronts_on_the_page():
+    runs = pd.read_csv(RESULTS / "credit.csv")
+    page = (ROOT / "docs" / "method" / "credit.md").read_text(encoding="utf-8")
+    assert credit.agreement_table(runs[runs.seed > 300]) in page
 
 
 def test_what_each_method_does():
