@@ -95,6 +95,7 @@ def test_the_stack_and_the_fronts_on_the_page():
     runs = pd.read_csv(RESULTS / "credit.csv")
     page = (ROOT / "docs" / "method" / "credit.md").read_text(encoding="utf-8")
     assert credit.agreement_table(runs[runs.seed > 300]) in page
+    assert credit.fronts_table(runs[runs.seed < 20]) in page
 
 
 def test_what_each_method_does():
