@@ -206,8 +206,8 @@ class SwapConfig(FlagSettings):
     )
     need_window: int = setting(
         4,
-        "with step_reward need, the later steps that are read again without a step; 0: all of them, "
-        "at three times the cost of 4",
+        "with step_reward need, the later steps that are read again without a step; 0: all of "
+        "them, at three times the cost of 4",
         ge=0,
     )
     need_every: int = setting(
