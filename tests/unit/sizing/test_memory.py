@@ -28,17 +28,11 @@ from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
 from openrlhf_swap.scoring.need import MAX_TOKENS
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
-from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing import memory, operations
 from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
 from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
 from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, Model, read_model
-from openrlhf_swap.sizing.operations import (
-    forward_flops,
-    hiding_flops,
-    scoring_flops,
-    step_flops,
-)
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
@@ -323,7 +317,7 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert adapted["logits"] - plain["logits"] == 14_000 * 2 * 8_960
     # Forward, the same again for checkpointing, and a backward pass without gradients of frozen
     # weights.
-    full, lora = (step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
+    full, lora = (operations.step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
     assert lora["update"] == full["update"] - full["generate"]
 
 
@@ -378,7 +372,7 @@ def test_flops_are_those_of_the_real_forwards():
     counted = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
     # Eager attention computes both triangles: 4 times layers, width and the square of the length
     # instead of 2.
-    expected = forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
+    expected = operations.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
     assert counted == pytest.approx(expected, rel=0.01)
 
     branch = AnswerBranch(ids=(1,) * BRANCH, scored=(False,) * 18 + (True,) * ANSWER)
@@ -389,7 +383,7 @@ def test_flops_are_those_of_the_real_forwards():
     with masks_of(MAX_MASK):
         scored = count_flops(lambda: read_shared_prefix(*given))
     one_token = 2 * sizes.hidden * sizes.vocabulary
-    planned = scoring_flops(sizes, prompt, response, steps)
+    planned = operations.scoring_flops(sizes, prompt, response, steps)
     assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
 
     hidden = replace(request, signals=(*request.signals, NEED.name), need_window=2)
@@ -397,8 +391,8 @@ def test_flops_are_those_of_the_real_forwards():
     # Without attention, of which masks compute the hidden half, too; two branches have the answer.
     without, with_need = (count_flops(run, [torch.ops.aten.bmm]) for run in runs)
     linear = replace(sizes, query=0)
-    planned = hiding_flops(linear, replace(NODE, need_window=2), prompt, response, steps)
-    planned += 2 * forward_flops(linear, BRANCH)
+    planned = operations.hiding_flops(linear, replace(NODE, need_window=2), prompt, response, steps)
+    planned += 2 * operations.forward_flops(linear, BRANCH)
     assert with_need - without == pytest.approx(planned, rel=0.02)
 
 
@@ -407,20 +401,20 @@ def test_a_step_by_hand():
     # attention. Of 100 tokens a forward takes 2 x 1,000 x 100, an update three and what
     # checkpointing repeats: all but the output's 2 x 10 x 100, which chunks of logits repeat.
     model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
-    flops = step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
+    flops = operations.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
     forward = 200_000
     each = {"generate": forward, "log-probabilities": forward, "update": 4 * forward}
     assert flops == {**each, "score": 0}
     settings = replace(NODE, branches=0, logits_chunk=0)
-    at_once = step_flops(model, settings, 40, 60, 3, epochs=1)
+    at_once = operations.step_flops(model, settings, 40, 60, 3, epochs=1)
     assert at_once["update"] == 4 * forward - 2_000
-    twice = step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
+    twice = operations.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
     assert twice["update"] == 2 * (3 * forward + 2_000)
     # Of 60 tokens in 6 steps the second step is read again without the first, and each later one
     # without the two before it: 1 + 4 x 2 steps of 10 tokens, or half where every other is hidden.
     hiding = replace(NODE, branches=0, hides_steps=True, need_window=2)
-    assert step_flops(model, hiding, 40, 60, 6, epochs=1)["score"] == 9 * 10 * 2_000
-    half = step_flops(model, replace(hiding, need_every=2), 40, 60, 6, epochs=1)
+    assert operations.step_flops(model, hiding, 40, 60, 6, epochs=1)["score"] == 9 * 10 * 2_000
+    half = operations.step_flops(model, replace(hiding, need_every=2), 40, 60, 6, epochs=1)
     assert half["score"] == 9 * 10 * 1_000
 
 
