@@ -69,7 +69,8 @@ def main() -> None:
     config = training.method
     run = training.run
     args = training.args
-    (model, settings), name = read_run(training), args.actor.model_name_or_path
+    model, settings = read_run(training)
+    name = args.actor.model_name_or_path
     with tempfile.TemporaryDirectory() as folder:
         fill_in(args, config, run, own.responses, Path(folder))
         save_random_model(name, args.actor.model_name_or_path)
@@ -124,7 +125,7 @@ class Policy:
         self.peaks: dict[str, float] = {}
         self._before_adam = 0.0
         engine = self.actor.actor.model
-        step = self.actor.actor.model.step
+        step = engine.step
         # DeepSpeed takes a step after each micro-batch, and the last one is Adam's, unless OpenRLHF
         # itself says where an update ends.
         managed = engine.managed_gradient_accumulation()

@@ -129,7 +129,8 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError(
             f"--output is {args.output}; training recognises files by their extension: use .jsonl"
         )
-    if args.output.exists() and Path(args.input).exists() and args.output.samefile(args.input):
+    both_exist = args.output.exists() and Path(args.input).exists()
+    if both_exist and args.output.samefile(args.input):
         raise ConfigError(f"--output is {args.output}, which is the input; use another file")
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)

@@ -123,7 +123,7 @@ class Example:
     def stages(self) -> list[Stage]:
         """All stages, in order."""
         size = self.size
-        responses = self.size.prompts * self.size.responses
+        responses = size.prompts * size.responses
         tasks = len(size.tasks)
         problems = {
             "held_out": size.held_out,

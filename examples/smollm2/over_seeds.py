@@ -3,8 +3,7 @@
 The unit is a seed. Pairs of methods, from the file that the example keeps:
 
     PYTHONPATH=examples/studies python examples/smollm2/over_seeds.py \
-        examples/smollm2/results/credit/responses.csv.gz \
-        --pairs own_bill/swap needed/swap needed/grpo_limit
+        examples/smollm2/results/responses.csv.gz --pairs swap/grpo
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ def sample(
     rows that have ended leave the batch now and then.
     """
     c = model.config
-    head = model.config.hidden_size // model.config.num_attention_heads
+    head = c.hidden_size // c.num_attention_heads
     groups = c.num_key_value_heads
     inner = c.intermediate_size
     ids, mask = padded_left(prompts, pad)

@@ -24,7 +24,7 @@ COLUMNS = {
 }
 ABOUT = (
     "Gain: how much likelier the step made the answer than it had ever been (nats a token).",
-    "Need: what the rest of the response, or the answer, loses at most when the step is hidden "
+    "Need: what one of the next four steps, or the answer, loses at most when the step is hidden "
     "from it (nats a token). A step whose content is repeated later is needed little.",
     "Credit: what the advantage of each of the step's tokens gets, before θ: A_proc, in standard "
     "deviations of the group's step rewards. The paper's is a sum: this step and all later ones, "

@@ -183,8 +183,11 @@ def read_table(
 
 def _fitting(row: Row) -> Row:
     """The row as a table can hold it: integers of more than 64 bits become text."""
-    large = {name for name, value in row.items() if isinstance(value, int) and abs(value) >= 2**63}
-    return {name: str(value) if name in large else value for name, value in row.items()}
+    fitting = dict(row)
+    for name, value in row.items():
+        if isinstance(value, int) and abs(value) >= 2**63:
+            fitting[name] = str(value)
+    return fitting
 
 
 def source_rows(
@@ -209,9 +212,8 @@ def source_rows(
     for name in table.column_names:
         if name == "id" or (grader != MATH and name not in {*keys, *keys.values()}):
             columns[name] = table[name]
-    return [
-        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
-    ]
+    rows = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, values, strict=True)) for values in rows]
 
 
 def revision_of(table: "Dataset") -> str | None:

@@ -145,7 +145,9 @@ def gains(files: Sequence[Path]) -> Figure:
         "ylabel": "share of steps",
     }
     figure, (panel,) = _panels([labels])
-    values = {file: np.concatenate([row["gains"] for row in read_scored(file)]) for file in files}
+    values = {}
+    for file in files:
+        values[file] = np.concatenate([row["gains"] for row in read_scored(file)])
     everything = np.concatenate(list(values.values()))
     top = max(HIGH_GAIN * 2, float(np.quantile(everything, 0.99)))
     for file, steps in values.items():

@@ -89,7 +89,10 @@ def _state(rows: list[Row]) -> str:
     if not rows:
         return f"No step has ended yet; {looked}."
     row = rows[-1]
-    said = [text.format(row[key]) for key, text in SAID.items() if row.get(key) is not None]
+    said = []
+    for key, text in SAID.items():
+        if row.get(key) is not None:
+            said.append(text.format(row[key]))
     return f"Step {row['step']}: {', '.join(said)}; {looked}."
 
 

@@ -289,7 +289,8 @@ class Rollout:
     @property
     def answer_logprobs(self) -> list[float]:
         """l_0..l_K in nats per answer token; empty before they are scored."""
-        scores: list[float] = torch.as_tensor(self.signals.get("answer_logprobs", ())).tolist()
+        signal = self.signals.get("answer_logprobs", ())
+        scores: list[float] = torch.as_tensor(signal).tolist()
         return scores
 
     def with_signals(self, **signals: Any) -> "Rollout":
@@ -346,7 +347,9 @@ class Rollout:
         shift = torch.zeros(len(self.response_ids) + 1, dtype=torch.int64)
         for place, ids in self.observations:
             shift[place] += len(ids)
-        return self.start + torch.arange(len(self.response_ids)) + shift.cumsum(0)[:-1]
+        tokens = torch.arange(len(self.response_ids))
+        observed = shift.cumsum(0)[:-1]
+        return self.start + tokens + observed
 
     @property
     def generated_ends(self) -> tuple[int, ...]:

@@ -127,13 +127,11 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
 
 def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) -> list[str]:
     """Say once, after five steps with a penalty, that its weights are nearly uniform."""
-    keys = ("swap/weights_from_uniform", "swap/local_gain_std")
-    penalised = [
-        [metrics[key] for key in keys] for metrics in history if metrics.keys() >= set(keys)
-    ]
-    if tau is None or len(penalised) != 5 or not history[-1].keys() >= set(keys):
+    penalised = [metrics for metrics in history if "swap/weights_from_uniform" in metrics]
+    if tau is None or len(penalised) != 5 or penalised[-1] is not history[-1]:
         return []
-    distance, deviation = map(fmean, zip(*penalised, strict=True))
+    distance = fmean(metrics["swap/weights_from_uniform"] for metrics in penalised)
+    deviation = fmean(metrics["swap/local_gain_std"] for metrics in penalised)
     if distance >= 0.1:  # less is hardly a treatment
         return []
     return [

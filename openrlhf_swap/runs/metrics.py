@@ -172,7 +172,8 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     chosen = (mass[..., 0] > 0) & (step_mask.sum(-1) > 1)
     existing = step_mask[chosen].double()
     uniform = existing / existing.sum(-1, keepdim=True)
-    return (penalties[chosen] / mass[chosen] - uniform).abs().sum(-1) / 2
+    weights = penalties[chosen] / mass[chosen]
+    return (weights - uniform).abs().sum(-1) / 2
 
 
 def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metrics:

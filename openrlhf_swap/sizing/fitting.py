@@ -158,7 +158,8 @@ def savings(
 ) -> dict[str, Parts]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
-    saved: dict[str, Parts] = {place: {} for place, size in missing.items() if size > 0}
+    lacking = [place for place, size in missing.items() if size > 0]
+    saved: dict[str, Parts] = {place: {} for place in lacking}
     for flag, changes in _alternatives(model, given, machine.gpu).items():
         changed = place_optimizer(model, replace(given, **changes), machine)
         left = machine.missing(model, changed)

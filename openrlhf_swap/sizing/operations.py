@@ -57,11 +57,11 @@ def hiding_flops(
     which the last ones read again, is left out.
     """
     window = settings.need_window or steps
-    size = response / steps
     flops = 0.0
     for before in range(steps):
-        start = prompt + before * size
-        once = forward_flops(model, start + size) - forward_flops(model, start)
+        start = prompt + response * before / steps
+        end = prompt + response * (before + 1) / steps
+        once = forward_flops(model, end) - forward_flops(model, start)
         flops += min(before, window) * once
     return flops / settings.need_every
 

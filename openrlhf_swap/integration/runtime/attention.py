@@ -215,7 +215,8 @@ def attend_by_kernels(
     Zeros, which change no score, fill heads up to a width that the kernels take.
     """
     width = ALIGNED * math.ceil(_width(query, value) / ALIGNED)
-    q, k, v = (_widened(part[0].transpose(0, 1), width) for part in (query, key, value))
+    by_token = [part[0].transpose(0, 1) for part in (query, key, value)]
+    q, k, v = (_widened(part, width) for part in by_token)
     output = varlen_attn(
         q.to(value.dtype),
         k.to(value.dtype),
