@@ -38,6 +38,9 @@ SHOWN = 5  # problems on the page
 LARGEST_PAGE = 300_000  # bytes
 BASE = "warm-up"
 GRPO = "grpo"
+# A training's settings that its page follows: of what need is, and of who pays a penalty.
+OF_NEED = ("step_reward", "need_window", "need_every")
+ON_THE_PAGE = (*OF_NEED, "length_coef", "tau", "weights_from", "step_price")
 
 # A measure: name -> {task -> one value a problem}.
 Values = dict[str, dict[str, Floats]]
@@ -235,8 +238,8 @@ def draw_labels(runs: Mapping[str, Values], path: Path) -> None:
 def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> Path:
     """The page of responses to the same few problems, scored by the policy before.
 
-    They are of as many tasks as possible. The summary precedes them, as in
-    `openrlhf_swap.evaluation.page.contents.render`.
+    They are of as many tasks as possible. Need is shown where the training rewarded it. The summary
+    precedes them, as in `openrlhf_swap.evaluation.page.contents.render`.
 
     Raises:
         DataError: when the page is too large to be mailed or kept in a repository.
@@ -249,6 +252,9 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
     turns = [
         key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]
     ][:SHOWN]
+    run = json.loads((after.parent / "swap_config.json").read_text(encoding="utf-8"))
+    settings = {name: run["swap"][name] for name in ON_THE_PAGE}
+    rewarded = [f"--swap.{name}={settings[name]}" for name in OF_NEED]
     files = []
     for name, evaluated in ((BASE, before), (after.parent.name, after)):
         file = folder / f"{name}.traces.jsonl"
@@ -273,8 +279,8 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
             "--swap.newline_patience",
             thoughts.PATIENCE,
         ]
-        score.main([str(word) for word in words])
-    text = render(page_data(files, SwapConfig(), SHOWN) | {"summary": summary})
+        score.main([*map(str, words), *rewarded])
+    text = render(page_data(files, SwapConfig(**settings), SHOWN) | {"summary": summary})
     path = folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:
         raise DataError(
