@@ -38,9 +38,9 @@ SHOWN = 5  # problems on the page
 LARGEST_PAGE = 300_000  # bytes
 BASE = "warm-up"
 GRPO = "grpo"
-# A training's settings that its page follows: of what need is, and of who pays a penalty.
+# A training's settings that its page follows: what is read of a step, and who would pay a penalty.
 OF_NEED = ("step_reward", "need_window", "need_every")
-ON_THE_PAGE = (*OF_NEED, "length_coef", "tau", "weights_from", "step_price")
+OF_PENALTIES = ("length_coef", "tau", "weights_from", "step_price")
 
 # A measure: name -> {task -> one value a problem}.
 Values = dict[str, dict[str, Floats]]
@@ -253,8 +253,8 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
         key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]
     ][:SHOWN]
     run = json.loads((after.parent / "swap_config.json").read_text(encoding="utf-8"))
-    settings = {name: run["swap"][name] for name in ON_THE_PAGE}
-    rewarded = [f"--swap.{name}={settings[name]}" for name in OF_NEED]
+    rewarded = [f"--swap.{name}={run['swap'][name]}" for name in OF_NEED]
+    penalties = SwapConfig(**{name: run["swap"][name] for name in OF_PENALTIES})
     files = []
     for name, evaluated in ((BASE, before), (after.parent.name, after)):
         file = folder / f"{name}.traces.jsonl"
@@ -280,7 +280,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
             thoughts.PATIENCE,
         ]
         score.main([*map(str, words), *rewarded])
-    text = render(page_data(files, SwapConfig(**settings), SHOWN) | {"summary": summary})
+    text = render(page_data(files, penalties, SHOWN) | {"summary": summary})
     path = folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:
         raise DataError(

@@ -69,6 +69,7 @@ LABELS = Arm("steps.oracle", gamma=0.0, theta=1.0)
 LABELS_AT_2 = Arm("steps.oracle", gamma=0.0, theta=2.0)
 GAINS = Arm("steps.mono0.25sd", gamma=0.0, theta=2.0)
 NEED_OF_4 = Arm("reward.need.4.1", gamma=0.0, theta=1.0)
+NEED_OF_4_DISCOUNTED = Arm("reward.need.4.1", gamma=0.5, theta=1.0)
 NEED_OF_2 = Arm("reward.need.2.1", gamma=0.0, theta=1.0)
 HALF_THE_NEED_OF_2 = Arm("reward.need.2.2", gamma=0.0, theta=1.0)
 # The comparisons of each test, whose p are corrected together.
@@ -90,6 +91,9 @@ TESTS = (
     },
     {
         "need 4 less need": (NEED_OF_4, NEED),
+    },
+    {
+        "need 4, discount .5 less need 4": (NEED_OF_4_DISCOUNTED, NEED_OF_4),
     },
 )
 

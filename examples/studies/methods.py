@@ -31,7 +31,7 @@ BASE = "base"
 NAMED = {
     ("steps.uniform", 1.0, 0.3): "uniform_penalty",
     ("steps.uniform", 0.0, 2.0): "own_bill",
-    ("reward.need", 0.0, 1.0): "needed",
+    ("reward.need.4.1", 0.5, 1.0): "needed",
 }
 FLOOR = 60  # percent, the lowest accuracy that the picture tells apart
 MARKERS = "osD^v*P"

@@ -29,8 +29,8 @@ ABOUT = (
     "Credit: what the advantage of each of the step's tokens gets, before θ: A_proc, in standard "
     "deviations of the group's step rewards. The paper's is a sum: this step and all later ones, "
     "each with its gain less its share of the penalty (--swap.step_discount 1). The other credit "
-    "is the step's own gain and need (--swap.recipe needed: --swap.step_reward need, "
-    "--swap.step_discount 0).",
+    "is the step's own gain and need (--swap.step_reward need, --swap.step_discount 0; "
+    "--swap.recipe needed adds half of the next step's, a quarter of the one's after, and so on).",
     "A bar to the left is a bill: the step is discouraged. Each column has its own scale.",
 )
 

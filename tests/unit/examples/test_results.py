@@ -7,10 +7,13 @@ from itertools import chain, product
 import credit
 import pandas as pd
 import pytest
+import what_going_on_costs
 from loop_results import MEASURES, by_run
 from paired import half_interval, holm, p_value
 from support.paths import ROOT, STUDIES
 from support.tables import corrected_by_hand, tables_in
+
+from openrlhf_swap.files import read_rows
 
 RESULTS = STUDIES / "results"
 COMPARISON = "method/comparison.md"
@@ -93,17 +96,23 @@ def test_who_pays_for_a_step(stats):
 
 def test_the_stack_and_the_fronts_are_those_that_are_shown():
     runs = pd.read_csv(RESULTS / "credit.csv")
-    page = (ROOT / "docs" / "method" / "credit.md").read_text(encoding="utf-8")
-    assert credit.agreement_table(runs[runs.seed > 300]) in page
+    stack = (RESULTS / "credit_stack.md").read_text(encoding="utf-8")
+    assert credit.agreement_table(runs[runs.seed > 300]) in stack
     fronts = (RESULTS / "fronts.md").read_text(encoding="utf-8")
     assert credit.fronts_table(runs[runs.seed < 20]) in fronts
+
+
+def test_what_going_on_costs_smollm2_is_what_its_page_shows():
+    smollm2 = ROOT / "examples" / "smollm2"
+    rows = list(read_rows(smollm2 / "results" / "credit" / "warm_up.scored.jsonl"))
+    assert what_going_on_costs.table(rows) in (smollm2 / "README.md").read_text(encoding="utf-8")
 
 
 def test_what_each_method_does():
     names = {
         ("steps.uniform", 1, 0.3): "uniform_penalty",
         ("steps.uniform", 0, 2): "own_bill",
-        ("reward.need", 0, 1): "needed",
+        ("reward.need.4.1", 0.5, 1): "needed",
     }
     others = pd.read_csv(RESULTS / "credit.csv").set_index(["arm", "gamma", "theta"])
     others = others.loc[list(names)]

@@ -10,15 +10,7 @@ import math
 import statistics
 
 import pytest
-from support.objectives import (
-    RIGHT,
-    UNBOXED,
-    assert_rows,
-    group,
-    objective,
-    rewards,
-    rollout,
-)
+from support.objectives import RIGHT, UNBOXED, assert_rows, group, objective, rewards, rollout
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.formats import is_degenerate
