@@ -50,21 +50,23 @@ DISCOUNTS = (0.0, 0.5, 1.0)
 def kinds_of(steps: Sequence[str]) -> list[str]:
     """The kind of each step of a thought; of several sentences the first one decides."""
     kinds = []
-    stated = set()
+    stated: set[tuple[str, ...]] = set()
     for step in steps:
         sentence = step.removeprefix(thoughts.OPEN).strip()
-        kind = next(
-            (kind for kind, texts in BEGINNINGS.items() if sentence.startswith(tuple(texts))), None
-        )
-        if kind is None:
-            numbers = tuple(re.findall(r"\d+", sentence)[:2])
-            if len(numbers) < 2:
-                kind = REST
-            else:
-                kind = AGAIN if numbers in stated else FIRST_TIME
-                stated.add(numbers)
+        kind = _by_beginning(sentence)
+        numbers = tuple(re.findall(r"\d+", sentence)[:2])
+        if kind == REST and len(numbers) == 2:
+            kind = AGAIN if numbers in stated else FIRST_TIME
+            stated.add(numbers)
         kinds.append(kind)
     return kinds
+
+
+def _by_beginning(sentence: str) -> str:
+    for kind, texts in BEGINNINGS.items():
+        if sentence.startswith(tuple(texts)):
+            return kind
+    return REST
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -97,11 +99,12 @@ def _earned(row: Row, reward: str) -> torch.Tensor:
 
 
 def main(argv: list[str]) -> None:
-    """Print the table."""
+    """Print the table of a file's correct responses."""
     parser = Parser("what_going_on_costs", __doc__)
     parser.add_argument("--scored", type=Path, required=True, help="output of openrlhf_swap.score")
     args = parser.parse_args(argv)
-    print(table([row for row in read_rows(args.scored) if row["correct"]]))
+    correct = [row for row in read_rows(args.scored) if row["correct"]]
+    print(table(correct))
 
 
 if __name__ == "__main__":
