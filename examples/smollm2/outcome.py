@@ -10,6 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -249,37 +250,30 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
     chosen: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for row in traces(before, 1):
         chosen[row["benchmark"]].append((row["benchmark"], row["id"]))
-    turns = [
-        key for turn in range(SHOWN) for keys in chosen.values() for key in keys[turn : turn + 1]
-    ][:SHOWN]
+    in_turn: list[tuple[str, str]] = []
+    for of_each_task in zip_longest(*chosen.values()):
+        in_turn += [key for key in of_each_task if key is not None]
+    shown = in_turn[:SHOWN]
     run = json.loads((after.parent / "swap_config.json").read_text(encoding="utf-8"))
-    rewarded = [f"--swap.{name}={run['swap'][name]}" for name in OF_NEED]
     penalties = SwapConfig(**{name: run["swap"][name] for name in OF_PENALTIES})
     files = []
     for name, evaluated in ((BASE, before), (after.parent.name, after)):
         file = folder / f"{name}.traces.jsonl"
         write_rows(
-            file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in turns)
+            file, (row for row in traces(evaluated, 1) if (row["benchmark"], row["id"]) in shown)
         )
         files.append(folder / f"{name}.scored.jsonl")
         files[-1].unlink(missing_ok=True)
-        words = [
-            "--model",
-            model,
-            "--input",
-            file,
-            "--output",
-            files[-1],
-            "--swap.close_template",
-            thoughts.CLOSE,
-        ]
-        words += [
-            "--swap.step_tokens",
-            thoughts.STEP_TOKENS,
-            "--swap.newline_patience",
-            thoughts.PATIENCE,
-        ]
-        score.main([*map(str, words), *rewarded])
+        flags = {
+            "--model": model,
+            "--input": file,
+            "--output": files[-1],
+            "--swap.close_template": thoughts.CLOSE,
+            "--swap.step_tokens": thoughts.STEP_TOKENS,
+            "--swap.newline_patience": thoughts.PATIENCE,
+        }
+        flags |= {f"--swap.{name}": run["swap"][name] for name in OF_NEED}
+        score.main([str(word) for pair in flags.items() for word in pair])
     text = render(page_data(files, penalties, SHOWN) | {"summary": summary})
     path = folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -44,6 +44,7 @@ BEGINNINGS = {
 FIRST_TIME = "operation"
 AGAIN = "operation again"
 REST = "rest"
+REWARDS = ("gain", "gain plus need")
 DISCOUNTS = (0.0, 0.5, 1.0)
 
 
@@ -69,24 +70,28 @@ def _by_beginning(sentence: str) -> str:
     return REST
 
 
+def charges(rows: Sequence[Row], reward: str, discount: float) -> dict[str, list[float]]:
+    """What the tokens of each sentence get of this reward and discount, by its kind."""
+    earned = [_earned(row, reward) for row in rows]
+    mean = torch.cat(earned).mean()
+    charged: dict[str, list[float]] = {}
+    for row, rewards in zip(rows, earned, strict=True):
+        values = sum_to_come(rewards - mean, discount).tolist()
+        for kind, value in zip(kinds_of(row["steps"]), values, strict=True):
+            charged.setdefault(kind, []).append(value)
+    return charged
+
+
 def table(rows: Sequence[Row]) -> str:
-    """A row per kind: how many, and the mean of what each reward and discount charge it."""
-    charged: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for reward in ("gain", "gain plus need"):
-        earned = [_earned(row, reward) for row in rows]
-        mean = torch.cat(earned).mean()
-        for discount in DISCOUNTS:
-            column = f"{reward}, discount {discount:g}"
-            for row, rewards in zip(rows, earned, strict=True):
-                values = sum_to_come(rewards - mean, discount)
-                for kind, value in zip(kinds_of(row["steps"]), values.tolist(), strict=True):
-                    charged[kind][column].append(value)
+    """A row per kind: how many sentences, and the mean of what they get."""
+    columns = {}
+    for reward, discount in product(REWARDS, DISCOUNTS):
+        columns[f"{reward}, discount {discount:g}"] = charges(rows, reward, discount)
+    kinds = next(iter(columns.values()))
     lines = []
-    for kind, of_kind in charged.items():
-        means = [f"{fmean(values):+.2f}" for values in of_kind.values()]
-        count = len(next(iter(of_kind.values())))
-        lines.append([kind, count, *means])
-    columns = list(next(iter(charged.values())))
+    for kind, values in kinds.items():
+        means = [f"{fmean(charged[kind]):+.2f}" for charged in columns.values()]
+        lines.append([kind, len(values), *means])
     return tabulate(lines, ["sentence", "number", *columns], "github", disable_numparse=True)
 
 
