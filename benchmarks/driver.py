@@ -37,7 +37,8 @@ from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
 from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 
 POLICY = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT = 200  # tokens

@@ -27,7 +27,7 @@ HOSTILE = (
 LENGTHS = (990, 100_000)  # characters; the first are taken apart
 TIMER = r"""
 import json, signal, sys, time
-from openrlhf_swap.rewards.grading import verify
+from openrlhf_swap.rewards.mathematics import verify
 from openrlhf_swap.rewards.statements import text_after_thought
 
 class Late(BaseException):

@@ -32,7 +32,7 @@ from openrlhf_swap.flags.configuration import (
 )
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rewards.verdict import text_to_grade
+from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.verifiers import Reference, find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import identity, record_or_compare
@@ -56,8 +56,8 @@ def main(argv: list[str]) -> None:
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
     from openrlhf_swap.generate import generate, open_engine
-    from openrlhf_swap.integration.startup.model_checks import check_model
-    from openrlhf_swap.objectives.formats import is_right
+    from openrlhf_swap.integration.startup.model import check_model
+    from openrlhf_swap.objectives.peers.formats import is_right
     from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -135,7 +135,7 @@ def _references(
     args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, Reference]:
     """The reference answer to each training prompt, by rendered prompt, without empty prompts."""
-    from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
+    from openrlhf_swap.integration.startup.data import load_prompts, render_prompts
 
     training = nested(
         {

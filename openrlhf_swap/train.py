@@ -37,14 +37,14 @@ from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.flags.stock import complete
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
+from openrlhf_swap.process.console import quiet_console
+from openrlhf_swap.process.ctrl_c import ctrl_c_after
+from openrlhf_swap.process.locks import locked
+from openrlhf_swap.process.private_ray import private_ray
 from openrlhf_swap.recipes import NAMES, as_words, find_value, read_recipe
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.card import equation, try_write_card
-from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.ctrl_c import ctrl_c_after
-from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 COMMAND = "openrlhf-swap train"
@@ -177,9 +177,9 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         from openrlhf_swap.integration import patches
 
         patches.check_versions()
-        from openrlhf_swap.integration.startup.machine import check_gpus
+        from openrlhf_swap.integration.startup.places import check_gpus
         from openrlhf_swap.integration.startup.preflight import resolve_run
-        from openrlhf_swap.integration.startup.ray_start import starting_ray
+        from openrlhf_swap.integration.startup.ray import starting_ray
 
     output = Path(configuration.run.output_dir).absolute()
     names = _tracked_run(configuration, output)

@@ -86,7 +86,7 @@ def ray_session():
     import ray
 
     from openrlhf_swap.integration.patches import CPU_COMMAND, install
-    from openrlhf_swap.integration.startup.ray_start import start_ray
+    from openrlhf_swap.integration.startup.ray import start_ray
 
     install(CPU_COMMAND)
     with pytest.MonkeyPatch.context() as patch:

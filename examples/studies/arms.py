@@ -28,7 +28,7 @@ from openrlhf_swap.algorithm.advantages import (
 )
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.objectives.length_rewards import PassRatePenalty
+from openrlhf_swap.objectives.peers.length_rewards import PassRatePenalty
 from openrlhf_swap.objectives.registry import coefficients
 
 PRICES = {

@@ -32,7 +32,7 @@ import torch
 from plain_loop import loop_of, train
 
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
-from openrlhf_swap.runs.locks import locked
+from openrlhf_swap.process.locks import locked
 
 # A world -> steps and learning rate of its map in docs/method/comparison.md.
 TRAININGS = {

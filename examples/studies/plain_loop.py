@@ -51,7 +51,7 @@ from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
 from openrlhf_swap.files import Row
 from openrlhf_swap.objectives.registry import coefficients
-from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.signals import by_request

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.objectives.base import Continuation
-from openrlhf_swap.objectives.vsrm import VSRM, step_rewards
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout, StepReader
+from openrlhf_swap.objectives.peers.vsrm import VSRM, step_rewards
+from openrlhf_swap.rollouts.reader import ResponseReader, StepReader
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 NOISE = 0.02  # of a probability; as in vsrm_scores
 

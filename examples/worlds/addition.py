@@ -31,7 +31,7 @@ from world import (
     thought_lines,
 )
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 
 COLUMNS = ("ones", "tens", "hundreds")
 LABELS = ("essential", "redundant")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, thought_lines
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 
 LETTERS = "ABCDEFGHIJ"
 DEFAULT = "0"

@@ -35,7 +35,7 @@ from world import (
     thought_lines,
 )
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 
 NAMES = "abcde"
 TERMS = (2, 3, 4, 5)  # per sum

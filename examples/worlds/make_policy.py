@@ -17,8 +17,8 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 from world import CLOSE, EOS, NAMES, Problem, World, load, rendered
 
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.objectives.hbpo import PROMISE
-from openrlhf_swap.objectives.l1 import EXACT, MAXIMUM
+from openrlhf_swap.objectives.peers.hbpo import PROMISE
+from openrlhf_swap.objectives.peers.l1 import EXACT, MAXIMUM
 
 ASKED = (40, 140)  # tokens requested in L1's prompts
 PROMISED = (40, 320)  # tokens promised in HBPO's thoughts

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from world import CLOSE, EOS, FILLERS, RESTART, VERIFY, closed, rendered, thought_lines
 
-from openrlhf_swap.rollouts.rollout import ResponseReader, tokens_for_each
+from openrlhf_swap.rollouts.reader import ResponseReader, tokens_for_each
 
 SYMBOLS = "0123456789"
 # What a letter makes of 0, 1, ... 9. Nothing stays where it is, so a line that is left out changes

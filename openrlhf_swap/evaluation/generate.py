@@ -19,7 +19,7 @@ from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, SampleFiles, s
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
-from openrlhf_swap.rewards.verdict import closes_thought
+from openrlhf_swap.rewards.graded_text import closes_thought
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Sampler:
         response that counts as cut off.
         """
         # It imports torch, which the checks before the engine do not need.
-        from openrlhf_swap.rollouts.rollout import ResponseReader
+        from openrlhf_swap.rollouts.reader import ResponseReader
 
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))

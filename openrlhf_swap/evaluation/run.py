@@ -29,15 +29,15 @@ from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import SampleFiles, key_of, text_of
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
+from openrlhf_swap.process.console import quiet_console
+from openrlhf_swap.process.locks import locked
+from openrlhf_swap.process.private_ray import private_ray
 from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
-from openrlhf_swap.runs.console import quiet_console
-from openrlhf_swap.runs.locks import locked
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.private_ray import private_ray
 from openrlhf_swap.runs.provenance import made_of
 
 AT_A_TIME = 512  # samples that are graded

@@ -15,7 +15,7 @@ from pathlib import Path
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
-from openrlhf_swap.rewards.verdict import text_to_grade
+from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.verifiers import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 

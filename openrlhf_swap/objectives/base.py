@@ -19,7 +19,8 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ConfigError, ObjectiveError
-from openrlhf_swap.rollouts.rollout import Batch, ResponseReader, Rollout
+from openrlhf_swap.rollouts.reader import ResponseReader
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 __all__ = [  # what a file with an objective needs, the names that other modules define included
     "Batch",

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import Any
 
 from openrlhf_swap.rewards.answers import END_OF_THOUGHT
+from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.grader import Grade, grade_answer
-from openrlhf_swap.rewards.verdict import text_to_grade
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
 
 

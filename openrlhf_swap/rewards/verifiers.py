@@ -20,7 +20,7 @@ FLAG = "--swap.grader"
 MATH = "math"
 REGEX = "regex:"
 BUILT_IN = {
-    MATH: "openrlhf_swap.rewards.grading:verify",
+    MATH: "openrlhf_swap.rewards.mathematics:verify",
     "multiple_choice": "openrlhf_swap.rewards.choices:verify",
 }
 # The verdict, among what the reward function logs of a response.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.rewards.verdict import closes_thought
+from openrlhf_swap.rewards.graded_text import closes_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # the names are read without torch
 
     from openrlhf_swap.algorithm.advantages import StepSignals
     from openrlhf_swap.algorithm.batch import StepBatch
-    from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+    from openrlhf_swap.rollouts.reader import StepReader
+    from openrlhf_swap.rollouts.rollout import Rollout
 
 Metrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step

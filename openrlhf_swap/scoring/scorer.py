@@ -23,7 +23,8 @@ from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rewards.verifiers import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.scoring.answer import Readings, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.entropies import read_entropies
 from openrlhf_swap.scoring.signals import WantedSignals, by_request

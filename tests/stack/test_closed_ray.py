@@ -18,7 +18,7 @@ from openrlhf_swap import train
 def look(*_):
     import ray
     from openrlhf_swap.integration.patches import CPU_COMMAND, install
-    from openrlhf_swap.integration.startup.ray_start import start_ray
+    from openrlhf_swap.integration.startup.ray import start_ray
 
     install(CPU_COMMAND)
     start_ray(1, on_cpu=True)

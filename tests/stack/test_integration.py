@@ -27,7 +27,8 @@ from openrlhf_swap.files import write_rows
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.rollout import StepReader, prompt_key
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import prompt_key
 from openrlhf_swap.scoring.answer import answer_branch
 
 pytestmark = pytest.mark.slow

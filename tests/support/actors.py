@@ -9,7 +9,7 @@ from unittest import mock
 
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
 from support.paths import POLICY
 
 END, CLOSE = "</think>", "</think>\n\n**Final Answer**\n\\boxed{"

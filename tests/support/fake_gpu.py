@@ -21,7 +21,7 @@ from vllm.distributed.weight_transfer import ipc_engine, packed_tensor
 
 from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.policy import actors
-from openrlhf_swap.integration.runtime import weights
+from openrlhf_swap.integration.weights import worker as weights
 
 EVERYTHING = {"weights", "kv_cache"}
 

@@ -9,7 +9,8 @@ from openrlhf.trainer.ppo_utils.experience import Experience
 
 from openrlhf_swap.integration.driver.experience_maker import AdvantageTerms
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import Metrics, step_metrics, turn_metrics
 from openrlhf_swap.scoring.signals import names_of
 

@@ -12,7 +12,8 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines
 from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
-from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.runs.metrics import Metrics
 
 

@@ -14,7 +14,8 @@ from vllm import SamplingParams
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import SamplingRequest
-from openrlhf_swap.rollouts.rollout import Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Rollout
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records, is_due
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
-from openrlhf_swap.rollouts.rollout import Batch, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Batch
 from openrlhf_swap.runs.guards import SkippedSteps
 from openrlhf_swap.runs.metrics import Metrics, rollout_rows
 

@@ -21,9 +21,9 @@ from openrlhf_swap.integration.driver.sampler import Sampler
 from openrlhf_swap.integration.engine.start import start_engines
 from openrlhf_swap.integration.policy import actors as policy_actors
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
-from openrlhf_swap.integration.runtime.transport import share_gpus
+from openrlhf_swap.integration.weights.way import share_gpus
 from openrlhf_swap.objectives.registry import build, penalty_temperature
-from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs.guards import Guards
 
 SHARE = 0.2  # of a GPU that several processes share, as OpenRLHF counts them

@@ -23,7 +23,8 @@ from openrlhf_swap.integration.driver.continuations import Continuations
 from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, Prompt
 from openrlhf_swap.integration.driver.rows import check_names, experience_row, fit_context
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, StepReader
+from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import Metrics
 
 Groups = list[list[Rollout]]

@@ -11,7 +11,7 @@ from openrlhf.trainer.ray import create_vllm_engines
 
 from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.patches import ENGINES_ARE_MADE, installed
-from openrlhf_swap.integration.runtime.transport import share_gpus
+from openrlhf_swap.integration.weights.way import share_gpus
 
 ROLLOUT_ACTOR = "openrlhf.trainer.ray.vllm_engine.RolloutRayActor"
 

@@ -15,7 +15,7 @@ from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, in
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.versions import replace
-from openrlhf_swap.runs.private_ray import FOLDER
+from openrlhf_swap.process.private_ray import FOLDER
 
 _StockStrategy: Any = DeepspeedStrategy
 _BUFFER = "_offload_buffer"  # DeepSpeed's suffix for the place of a moment in main memory

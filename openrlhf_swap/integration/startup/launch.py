@@ -19,7 +19,7 @@ from openrlhf_swap.integration.driver.run import train
 from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import build_communication_op
-from openrlhf_swap.integration.runtime.transport import engine_arguments, expert_kernels
+from openrlhf_swap.integration.weights.way import engine_arguments, expert_kernels
 from openrlhf_swap.runs import checkpoints
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor

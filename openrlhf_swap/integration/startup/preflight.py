@@ -15,7 +15,8 @@ from openrlhf_swap.files import Row, parse_row, to_line, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.stock import FlagValues
-from openrlhf_swap.integration.startup.model_checks import (
+from openrlhf_swap.integration.startup.data import write_usable_prompts
+from openrlhf_swap.integration.startup.model import (
     MODEL,
     check_heads,
     check_hidden_steps,
@@ -25,10 +26,9 @@ from openrlhf_swap.integration.startup.model_checks import (
     packs,
     settle_packing,
 )
-from openrlhf_swap.integration.startup.prompts import write_usable_prompts
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.rewards.verdict import closes_thought
+from openrlhf_swap.rewards.graded_text import closes_thought
 from openrlhf_swap.rollouts.families import prompt_text, resolve_thought, set_template_arguments
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import identity, refuse_other_settings

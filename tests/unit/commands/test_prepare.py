@@ -14,7 +14,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.data.clean import DUPLICATE
 from openrlhf_swap.data.rows import EMPTY_PROBLEM
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup.prompts import load_prompts, render_prompts
+from openrlhf_swap.integration.startup.data import load_prompts, render_prompts
 from openrlhf_swap.prepare import main, removed_path
 from openrlhf_swap.rewards.answers import (
     EMPTY_ANSWER,

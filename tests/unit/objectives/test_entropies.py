@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.objectives import RIGHT, assert_rows, batch, objective, rollout
 
-from openrlhf_swap.objectives.entropies import least_informative, trace_quality
+from openrlhf_swap.objectives.peers.entropies import least_informative, trace_quality
 
 E = math.e
 LOG5 = math.log(5)

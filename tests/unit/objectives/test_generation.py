@@ -11,8 +11,8 @@ from support.objectives import MARKS, READER, assert_rows, batch, objective, rol
 
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.objectives.base import Continuation, SamplingRequest
-from openrlhf_swap.objectives.formats import is_right
-from openrlhf_swap.objectives.vsrm import cut_places
+from openrlhf_swap.objectives.peers.formats import is_right
+from openrlhf_swap.objectives.peers.vsrm import cut_places
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rollouts.rollout import prompt_key
 

@@ -9,7 +9,7 @@ import torch
 from support.objectives import READER, assert_rows, batch, objective, rollout
 
 from openrlhf_swap.errors import ConfigError, ObjectiveError
-from openrlhf_swap.objectives.lc_r1 import first_right_answer
+from openrlhf_swap.objectives.peers.lc_r1 import first_right_answer
 
 RESPONSE = rollout("so it is 42. Or not?#\\boxed{42}")  # a thought of 20 tokens
 

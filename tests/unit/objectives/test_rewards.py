@@ -13,7 +13,7 @@ import pytest
 from support.objectives import RIGHT, UNBOXED, assert_rows, group, objective, rewards, rollout
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.objectives.formats import is_degenerate
+from openrlhf_swap.objectives.peers.formats import is_degenerate
 
 
 def case(name, expected, *groups, within=1e-6, **options):

@@ -13,7 +13,7 @@ from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.scoring.answer import answer_branch
 
 ASK = "{% for m in messages %}USER {{ m.content }}\n{% endfor %}"

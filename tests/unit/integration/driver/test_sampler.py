@@ -14,7 +14,7 @@ from openrlhf_swap.integration.driver.sampler import Sampler
 from openrlhf_swap.integration.engine.actor import SwapRolloutActor
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rollouts.rollout import StepReader
+from openrlhf_swap.rollouts.reader import StepReader
 
 THOUGHT = "ones: 1+3+0=04\nwait ones: 1+3+0=04\ntens: 2+1+0=03\nhundreds: 1+1+0=02\n"
 PROMPTS = {

@@ -10,7 +10,7 @@ from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.integration.policy.adapters import merges, named_weights, without_adapters
-from openrlhf_swap.integration.runtime.weight_source import PolicyWeights
+from openrlhf_swap.integration.weights.source import PolicyWeights
 
 
 def weights_of(model):

@@ -7,7 +7,7 @@ import ray
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import ray_start
+from openrlhf_swap.integration.startup import ray as ray_start
 
 
 @pytest.fixture

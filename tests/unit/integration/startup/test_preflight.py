@@ -7,8 +7,8 @@ from support.command_lines import GOOD, rows_file, run_main
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
+from openrlhf_swap.process.locks import locked
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.locks import locked
 
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):

@@ -1,0 +1,120 @@
+"""Ray for a training: joined where RAY_ADDRESS names a cluster, else started on this machine."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import ray
+
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, gpus_of_run, policy_ranks
+from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES, install
+from openrlhf_swap.integration.runtime.cpu import THREADS
+from openrlhf_swap.process.ctrl_c import ctrl_c_after
+
+# OpenRLHF gives these to its processes.
+OPENRLHFS_VARIABLES = {
+    "TOKENIZERS_PARALLELISM": "true",
+    "NCCL_DEBUG": "WARN",
+    "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+}
+# Enough for the rollouts of the embedded policy; Ray would take 30% of memory.
+OBJECT_STORE_BYTES = 256 * 2**20
+NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
+POLL_SECONDS = 2.0
+
+
+@contextmanager
+def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
+    """Start Ray while the block imports, and shut it down at the end.
+
+    Yields a function that waits for Ray. Until then a Ctrl-C is held back: in the middle of an
+    import it may get lost.
+    """
+    args = configuration.args
+    if configuration.on_cpu:
+        install(CPU_COMMAND)
+        os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
+    with ThreadPoolExecutor(1) as pool, ExitStack() as held:
+        held.enter_context(ctrl_c_after())
+        started = pool.submit(start_ray, gpu_actors(args), configuration.on_cpu)
+
+        def wait() -> None:
+            started.result()
+            held.close()
+            if "RAY_ADDRESS" in os.environ:
+                wait_for_gpus(gpus_of_run(args))
+
+        try:
+            yield wait
+        finally:
+            pool.submit(ray.shutdown).result()
+
+
+def wait_for_gpus(needed: int) -> None:
+    """Wait until the nodes of the cluster have so many GPUs: Ray would wait without a word.
+
+    Raises ConfigError if they are not there in time.
+    """
+    deadline = time.monotonic() + NODES_SECONDS
+    shown = -1
+    while True:
+        present = int(ray.cluster_resources().get("GPU", 0))
+        if present >= needed:
+            return
+        state = f"{present} of the {needed} GPUs that the run takes are in the cluster"
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"{state} after {NODES_SECONDS} s; start more nodes, or ask for fewer GPUs "
+                "(--actor.num_nodes, --actor.num_gpus_per_node, --vllm.num_engines)"
+            )
+        if present != shown:
+            print(f"[swap] {state}", flush=True)
+        shown = present
+        time.sleep(POLL_SECONDS)
+
+
+def threads(args: SimpleNamespace, cores: int) -> int:
+    """Threads of each process of a CPU run.
+
+    Engines and policy take turns with the cores, unless the run is asynchronous.
+    """
+    actors = policy_ranks(args)
+    engines = engine_gpus(args)
+    at_work = actors + engines if args.train.async_enable else max(actors, engines)
+    return max(1, cores // at_work)
+
+
+def start_ray(places: int, on_cpu: bool) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start Ray without its dashboard.
+
+    On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
+    """
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(runtime_env={"env_vars": _variables(on_cpu)})
+        return
+    options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    if on_cpu:
+        # Ray counts these slots as GPUs, and would miss them there.
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+        options["num_cpus"] = places + 1  # one for tasks that ask for no GPU
+        options["num_gpus"] = places
+        options["object_store_memory"] = OBJECT_STORE_BYTES
+    else:
+        # Ray's processes inherit them. With a `runtime_env`, an actor would have to wait for a new
+        # process: those that Ray starts with itself have none.
+        os.environ |= _variables(on_cpu)
+    ray.init(**options)
+
+
+def _variables(on_cpu: bool) -> dict[str, str]:
+    """The environment of the run's processes on other nodes, or under OpenRLHF's own settings."""
+    if on_cpu:
+        names = [*VARIABLES[EVERY_CPU], *VARIABLES[CPU_COMMAND], THREADS]
+        return {name: os.environ[name] for name in names}
+    return {name: os.environ.get(name, value) for name, value in OPENRLHFS_VARIABLES.items()}

@@ -1,0 +1,1 @@
+"""The policy's weights on their way to vLLM's engines."""

@@ -1,0 +1,24 @@
+"""Weights between a policy and an engine on one GPU: vLLM's CUDA IPC handles."""
+
+from vllm.distributed.weight_transfer import ipc_engine
+
+from openrlhf_swap.integration.weights.receiving import EngineClient, InPlaceReceiver
+from openrlhf_swap.integration.weights.source import PIECE_BYTES, PolicyWeights
+
+
+def ipc_sender(
+    client: EngineClient,
+    source: PolicyWeights,
+    rank: int,
+) -> ipc_engine.IPCTrainerWeightTransferEngine:
+    """The sender of vLLM itself, with a buffer that takes the largest weight."""
+    size = max(PIECE_BYTES, source.largest)
+    info = ipc_engine.IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
+    sender = ipc_engine.IPCTrainerWeightTransferEngine
+    return sender.trainer_init(info, client=client, source=source)
+
+
+class IpcReceiver(InPlaceReceiver, ipc_engine.IPCWeightTransferEngine):
+    def finish_weight_update(self) -> None:
+        super().finish_weight_update()
+        self._packed_importer.close()  # so that the policy gets the memory back

@@ -1,0 +1,49 @@
+"""The way that weights take to the engines of a run, without the imports of the transfer itself."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from transformers import AutoConfig
+
+from openrlhf_swap.packages import is_cpu_build
+
+# vLLM's worker imports the module of its extension, and so knows our receivers.
+EXTENSION = "openrlhf_swap.integration.weights.worker.WorkerExtension"
+
+
+def share_gpus(args: SimpleNamespace) -> bool:
+    """Whether engines and policy have the same GPUs."""
+    return bool(args.train.colocate_all and not args.train.async_enable)
+
+
+def way_of(args: SimpleNamespace) -> str:
+    """The name of the receiver of a run: a shared GPU's memory, NCCL, or bytes over Ray."""
+    if args.vllm.sync_backend == "nccl" and share_gpus(args):
+        return "swap_ipc"
+    return "swap_bytes" if is_cpu_build() else "swap_nccl"
+
+
+def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
+    """The arguments of vLLM for an engine that receives weights."""
+    return {"worker_extension_cls": EXTENSION, "weight_transfer_config": {"backend": way_of(args)}}
+
+
+def expert_kernels(model: str) -> dict[str, str]:
+    """Return the arguments that keep experts' weights in the order in which they are sent.
+
+    On GPUs after Hopper, vLLM 0.29 would reorder them.
+    """
+    # vLLM's module cannot be the first of its package that a process imports.
+    from vllm.transformers_utils.model_arch_config_convertor import (
+        MODEL_ARCH_CONFIG_CONVERTORS,
+        ModelArchConfigConvertorBase,
+    )
+
+    # The model's own code was allowed before, or there is none.
+    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
+    convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
+    experts = convertor(config, config.get_text_config()).get_num_experts()
+    is_quantized = getattr(config, "quantization_config", None)  # it has kernels of its own
+    if not experts or is_quantized:
+        return {}
+    return {"moe_backend": "triton"}

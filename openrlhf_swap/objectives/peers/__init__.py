@@ -1,0 +1,1 @@
+"""The objectives of other papers."""

@@ -1,0 +1,220 @@
+"""Text and token space: where a response's thought ends, and where its steps do."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING
+
+from openrlhf_swap.algorithm.steps import segment_at_newlines
+from openrlhf_swap.rewards.statements import answer_start, last_boxed, text_after_thought
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CHUNK = 64  # tokens that are decoded at once to find places in a text
+UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
+
+
+class ResponseReader:
+    """Decodes responses and finds where their thought ends, in token space.
+
+    A response is never re-tokenised.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", end_of_thought: str) -> None:
+        self._tokenizer = tokenizer
+        self.end_of_thought = end_of_thought  # the text that closes a thought
+        self._end_ids = self.ids(end_of_thought)
+        self.end_tokens = len(self._end_ids)  # that it takes on its own
+        self.end_token: int = tokenizer.eos_token_id
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = {number for number, token in added if token.special} | {self.end_token}
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Decode tokens, special tokens included."""
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
+
+    def ids(self, text: str) -> list[int]:
+        """Tokenise a text on its own, without adding special tokens."""
+        if not text:
+            return []
+        return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def thought_length(self, response_ids: Sequence[int]) -> int | None:
+        """Tokens before the end of the thought; None if the thought is not closed."""
+        ids = list(response_ids)
+        start = self._first_end(ids)
+        if self.end_tokens == 1:
+            return start
+        # Ordinary tokens merge with their neighbours, so the decoded text decides which end is the
+        # first.
+        if start is not None:
+            before = self.text(ids[: start + self.end_tokens])[:-1]
+            if self.end_of_thought not in before:
+                return start
+        position = self.text(ids).find(self.end_of_thought)
+        if position < 0:
+            return None
+        return self._tokens_before(ids, position)
+
+    def _first_end(self, ids: list[int]) -> int | None:
+        """Where the tokens that the end of the thought has on its own appear first."""
+        end = self._end_ids
+        for place, token in enumerate(ids):
+            if token == end[0] and ids[place : place + len(end)] == end:
+                return place
+        return None
+
+    def reasoning_length(self, response_ids: Sequence[int]) -> int:
+        """Tokens before the end of the thought.
+
+        An open thought ends before it states its final answer (`answer_start`), and before the
+        special tokens at its end: nothing would be generated after those, and so nothing is scored.
+        """
+        closed = self.thought_length(response_ids)
+        if closed is not None:
+            return closed
+        ids = list(response_ids)
+        while ids and ids[-1] in self._special:
+            ids.pop()
+        start = answer_start(self.text(ids))
+        if start is None:
+            return len(ids)
+        return self._tokens_before(ids, start)
+
+    def _tokens_before(self, ids: list[int], position: int) -> int:
+        return bisect_right(_TextLengths(ids, self), position) - 1
+
+
+class StepReader(ResponseReader):
+    """Cuts responses into steps, by M, K and the patience of `segment_steps`.
+
+    It decodes the vocabulary once.
+    """
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        end_of_thought: str,
+        step_tokens: int,
+        max_steps: int,
+        newline_patience: float = 2.0,
+    ) -> None:
+        super().__init__(tokenizer, end_of_thought)
+        self._limits = (step_tokens, max_steps, newline_patience)
+        # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain
+        # a newline.
+        every_id = [[number] for number in range(len(tokenizer))]
+        texts = tokenizer.batch_decode(every_id, skip_special_tokens=False)
+        self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
+
+    def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
+        """e_1..e_K: the index, among L generated tokens, of each step's last one.
+
+        No step crosses a turn (turns but the first begin at `turn_starts`, ascending): all turns
+        share one M, raised until they have at most K steps together, or one each. Turns but the
+        last are all reasoning.
+        """
+        if not turn_starts:
+            return self._cut(response_ids[: self.reasoning_length(response_ids)], *self._limits)
+        last = turn_starts[-1]
+        reasoning = last + self.reasoning_length(response_ids[last:])
+        bounds = pairwise([0, *turn_starts, reasoning])
+        turns = [(begin, response_ids[begin:end]) for begin, end in bounds if begin < end]
+        step_tokens, most, patience = self._limits
+        while True:
+            ends: list[int] = []
+            for begin, ids in turns:
+                own = self._cut(
+                    ids,
+                    step_tokens,
+                    max_steps=len(ids),
+                    patience=patience,
+                )
+                ends += [begin + end for end in own]
+            if len(ends) <= max(most, len(turns)):
+                return ends
+            step_tokens += max(1, step_tokens // 8)
+
+    def _cut(
+        self,
+        ids: Sequence[int],
+        step_tokens: int,
+        max_steps: int,
+        patience: float,
+    ) -> list[int]:
+        newlines = [place for place, token in enumerate(ids) if token in self._newlines]
+        return segment_at_newlines(
+            newlines,
+            len(ids),
+            step_tokens,
+            max_steps,
+            patience,
+        )
+
+    def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
+        """The decoded text of each step."""
+        bounds = pairwise([0, *(end + 1 for end in step_ends)])
+        return [self.text(response_ids[start:end]) for start, end in bounds]
+
+
+def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
+    """Whether a response closes its thought once and boxes an answer after it."""
+    closed = reader.thought_length(response_ids)
+    if closed is None:
+        return False
+    # No end begins before `closed`, so the text from there on has all of them.
+    ends = reader.text(response_ids[closed:]).count(reader.end_of_thought)
+    return ends == 1 and boxes_answer(response_ids, reader)
+
+
+def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
+    """Whether a response closes its thought and boxes an answer after it."""
+    closed = reader.thought_length(response_ids)
+    if closed is None:
+        return False
+    text = text_after_thought(reader.text(response_ids[closed:]), reader.end_of_thought)
+    return last_boxed(text) is not None
+
+
+def tokens_for_each(
+    ids: Sequence[int],
+    places: Sequence[int],
+    reader: ResponseReader,
+) -> list[int]:
+    """For each number of characters, the fewest leading tokens whose text has as many."""
+    lengths = _TextLengths(ids, reader)
+    return [bisect_left(lengths, characters) for characters in places]
+
+
+class _TextLengths:
+    """The number of characters in the text of the first 0, 1, 2, ... tokens, to bisect in.
+
+    Each look-up decodes a part of a chunk.
+    """
+
+    def __init__(self, ids: Sequence[int], reader: ResponseReader) -> None:
+        self._ids = ids
+        self._text = reader.text
+        self._starts = [0]
+        pieces: list[str] = []
+        for end in range(CHUNK, len(ids), CHUNK):
+            piece = self._text(ids[self._starts[-1] : end])
+            if not piece.endswith(UNFINISHED):
+                self._starts.append(end)
+                pieces.append(piece)
+        pieces.append(self._text(ids[self._starts[-1] :]))
+        if len(pieces) > 1 and "".join(pieces) != self._text(ids):
+            # The tokenizer decodes a beginning differently (some drop its space): one chunk, from
+            # the real beginning.
+            self._starts = [0]
+            pieces = []
+        self._characters = [0, *accumulate(map(len, pieces))]  # before each chunk
+
+    def __len__(self) -> int:
+        return len(self._ids) + 1
+
+    def __getitem__(self, count: int) -> int:
+        chunk = bisect_right(self._starts, count) - 1
+        ids = self._ids[self._starts[chunk] : count]
+        return self._characters[chunk] + len(self._text(ids))
