@@ -14,7 +14,7 @@ import torch
 from openrlhf_swap.algorithm.advantages import (
     outcome_advantages,
     process_advantages,
-    step_signals,
+    step_credit,
     unified_advantages,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
@@ -44,7 +44,7 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
 def vectorised(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:
     """(G, N, A) float32, as a training step computes them."""
     outcome = outcome_advantages(batch.correct.double(), numbers.eps).float()
-    signals = step_signals(batch, numbers)
+    signals = step_credit(batch, numbers)
     process = process_advantages(
         signals.normalised.float(), batch.step_ends, batch.step_mask, tokens
     )
@@ -56,7 +56,7 @@ def vectorised(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Te
 def looped(batch: StepBatch, numbers: Coefficients, tokens: int) -> torch.Tensor:
     """The same with one slice assignment a step."""
     outcome = outcome_advantages(batch.correct.double(), numbers.eps).float()
-    normalised = step_signals(batch, numbers).normalised.float()
+    normalised = step_credit(batch, numbers).normalised.float()
     advantages = (numbers.outcome_weight * outcome).unsqueeze(-1).repeat(1, 1, tokens)
     for g, n in batch.correct.nonzero().tolist():
         for reward, end in zip(

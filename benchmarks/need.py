@@ -28,7 +28,7 @@ HIDES_NONE = 10**9  # an M that hides no step: log-probabilities and scores alon
 def with_need(case: Case, window: int, every: int) -> Case:
     """The same responses, with need wanted of each."""
     wanted = {
-        "signals": (ANSWER_LOGPROBS.name, NEED.name),
+        "wanted": (ANSWER_LOGPROBS.name, NEED.name),
         "need_window": window,
         "need_every": every,
     }

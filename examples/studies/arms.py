@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import (
-    StepSignals,
+    StepCredit,
     moments,
     monotone_gains,
     needs,
     penalty_weights,
-    step_signals,
+    step_credit,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.config import SwapConfig
@@ -44,7 +44,7 @@ PASS_RATE = "pass_rate_penalty"
 OBJECTIVES = {"uniform": "uniform_penalty", "no_penalty": "no_penalty"}
 
 
-def share_on_redundant(signals: StepSignals, redundant: Tensor) -> float:
+def share_on_redundant(signals: StepCredit, redundant: Tensor) -> float:
     """The share of the price that redundant steps pay, in the groups that it charges.
 
     It is NaN where there is none.
@@ -128,7 +128,7 @@ def arm_signals(
     config: SwapConfig,
     batch: StepBatch,
     redundant: Tensor,
-) -> StepSignals:
+) -> StepCredit:
     """The step signals of an arm.
 
     `redundant` is (G, N, K) bool, the steps of which every line is redundant.
@@ -137,18 +137,18 @@ def arm_signals(
     kind = arm.removesuffix("+floor").partition(".")[2]
     mask = batch.step_mask
     if kind == "shuffled":
-        own = step_signals(batch, numbers).weights
+        own = step_credit(batch, numbers).weights
         keys = torch.where(mask, torch.rand(mask.shape), 2.0)  # padding stays last
-        return step_signals(batch, numbers, own.gather(-1, keys.argsort(-1)))
+        return step_credit(batch, numbers, own.gather(-1, keys.argsort(-1)))
     if kind == "need" and not numbers.rewards_need:
-        return step_signals(batch, numbers, need_weights(batch))
+        return step_credit(batch, numbers, need_weights(batch))
     if kind in BY_LABEL:
         pays = mask & (redundant if kind == "oracle" else ~redundant)
         # Where no step is of the kind that pays, all do.
         pays = torch.where(pays.any(-1, keepdim=True), pays, mask).double()
-        return step_signals(
+        return step_credit(
             batch,
             numbers,
             pays / pays.sum(-1, keepdim=True).clamp(min=1),
         )
-    return step_signals(batch, numbers)
+    return step_credit(batch, numbers)

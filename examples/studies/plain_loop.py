@@ -42,7 +42,7 @@ from world import CLOSE, NAMES, Problem, load, rendered
 
 from openrlhf_swap import StepTrace, SwapConfig
 from openrlhf_swap.algorithm.advantages import (
-    StepSignals,
+    StepCredit,
     outcome_advantages,
     process_advantages,
     unified_advantages,
@@ -187,7 +187,7 @@ class Loop:
                     row,
                     prefixes,
                     branch,
-                    signals=tuple(names),
+                    wanted=tuple(names),
                     need_window=self.config.need_window,
                     need_every=self.config.need_every,
                 )
@@ -228,7 +228,7 @@ class Loop:
     def advantages(
         self,
         batch: StepBatch,
-        signals: StepSignals,
+        signals: StepCredit,
         rewards: Tensor,
     ) -> Tensor:
         """(responses, A) the unified advantage of each token."""

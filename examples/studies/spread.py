@@ -22,7 +22,7 @@ import torch
 from tabulate import tabulate
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.advantages import step_credit
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
@@ -93,7 +93,7 @@ def distance(groups: Sequence[Sequence[StepTrace]], tau: float | str) -> str:
     numbers = coefficients(SwapConfig(tau=tau))
     batches = [StepBatch.from_traces([group]) for group in groups]
     found = [
-        distances_from_uniform(step_signals(batch, numbers).penalties, batch.step_mask)
+        distances_from_uniform(step_credit(batch, numbers).penalties, batch.step_mask)
         for batch in batches
         if batch.step_mask.any()
     ]

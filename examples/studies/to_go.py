@@ -19,7 +19,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import (
     penalty_weights,
     process_advantages,
-    step_signals,
+    step_credit,
     step_tau,
 )
 from openrlhf_swap.config import SwapConfig
@@ -61,7 +61,7 @@ class ToGo(Objective):
         numbers = self.coefficients
         to_go = gains_to_go(steps.answer_logprobs, steps.step_mask)
         weights = penalty_weights(to_go, steps.step_mask, step_tau(to_go, steps.step_mask, numbers))
-        normalised = step_signals(steps, numbers, weights).normalised
+        normalised = step_credit(steps, numbers, weights).normalised
         return process_advantages(
             normalised, steps.step_ends, steps.step_mask, int(batch.lengths.max())
         )

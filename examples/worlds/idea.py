@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from openrlhf_swap.algorithm.advantages import step_signals, sum_to_come
+from openrlhf_swap.algorithm.advantages import step_credit, sum_to_come
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.files import Row
@@ -80,7 +80,7 @@ def credits_of(group: Sequence[Row], row: Row, config: SwapConfig) -> dict[str, 
     credits = {}
     for name, settings in CREDITS.items():
         numbers = coefficients(config.replaced(**settings))
-        signals = step_signals(batch, numbers)
+        signals = step_credit(batch, numbers)
         summed = sum_to_come(signals.normalised, numbers.step_discount)
         credits[name] = summed[0, place, : len(row["steps"])].tolist()
     return credits

@@ -79,7 +79,7 @@ def penalty_weights(
 
 
 @dataclass(frozen=True)
-class StepSignals:
+class StepCredit:
     """What SWAP computes from the markers.
 
     All are (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,). `weights` are w,
@@ -100,11 +100,11 @@ class StepSignals:
     price: Tensor
 
 
-def step_signals(
+def step_credit(
     batch: StepBatch,
     coefficients: Coefficients,
     weights: Tensor | None = None,
-) -> StepSignals:
+) -> StepCredit:
     """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k.
 
     These are Eq. final_step_reward and norm_step: r~_k = (r_k - mu)/(sigma + eps), mu and sigma
@@ -148,7 +148,7 @@ def step_signals(
     normalised = torch.where(mask, scaled - charges - coefficients.step_constant, 0.0)
     known_deviation = torch.where(pooled.spreads, pooled.deviation, math.nan)
     known_price = torch.where(pooled.spreads, price, math.nan)
-    return StepSignals(
+    return StepCredit(
         gains=gains,
         local_gains=changes,
         penalty_mass=mass,

@@ -158,7 +158,7 @@ class Objective:
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
         self.coefficients: Coefficients = config.coefficients()
-        """What `Batch.signals` is computed with."""
+        """What `Batch.credit` is computed with."""
         self.step = 0
         """Batches sampled so far; `rewards` and `token_advantages` count the batch itself."""
 

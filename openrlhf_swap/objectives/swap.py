@@ -8,7 +8,7 @@ from openrlhf_swap.algorithm.advantages import (
     group_advantages,
     outcome_rewards,
     process_advantages,
-    step_signals,
+    step_credit,
 )
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
@@ -45,7 +45,7 @@ class Swap(Objective):
         if not self.scores_steps:
             return None
         tokens = int(batch.lengths.max())
-        return _process(batch.steps, batch.signals.normalised, self.coefficients, tokens)
+        return _process(batch.steps, batch.credit.normalised, self.coefficients, tokens)
 
 
 def _process(
@@ -76,7 +76,7 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
     batch = StepBatch.from_traces([group])
     process = None
     if numbers.needs_scores:
-        normalised = step_signals(batch, numbers).normalised
+        normalised = step_credit(batch, numbers).normalised
         tokens = int(batch.lengths.max())
         process = _process(batch, normalised, numbers, tokens)
     return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]

@@ -7,19 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import StepSignals, step_signals
+from openrlhf_swap.algorithm.advantages import StepCredit, step_credit
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.reader import ResponseReader
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -220,9 +217,9 @@ class Batch:
         return StepBatch.from_traces(traces)
 
     @cached_property
-    def signals(self) -> StepSignals:
-        """The step signals computed from the markers."""
-        return step_signals(self.steps, self.coefficients)
+    def credit(self) -> StepCredit:
+        """What each step earned and paid, computed from the markers."""
+        return step_credit(self.steps, self.coefficients)
 
     def each_text(self, function: Callable[[str], float]) -> Tensor:
         """Apply a function to the text of every response; (G, N) float64."""

@@ -16,7 +16,7 @@ from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
 
-    from openrlhf_swap.algorithm.advantages import StepSignals
+    from openrlhf_swap.algorithm.advantages import StepCredit
     from openrlhf_swap.algorithm.batch import StepBatch
     from openrlhf_swap.rollouts.reader import StepReader
     from openrlhf_swap.rollouts.rollout import Rollout
@@ -50,7 +50,7 @@ STEP_PHASES = {
 
 def step_metrics(
     batch: StepBatch,
-    signals: StepSignals,
+    credit: StepCredit,
     advantages: Tensor,
     outcome: Tensor,
     process: Tensor,
@@ -63,11 +63,11 @@ def step_metrics(
     (actions,) their two terms without weights; `process_weight` is theta. With `price_by_weights`
     every correct response pays by its weights, otherwise those with a penalty.
     """
-    paid = signals.weights if price_by_weights else signals.penalties
+    paid = credit.weights if price_by_weights else credit.penalties
     means = {
         **_of_lengths(batch),
-        **_of_groups(batch, signals, process_weight),
-        **_of_steps(batch, signals),
+        **_of_groups(batch, credit, process_weight),
+        **_of_steps(batch, credit),
         "swap/weights_from_uniform": distances_from_uniform(paid, batch.step_mask),
         "swap/adv_outcome_absmean": outcome.abs(),
         "swap/adv_process_absmean": process.abs(),
@@ -78,10 +78,10 @@ def step_metrics(
     for name, share in LENGTH_QUANTILES.items():
         metrics[f"length/{name}"] = lengths.quantile(share)
     metrics["length/std"] = lengths.std()
-    gains = signals.gains[batch.step_mask]
+    gains = credit.gains[batch.step_mask]
     if len(gains) > 1:
         metrics["swap/gain_std"] = gains.std()
-        metrics["swap/local_gain_std"] = signals.local_gains[batch.step_mask].std()
+        metrics["swap/local_gain_std"] = credit.local_gains[batch.step_mask].std()
     return {name: value.item() for name, value in metrics.items()}
 
 
@@ -102,13 +102,13 @@ def _of_lengths(batch: StepBatch) -> dict[str, Tensor]:
 
 def _of_groups(
     batch: StepBatch,
-    signals: StepSignals,
+    credit: StepCredit,
     process_weight: float,
 ) -> dict[str, Tensor]:
     correct = batch.correct
     solved = correct.any(-1)
-    signalled = ~signals.price.isnan()  # groups whose steps get a signal
-    prices = signals.price[signalled]
+    signalled = ~credit.price.isnan()  # groups whose steps get a signal
+    prices = credit.price[signalled]
     # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in
     # A_out.
     difference = correct.shape[-1] ** 0.5
@@ -116,22 +116,22 @@ def _of_groups(
         "swap/accuracy": correct,
         "swap/groups_all_correct_frac": correct.all(-1),
         "swap/groups_no_correct_frac": ~solved,
-        "swap/groups_without_excess_frac": (signals.penalty_mass == 0).all(-1)[solved],
-        "swap/groups_of_noise_frac": signals.deviation[signalled] < SCORE_NOISE,
+        "swap/groups_without_excess_frac": (credit.penalty_mass == 0).all(-1)[solved],
+        "swap/groups_of_noise_frac": credit.deviation[signalled] < SCORE_NOISE,
         "swap/step_price": prices,
         "swap/step_price_negative_frac": prices < 0,
         "swap/step_break_even": process_weight * prices / difference,
-        "swap/penalty_mass": signals.penalty_mass[correct],
+        "swap/penalty_mass": credit.penalty_mass[correct],
     }
 
 
-def _of_steps(batch: StepBatch, signals: StepSignals) -> dict[str, Tensor]:
+def _of_steps(batch: StepBatch, credit: StepCredit) -> dict[str, Tensor]:
     steps = batch.step_mask
     count = steps.sum(-1)
     scored = steps.any(-1)
     last = batch.answer_logprobs.gather(-1, count.unsqueeze(-1)).squeeze(-1)
-    gains = signals.gains[steps]
-    changes = signals.local_gains[steps]
+    gains = credit.gains[steps]
+    changes = credit.local_gains[steps]
     means = {
         "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
@@ -264,14 +264,14 @@ def write_rollouts(
 def rollout_rows(
     groups: Sequence[Sequence[Rollout]],
     batch: StepBatch,
-    signals: StepSignals,
+    credit: StepCredit,
     reader: StepReader,
 ) -> list[Row]:
     """Describe the responses of the first groups: what each of their steps earned and paid.
 
     Only correct responses have scores; signals with a number for each step, such as need, stand in
     their steps by name. `known_after_steps` are the steps after which the answer is known for good,
-    null for never (`algorithm.known`). `batch` and `signals` may be those of more groups.
+    null for never (`algorithm.known`). `batch` and `credit` may be those of more groups.
     """
     rows: list[Row] = []
     for g, group in enumerate(groups):
@@ -284,7 +284,7 @@ def rollout_rows(
                 "answer": rollout.answer,
                 "reward": rollout.reward,
                 "length": len(rollout.response_ids),
-                "penalty_mass": signals.penalty_mass[g, n].item(),
+                "penalty_mass": credit.penalty_mass[g, n].item(),
                 "answer_logprob_0": None,
             }
             if scores:
@@ -296,7 +296,7 @@ def rollout_rows(
                 row["turns"] = _turn_rows(rollout, reader)
             row["steps"] = []
             if scores or _by_step(rollout):
-                row["steps"] = _step_rows(rollout, signals, (g, n), reader)
+                row["steps"] = _step_rows(rollout, credit, (g, n), reader)
             rows.append(row)
     return rows
 
@@ -317,7 +317,7 @@ def _by_step(rollout: Rollout) -> dict[str, list[float | None]]:
 
 def _step_rows(
     rollout: Rollout,
-    signals: StepSignals,
+    credit: StepCredit,
     place: tuple[int, int],
     reader: StepReader,
 ) -> list[Row]:
@@ -328,7 +328,7 @@ def _step_rows(
         if rollout.answer_logprobs:
             row["answer_logprob"] = rollout.answer_logprobs[k + 1]
             for name, attribute in STEP_COLUMNS.items():
-                row[name] = getattr(signals, attribute)[place][k].item()
+                row[name] = getattr(credit, attribute)[place][k].item()
         for name, values in by_step.items():
             row[name] = values[k]
         rows.append(row)

@@ -46,7 +46,7 @@ class ScoreRequest:
         row: the response's row in the batch.
         prefix_ends: K+1 places in the padded row: the last token of the prompt and of each step.
         branch: close template and answer, for the signals that score the answer.
-        signals: names of the wanted signals (`algorithm.signals`).
+        wanted: names of the signals that are wanted (`algorithm.signals`).
         generated_ends: K places in the padded row, the last token of each step that the policy
             generated itself; empty where no step ends with an observation.
         need_window: for `need`, the number of later steps that are read again; 0 for all of them.
@@ -56,7 +56,7 @@ class ScoreRequest:
     row: int
     prefix_ends: tuple[int, ...]
     branch: AnswerBranch | None = None
-    signals: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
+    wanted: tuple[str, ...] = (ANSWER_LOGPROBS.name,)
     generated_ends: tuple[int, ...] = ()
     need_window: int = 0
     need_every: int = 1
@@ -69,7 +69,7 @@ class ScoreRequest:
 
 def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreRequest]:
     """The requests that want a signal."""
-    return [request for request in requests if signal.name in request.signals]
+    return [request for request in requests if signal.name in request.wanted]
 
 
 def answer_branch(
@@ -106,9 +106,9 @@ def by_signal(
     log_probs = []
     entropies = []
     for request, both in zip(requests, answers, strict=True):
-        if ANSWER_LOGPROBS.name in request.signals:
+        if ANSWER_LOGPROBS.name in request.wanted:
             log_probs.append(both[:, 0])
-        if ANSWER_ENTROPY.name in request.signals:
+        if ANSWER_ENTROPY.name in request.wanted:
             entropies.append(both[:, 1])
     return {ANSWER_LOGPROBS.name: log_probs, ANSWER_ENTROPY.name: entropies}
 

@@ -200,9 +200,9 @@ class Scorer:
         given = (row, torch.ones_like(row), [request])
         found: Readings = {}
         with _evaluating(model):
-            if ENTROPY.name in request.signals and self._temperature is not None:
+            if ENTROPY.name in request.wanted and self._temperature is not None:
                 found[ENTROPY.name] = read_entropies(model, *given, self._temperature)
-            if ANSWER_LOGPROBS.name in request.signals:
+            if ANSWER_LOGPROBS.name in request.wanted:
                 found |= self.backend.read(model, *given)
         return by_request([request], found)[0]
 

@@ -99,7 +99,7 @@ class BranchedRows:
         step_columns: list[int] = []
         for request in requests:
             branches += answer_branches(request, rows)
-            if NEED.name in request.signals:
+            if NEED.name in request.wanted:
                 steps = columns_of_steps(request, rows)
                 step_columns += range(steps[0].start, steps[-1].stop)
         device = attention_mask.device
@@ -189,7 +189,7 @@ class BranchedRows:
             assert request.branch is not None
             last = len(request.prefix_ends) - 1
             of_answer += last * len(request.branch.places)
-            if NEED.name in request.signals:
+            if NEED.name in request.wanted:
                 hidden.append(hidden_steps(request, self._rows, of_steps, of_answer))
                 steps = columns_of_steps(request, self._rows)
                 of_steps += steps[-1].stop - steps[0].start

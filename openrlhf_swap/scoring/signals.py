@@ -46,7 +46,7 @@ class WantedSignals:
             row=row,
             prefix_ends=rollout.prefix_ends,
             branch=self.branch(rollout.answer) if scores_answer else None,
-            signals=names,
+            wanted=names,
             generated_ends=rollout.generated_ends if rollout.observations else (),
             need_window=self.need_window,
             need_every=self.need_every,
@@ -61,6 +61,6 @@ def by_request(
     values = {name: iter(tensors) for name, tensors in found.items()}
     signals = []
     for request in requests:
-        of_one = {name: next(values[name]) for name in request.signals}
+        of_one = {name: next(values[name]) for name in request.wanted}
         signals.append(of_one)
     return signals

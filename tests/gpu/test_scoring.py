@@ -53,7 +53,7 @@ def test_needs_equal_those_of_a_masked_pass_for_each_step(family, dtype):
     """In bfloat16 layers without a window run torch's kernel for varying lengths."""
     ids, actions, mask, requests = micro_batch()
     names = ("answer_logprobs", "need")
-    requests = [replace(each, signals=names) for each in requests]
+    requests = [replace(each, wanted=names) for each in requests]
     scorer = scorer_of(actor_of(model_of(family, dtype, "cuda"), packing=False))
     found = scorer.forward(ids, actions, mask, requests, names)
     slow = model_of(family, torch.float32)

@@ -57,7 +57,7 @@ def rank_main(rank, world, families):
             scorer = scorer_of(actor, zero_stage=3)
             names = both if family != "qwen3_5_text" else both[:1]  # a recurrent one has no need
             for asked in (wanted, wanted[:1] if rank else []):
-                requests = [replace(request, signals=names) for request in asked]
+                requests = [replace(request, wanted=names) for request in asked]
                 scored = scorer.forward(ids, mask[:, 1:], mask, requests, names)
                 differences = [torch.zeros(1)]
                 for request, signals in zip(requests, scored.signals, strict=True):

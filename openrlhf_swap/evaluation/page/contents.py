@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.advantages import step_credit
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.config import SwapConfig
@@ -54,10 +54,10 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
         groups[row.get("benchmark", ""), row["problem"]].append(row)
     for group in groups.values():
         traces = [_trace(row) for row in group]
-        signals = step_signals(StepBatch.from_traces([traces]), numbers)
-        paid = signals.penalties
+        credit = step_credit(StepBatch.from_traces([traces]), numbers)
+        paid = credit.penalties
         if numbers.price_by_weights:
-            paid = paid + signals.charges * (signals.deviation.nan_to_num() + numbers.eps)
+            paid = paid + credit.charges * (credit.deviation.nan_to_num() + numbers.eps)
         for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
             count = len(row["gains"])
             # Nothing is scored where all responses are incorrect: these steps pay 0.

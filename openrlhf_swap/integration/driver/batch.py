@@ -62,12 +62,12 @@ def describe(
     }
     metrics |= step_metrics(
         batch.steps,
-        batch.signals,
+        batch.credit,
         terms.advantages,
         terms.outcome,
         terms.process,
         objective.process_weight,
         objective.coefficients.price_by_weights,
     )
-    metrics |= turn_metrics(batch.groups, batch.signals.penalties)
+    metrics |= turn_metrics(batch.groups, batch.credit.penalties)
     return metrics | objective.metrics()

@@ -152,7 +152,7 @@ class Loop:
 
     def _table(self, batch: Batch) -> list[Row]:
         shown = batch.groups[: self._args.swap_run.rollouts_groups]
-        return rollout_rows(shown, batch.steps, batch.signals, self._reader)
+        return rollout_rows(shown, batch.steps, batch.credit, self._reader)
 
     def _save(self, position: States) -> None:
         """Write a checkpoint and evaluate, if they are due.

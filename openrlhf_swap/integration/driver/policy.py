@@ -65,8 +65,8 @@ class Policy:
         requests = self._requests(micro_batches, rollouts, objective)
         asked: dict[str, Sequence[Any]] = {}
         if objective.wanted_signals:
-            signals = [objective.wanted_signals] * len(requests)
-            asked = {"requests": requests, "signals": signals}
+            wanted = [objective.wanted_signals] * len(requests)
+            asked = {"requests": requests, "wanted": wanted}
         experiences, answers = self._maker.ask(micro_batches, asked)
         known = self._read_answers(experiences, rollouts, requests, answers)
         if objective.reshapes_responses:

@@ -45,7 +45,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
     def forward(
         self,
         requests: Sequence[ScoreRequest] | None = None,
-        signals: Sequence[str] = (),
+        wanted: Sequence[str] = (),
         **batch: Any,
     ) -> Tensor | ScoredForward:
         """Action log-probabilities; with requests also signals of the steps.
@@ -55,7 +55,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
         if requests is None:
             return super().forward(**batch)
         batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
-        return self._scorer.forward(**batch, requests=requests, signals=signals)
+        return self._scorer.forward(**batch, requests=requests, wanted=wanted)
 
     def fit(self, kl_ctl: float = 0) -> Metrics:
         """Update the policy; report how it scored, skipped updates, and peak memory."""

@@ -25,7 +25,7 @@ _IDLE_REQUEST = ScoreRequest(0, prefix_ends=(0,), branch=AnswerBranch((0,), scor
 
 @dataclass(frozen=True)
 class ScoredForward:
-    """What `IntrinsicRewardActor.forward` returns for a micro-batch of which signals are wanted.
+    """What `IntrinsicRewardActor.forward` returns for a micro-batch whose signals are wanted.
 
     Attributes:
         action_log_probs: (B, A) float32, as the stock actor returns them.
@@ -98,26 +98,26 @@ class PolicyScorer:
         action_mask: Tensor,
         attention_mask: Tensor,
         requests: Sequence[ScoreRequest],
-        signals: Sequence[str] = (ANSWER_LOGPROBS.name,),
+        wanted: Sequence[str] = (ANSWER_LOGPROBS.name,),
     ) -> ScoredForward:
         """Action log-probabilities of a micro-batch, and the signals of its requests.
 
         `sequences` (B, T) int64, `action_mask` (B, A = T - 1), `attention_mask` (B, T); at most one
-        request a row. `signals` are the names that requests of any rank's micro-batches have.
+        request a row. `wanted` are the names that requests of any rank's micro-batches have.
         """
         device = torch.cuda.current_device()
         batch = MicroBatch(sequences.to(device), action_mask.to(device), attention_mask.to(device))
-        if ANSWER_LOGPROBS.name in signals:
+        if ANSWER_LOGPROBS.name in wanted:
             self.metrics["swap/scored_one_by_one"] = float(self._backend.name == PER_PREFIX)
         scored = naming(requests, ANSWER_LOGPROBS)
         # A rank without requests takes part where another may have some.
-        idle = not scored and self._collective and ANSWER_LOGPROBS.name in signals
+        idle = not scored and self._collective and ANSWER_LOGPROBS.name in wanted
         asked = [_IDLE_REQUEST] if idle else scored
         self._actor.eval()
-        result = self._pass(batch, asked, signals)
+        result = self._pass(batch, asked, wanted)
         self._actor.train()
         found = {} if idle else dict(result.found)
-        if ENTROPY.name in signals:
+        if ENTROPY.name in wanted:
             found[ENTROPY.name] = step_entropies(result.entropies, naming(requests, ENTROPY))
         log_probs = result.log_probs.to("cpu")
         return ScoredForward(log_probs, by_request(requests, found), result.seconds)
@@ -126,13 +126,13 @@ class PolicyScorer:
         self,
         batch: MicroBatch,
         requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        wanted: Sequence[str],
     ) -> _Pass:
         """The pass over the rows, with the answers that are scored of these requests."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
         if requests and rides:
-            return self._pass_with_branches(batch, requests, signals)
-        result = self._pass_over_rows(batch, signals)
+            return self._pass_with_branches(batch, requests, wanted)
+        result = self._pass_over_rows(batch, wanted)
         if not requests:
             return result
         start = _clock()
@@ -143,14 +143,14 @@ class PolicyScorer:
             requests,
             packed=self._packed,
             agree=self._largest_on_any_rank,
-            keeps_keys=NEED.name in signals,
+            keeps_keys=NEED.name in wanted,
         )
         return replace(result, found=found, seconds=_clock() - start)
 
     def _pass_over_rows(
         self,
         batch: MicroBatch,
-        signals: Sequence[str],
+        wanted: Sequence[str],
         branches: BranchedRows | None = None,
     ) -> _Pass:
         """The pass over the rows, and their branches; entropies if a signal is made of them."""
@@ -159,7 +159,7 @@ class PolicyScorer:
             batch.action_mask,
             batch.attention_mask,
             return_output=True,
-            return_entropy=ENTROPY.name in signals,
+            return_entropy=ENTROPY.name in wanted,
             branches=branches,
         )
         entropies = getattr(output, "entropy", None)
@@ -170,10 +170,10 @@ class PolicyScorer:
         self,
         batch: MicroBatch,
         requests: Sequence[ScoreRequest],
-        signals: Sequence[str],
+        wanted: Sequence[str],
     ) -> _Pass:
         """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
-        hides_steps = NEED.name in signals
+        hides_steps = NEED.name in wanted
         rows = BranchedRows(
             self._model,
             batch.attention_mask,
@@ -183,7 +183,7 @@ class PolicyScorer:
             keeps_keys=hides_steps,
         )
         start = _clock()
-        result = self._pass_over_rows(batch, signals, rows)
+        result = self._pass_over_rows(batch, wanted, rows)
         passed = _clock()
         answers = rows.answers(result.answers)
         needs = rows.needs(result.answers[:, 0], self._actor.log_probs_of)

@@ -48,7 +48,7 @@ class AttnPO(Arora):
 
         correct = self.correct(batch)
         accuracy = group_mean(correct).unsqueeze(-1)
-        gains = batch.signals.gains
+        gains = batch.credit.gains
         shares = gains / gains.sum(-1, keepdim=True)
         least = accuracy.square() * batch.each(answer_share).unsqueeze(-1)
         is_over = self.step > self.delay * (1 - accuracy)

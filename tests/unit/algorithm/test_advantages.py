@@ -18,7 +18,7 @@ from openrlhf_swap.algorithm.advantages import (
     potentials,
     process_advantages,
     standardise,
-    step_signals,
+    step_credit,
     step_tau,
     sum_to_come,
     target_lengths,
@@ -79,7 +79,7 @@ few = settings(max_examples=40)  # a group is slow to draw
 
 
 def signals(group, config):
-    return step_signals(StepBatch.from_traces([group]), coefficients(config))
+    return step_credit(StepBatch.from_traces([group]), coefficients(config))
 
 
 def test_worked_group_by_hand():
@@ -339,7 +339,7 @@ def test_a_score_that_is_not_finite_is_named(bad):
 def test_a_batch_of_groups_equals_the_groups_one_by_one(groups):
     config, plain = SwapConfig(), SwapConfig(objective="grpo")
     batch = StepBatch.from_traces(groups)
-    normalised = step_signals(batch, coefficients(config)).normalised
+    normalised = step_credit(batch, coefficients(config)).normalised
     process = process_advantages(normalised, batch.step_ends, batch.step_mask, 70)
     for rows, group in zip(process, groups, strict=True):
         pairs = zip(swap_advantages(group, config), swap_advantages(group, plain), strict=True)

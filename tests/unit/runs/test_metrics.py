@@ -11,7 +11,7 @@ import torch
 from support.loops import READER
 from support.metric_names import meaning
 
-from openrlhf_swap.algorithm.advantages import step_signals
+from openrlhf_swap.algorithm.advantages import step_credit
 from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.known import Known, known_in
@@ -29,7 +29,7 @@ from openrlhf_swap.runs.metrics import (
 def metrics_of(*groups, **settings):
     batch = StepBatch.from_traces(groups)
     numbers = Coefficients(**settings)
-    signals = step_signals(batch, numbers)
+    signals = step_credit(batch, numbers)
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
     return step_metrics(batch, signals, flat, flat, 2 * flat, 0.3, numbers.price_by_weights)
 
@@ -98,14 +98,14 @@ def test_the_table_of_rollouts_has_the_signals_of_steps():
     wrong = Rollout("?", "4", range(6), [7], 0.0, step_ends=(1, 3))
     group = [scored, wrong]
     batch = StepBatch.from_traces([[rollout.trace() for rollout in group]])
-    signals = step_signals(batch, Coefficients(step_reward="need"))
+    signals = step_credit(batch, Coefficients(step_reward="need"))
     first, second = rollout_rows([group], batch, signals, READER)
     assert [step["need"] for step in first["steps"]] == [1.5, None]
     assert [step["gain"] for step in first["steps"]] == pytest.approx([3.9, 0])
     assert (first["known_after_steps"], second["steps"]) == (1, [])
     measured = replace(wrong, signals={"entropy": torch.tensor([0.5, 0.25])})
     entropic = StepBatch.from_traces([[measured.trace()]])
-    (row,) = rollout_rows([[measured]], entropic, step_signals(entropic, Coefficients()), READER)
+    (row,) = rollout_rows([[measured]], entropic, step_credit(entropic, Coefficients()), READER)
     assert row["steps"] == [
         {"text": "", "end": 1, "entropy": 0.5},
         {"text": "", "end": 3, "entropy": 0.25},

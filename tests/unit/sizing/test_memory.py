@@ -386,7 +386,7 @@ def test_flops_are_those_of_the_real_forwards():
     planned = operations.scoring_flops(sizes, prompt, response, steps)
     assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
 
-    hidden = replace(request, signals=(*request.signals, NEED.name), need_window=2)
+    hidden = replace(request, wanted=(*request.wanted, NEED.name), need_window=2)
     runs = [lambda: read_shared_prefix(*given), lambda: read_shared_prefix(*given[:3], [hidden])]
     # Without attention, of which masks compute the hidden half, too; two branches have the answer.
     without, with_need = (count_flops(run, [torch.ops.aten.bmm]) for run in runs)

@@ -134,8 +134,8 @@ def test_need_is_read_behind_the_pass(family, packing, chunk):
     names = ("answer_logprobs", "need", "entropy")
     ids, actions, mask, (first, second) = micro_batch("answer_logprobs")
     requests = [
-        replace(first, signals=names[:2], need_window=2),
-        replace(second, signals=names[2:]),
+        replace(first, wanted=names[:2], need_window=2),
+        replace(second, wanted=names[2:]),
     ]
     plain = make_scorer(model, packing)[1].forward(ids, actions, mask, [first])
     scored = make_scorer(model, packing, chunk)[1].forward(ids, actions, mask, requests, names)
