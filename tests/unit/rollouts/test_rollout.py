@@ -12,7 +12,7 @@ from support.real_tokenizers import deepseek
 
 from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
-from openrlhf_swap.rollouts import rollout as readers
+from openrlhf_swap.rollouts import reader as readers
 from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.runs.metrics import turn_metrics
