@@ -26,9 +26,7 @@ NOT_ALONE = {
 
 def is_plain(objective: Objective) -> bool:
     """Whether an objective asks for log-probabilities alone, and samples nothing else."""
-    return (
-        not objective.wanted_signals and objective.continues == "no" and objective.monitor() is None
-    )
+    return not objective.wanted_signals and not objective.continues and objective.monitor() is None
 
 
 def seconds_of(driver: Driver, responses: int, tokens: int, close_id: int) -> float:

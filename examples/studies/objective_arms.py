@@ -50,7 +50,7 @@ class ObjectiveLoop(Loop):
     def _refuse_what_needs_the_stack(self) -> None:
         objective = self.objective
         parts = objective.sampling(rendered(""), RESPONSES, LIMIT)
-        if len(parts) > 1 or objective.continues != "no":
+        if len(parts) > 1 or objective.continues:
             raise _refusal(objective.name)
 
     def lesson(self, arm: str, problems: Sequence[Problem]) -> Lesson:

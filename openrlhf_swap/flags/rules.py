@@ -406,13 +406,13 @@ OBJECTIVE = (
         "leave it out",
     ),
     Rule(
-        lambda run: run.train.partial_rollout_enable and run.objective.continues != "no",
+        lambda run: run.train.partial_rollout_enable and run.objective.continues,
         "--train.partial_rollout_enable does not work with {name}, which continues responses with "
         "the weights that began them: leave it out",
     ),
     Rule(
         lambda run: run.train.agent_func_path and run.objective.reshapes_responses,
-        "--train.agent_func_path does not work with {name}, which changes or continues responses "
+        "--train.agent_func_path does not work with {name}, which changes responses "
         "of one turn: leave it out, or use another objective",
     ),
     Rule(

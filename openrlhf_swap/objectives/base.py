@@ -18,7 +18,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
-from openrlhf_swap.errors import ConfigError, ObjectiveError
+from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
@@ -30,7 +30,6 @@ __all__ = [  # what a file with an objective needs, the names that other modules
     "ResponseReader",
     "Rollout",
     "SamplingRequest",
-    "check_group_size",
     "evaluate",
     "numbers",
     "setting",
@@ -115,14 +114,14 @@ class Objective:
     """Whether the mean token entropy of every step is needed, of every response."""
     reads_turn_rewards: bool = False
     """Whether what an agent's environment paid for each turn is needed, of every response."""
-    continues: ClassVar[Literal["no", "grade", "join"]] = "no"
-    """Whether `continuations` are only graded (`Rollout.probes`), or join the group."""
+    continues: ClassVar[bool] = False
+    """Whether beginnings of a response are graded by `continuations` (`Rollout.probes`)."""
     boxes_answers: ClassVar[bool] = False
     """Whether it asks for a box, looks for one, or looks for the answer in a thought."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong, which a filter drops, teach something."""
     reshapes_responses: ClassVar[bool] = False
-    """Whether tokens are forced, deleted or joined, so that vLLM did not sample the response."""
+    """Whether tokens are forced or deleted, so that vLLM did not sample the response."""
     rewrites_evaluation: ClassVar[bool] = False
     """Whether `rewrite_problem` also writes the evaluation's rows."""
     remembers_batches: ClassVar[bool] = False
@@ -138,8 +137,7 @@ class Objective:
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        cls.reshapes_responses |= cls.continues == "join"
-        if cls.continues != "no":
+        if cls.continues:
             # Continuations begin with what the engine has seen. OpenRLHF empties the cache when
             # it brings new weights.
             cls.flags = {"vllm.enable_prefix_caching": True, **cls.flags}
@@ -209,11 +207,7 @@ class Objective:
         return [SamplingRequest(prompt, count, max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        """What to generate from a response of the engine, by `continues`.
-
-        Those that join come after the group's responses, and with them fill it; their metadata has
-        `kept`.
-        """
+        """What to generate from beginnings of a response of the engine, if `continues`."""
         return []
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
@@ -258,19 +252,6 @@ class Objective:
         self.step = step
         for name, value in (state or {}).items():
             setattr(self, name, value)
-
-
-def check_group_size(
-    args: SimpleNamespace,
-    factor: int,
-    reason: str,
-) -> None:
-    """Raise ConfigError where the size of OpenRLHF's groups is no multiple of `factor`."""
-    size = args.rollout.n_samples_per_prompt
-    if size % factor:
-        raise ConfigError(
-            f"--rollout.n_samples_per_prompt is {size}, but {reason}; use a multiple of it"
-        )
 
 
 def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:

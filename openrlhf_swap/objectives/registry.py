@@ -78,8 +78,6 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "grpo_lead": "peers.grpo_lead:GRPOLead",
         "short_rl": "peers.short_rl:ShortRL",
         "step_grpo": "peers.step_grpo:StepGRPO",
-        "jet": "peers.exits:JET",
-        "s_grpo": "peers.exits:SGRPO",
     },
 }
 OBJECTIVES: dict[str, str] = {}

@@ -7,7 +7,6 @@ on them.
 import functools
 import json
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
 
@@ -194,7 +193,4 @@ class Path:
         probes = [tuple(probe) for probe in case.get("probes", ())]
         judged = float(case["correct"]), case["truncated"]
         rollout = Rollout(text, "42", ids, begun, *judged, probes=probes, record=record)
-        if kept := self._known.get("kept"):
-            number = float(place if kept == "exits" and place else case["length"])
-            rollout = replace(rollout, metadata={"kept": number})
         return self._sampler.finish(Drawn(part, rollout))

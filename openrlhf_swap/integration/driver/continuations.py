@@ -1,8 +1,8 @@
-"""What an objective generates from the complete responses of a group."""
+"""What an objective generates from beginnings of the responses of a group, to grade it."""
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
 from types import SimpleNamespace
 
@@ -17,20 +17,24 @@ from openrlhf_swap.rollouts.rollout import Rollout
 from openrlhf_swap.runs.metrics import Metrics
 
 
-class Continuations:
-    """Continues the responses of each group as the objective wants.
+@dataclass(frozen=True)
+class _Waiting:
+    """The group of a prompt, and the continuations that are wanted of each response."""
 
-    In a response's metadata, `continued_tokens` counts the tokens of its continuations. A
-    continuation that joins the group has its own, and `kept`, the tokens that it took from the
-    original response; an original has kept all.
+    number: int
+    group: Sequence[Drawn]
+    wanted: Sequence[Sequence[Continuation]]
+
+
+class Continuations:
+    """Continues beginnings of the responses of each group, as the objective wants.
+
+    `Rollout.probes` gets the share of correct continuations of each beginning, and the response's
+    metadata `continued_tokens`, the number of tokens that were generated for it.
     """
 
     def __init__(
-        self,
-        args: SimpleNamespace,
-        objective: Objective,
-        reader: StepReader,
-        engines: Engines,
+        self, args: SimpleNamespace, objective: Objective, reader: StepReader, engines: Engines
     ) -> None:
         self._args = args
         self._objective = objective
@@ -38,23 +42,25 @@ class Continuations:
         self._engines = engines
 
     def continued(self, drawn: Iterator[DrawnGroup], metrics: Metrics) -> Iterator[DrawnGroup]:
-        """Yield the groups with their continuations: joined to them, or counted in `probes`."""
+        """Yield the groups with their probes; the seconds are added to the metrics."""
         waiting = []
         asked = []
         for number, group in drawn:
             wanted = [self._wanted(each.rollout) for each in group]
+            one = _Waiting(number, group, wanted)
             if not any(wanted):
-                yield number, self._added(group, wanted, [])
+                yield number, self._probed(one, [])
                 continue
             requests = []
             for each, of_response in zip(group, wanted, strict=True):
-                requests += [self._request(one, each.rollout) for one in of_response]
-            waiting.append((number, group, wanted))
+                for continuation in of_response:
+                    requests.append(self._request(continuation, each.rollout))
+            waiting.append(one)
             asked.append([self._engines.ask_one(number, requests)])
         started = time.monotonic()
         for place, (answers,) in self._engines.answered(asked):
-            number, group, wanted = waiting[place]
-            yield number, self._added(group, wanted, answers)
+            one = waiting[place]
+            yield one.number, self._probed(one, answers)
         seconds = time.monotonic() - started
         metrics["timing/continuations"] = metrics.get("timing/continuations", 0.0) + seconds
 
@@ -92,46 +98,20 @@ class Continuations:
             prefix=replace(rollout, response_ids=ids),
         )
 
-    def _added(
-        self,
-        group: Sequence[Drawn],
-        wanted: Sequence[Sequence[Continuation]],
-        answers: Sequence[Sequence[Rollout]],
-    ) -> list[Drawn]:
-        """The group with its continuations: behind it, or as shares of correct ones in `probes`.
-
-        `wanted` are those of each response, `answers` of each of them in turn.
-        """
-        joins = self._objective.continues == "join"
+    def _probed(self, waiting: _Waiting, answers: Sequence[Sequence[Rollout]]) -> list[Drawn]:
+        """The group with its probes, from the answers to all of its continuations in turn."""
         remaining = iter(answers)
-        originals = []
-        joining = []
-        for each, of_response in zip(group, wanted, strict=True):
+        probed = []
+        for each, of_response in zip(waiting.group, waiting.wanted, strict=True):
             probes = []
-            tokens = 0.0
+            tokens = 0
             for continuation in of_response:
                 rollouts = next(remaining)
+                share = fmean(rollout.correct for rollout in rollouts)
+                probes.append((continuation.kept, share))
                 begun = continuation.kept + len(self._reader.ids(continuation.suffix))
-                new = [float(len(rollout.response_ids) - begun) for rollout in rollouts]
-                if not joins:
-                    share = fmean(rollout.correct for rollout in rollouts)
-                    probes.append((continuation.kept, share))
-                    tokens += sum(new)
-                    continue
-                for rollout, count in zip(rollouts, new, strict=True):
-                    metadata = {"kept": float(continuation.kept), "continued_tokens": count}
-                    joining.append(Drawn(each.part, replace(rollout, metadata=metadata)))
-            metadata = {**each.rollout.metadata, "continued_tokens": tokens}
-            if joins:
-                metadata["kept"] = float(len(each.rollout.response_ids))
+                tokens += sum(len(rollout.response_ids) - begun for rollout in rollouts)
+            metadata = {**each.rollout.metadata, "continued_tokens": float(tokens)}
             rollout = replace(each.rollout, probes=probes, metadata=metadata)
-            originals.append(replace(each, rollout=rollout))
-        whole = originals + joining
-        size = self._args.rollout.n_samples_per_prompt
-        if len(whole) != size:
-            raise ConfigError(
-                f"{self._objective.config.objective} filled a group with {len(whole)} responses, "
-                f"but --rollout.n_samples_per_prompt is {size}: its sampling and its continuations "
-                "do not fit each other"
-            )
-        return whole
+            probed.append(replace(each, rollout=rollout))
+        return probed

@@ -148,7 +148,7 @@ class Sampler:
         check_names(rollouts)
         if self._filters:
             metrics["dynamic_filtering_pass_rate"] = size / consumed * 100
-        if self._objective.continues != "no":
+        if self._objective.continues:
             metrics["swap/continued_tokens"] = fmean(
                 rollout.metadata["continued_tokens"] for rollout in rollouts
             )
@@ -171,7 +171,7 @@ class Sampler:
     def _sample_groups(self, prompts: Sequence[Prompt], metrics: Metrics) -> Groups:
         """Sample a finished group for each prompt."""
         drawn = self._draw(prompts, self._args.rollout.n_samples_per_prompt)
-        if self._objective.continues != "no":
+        if self._objective.continues:
             drawn = self._continuations.continued(drawn, metrics)
         groups = {
             number: [self.finish(each) for each in group]

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.base import (
     Batch,
     Numbers,
     Objective,
     SamplingRequest,
-    check_group_size,
     numbers,
     setting,
 )
@@ -37,7 +37,12 @@ class HBPO(Objective):
 
     def check(self, args: SimpleNamespace) -> None:
         count = len(self.budgets)
-        check_group_size(args, count, f"--swap.hbpo.budgets has {count}")
+        size = args.rollout.n_samples_per_prompt
+        if size % count:
+            raise ConfigError(
+                f"--rollout.n_samples_per_prompt is {size}, but --swap.hbpo.budgets has {count}; "
+                "use a multiple of it"
+            )
 
     def sampling(
         self,

@@ -104,7 +104,7 @@ class VSRM(_VSRM):
     The outcome is 1, 0, -9.5 without a box, and -10 with an open thought.
     """
 
-    continues = "grade"
+    continues = True
     least_change = 1e-5
     words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
     first_characters: int = setting(1000, "before the first cut, at least", ge=0)

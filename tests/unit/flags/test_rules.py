@@ -57,7 +57,8 @@ REFUSED = """
 --swap.objective decs --reward.overlong_buffer_len 9 => --reward.overlong_buffer_len
 --reward.remote_url x | --reward.remote_url no.py | --rollout.batchsize 8
 --rollout.micro_batch_size 3 | --rollout.micro_batch_size 0
---swap.objective jet => --rollout.n_samples_per_prompt | --rollout.top_p 0
+--swap.objective hbpo --swap.hbpo.budgets 9,99,999 => --rollout.n_samples_per_prompt
+--rollout.top_p 0
 --algo.advantage.is_correction_level token --rollout.top_p .95 => --rollout.top_p
 --train.async_enable --rollout.top_p .95 => --rollout.top_p | --rollout.vllm_generate_batch_size 9
 --train.async_enable --rollout.vllm_generate_batch_size 2 => --rollout.vllm_generate_batch_size
@@ -72,7 +73,6 @@ REFUSED = """
 --swap.tau 0
 --train.agent_func_path no.py | --train.async_enable --swap.objective lc_r1
 --swap.objective hapo --train.async_enable => --train.async_enable
---swap.objective jet --swap.jet.shares 50 --train.async_enable => --train.async_enable
 --train.batch_size 9223372036854775808 | --train.batch_size 1000
 --train.dynamic_batch_enable --actor.num_nodes 3 --actor.num_gpus_per_node 8 => --train.batch_size
 --rollout.batch_size 2 --train.batch_size 5 => --train.batch_size

@@ -167,71 +167,11 @@ def test_vsrm_of_step_scores():
     assert_rows(term[0, :5], [0.17, 0.17, 0.1, 0.1, 0], 1e-6)
 
 
-def test_jet_continues_and_cuts_behind_the_box():
-    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{", answer_tokens=5)
-    (request,) = method.sampling("p", 4, 100)
-    assert (request.count, request.max_new_tokens) == (2, 100)
-    whole = rollout("thought#\\boxed{42}.", kept=19.0)
-    # 26 characters with the end of the thought written out, half of them: 7 of the thought, and 6
-    # in the end of it.
-    assert method.continuations(whole, READER) == [Continuation(8, "\nEnough</think>\\boxed{", 5)]
-
-
-def test_jet_ends_every_response_with_the_end_token():
-    method = objective("jet", shares="50", phrase="\\nEnough{end}\\boxed{")
-
-    def ended(text, **more):
-        return READER.text(method.edit(rollout(text, **more), READER).response_ids)
-
-    # The phrase opens the box: a "." behind it, in the answer's own words, cuts nothing.
-    begun, shown = "thou\nEnough#\\boxed{", "thou\nEnough</think>\\boxed{"
-    for text in ("42}. And more.", "42}. And more.$"):
-        assert ended(begun + text, kept=4.0) == shown + "42}. And more.$"
-    # A second box: its sentence is the last one; without a full stop nothing is cut.
-    second = "41}? No: \\boxed{42} it is. And more.$"
-    assert ended(begun + second, kept=4.0) == shown + "41}? No: \\boxed{42} it is.$"
-    assert ended(begun + "1} \\boxed{42} so\n", kept=4.0) == shown + "1} \\boxed{42} so\n$"
-    # A box in what was kept is none of the answer's.
-    before = "\\boxed{1}\nEnough#\\boxed{42}. So"
-    assert ended(before, kept=9.0) == "\\boxed{1}\nEnough</think>\\boxed{42}. So$"
-    # Whole responses: one that was cut off gives up its last token.
-    assert ended("thought#42$", kept=11.0) == "thought</think>42$"
-    assert ended("thought#42", kept=10.0, truncated=True) == "thought</think>4$"
-
-
-@pytest.mark.parametrize("shares", ["10,x", "50,100"])
-def test_jet_refuses_shares_that_are_none(shares):
-    with pytest.raises(ConfigError, match=r"--swap\.jet\.shares is "):
-        objective("jet", shares=shares)
-
-
-def test_groups_of_jet_and_hbpo_and_answers_of_s_grpo_must_fit():
-    args = SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=10, max_new_tokens=512))
-    messages = {
-        "jet": r"n_samples_per_prompt is 10, but --swap\.jet\.shares makes 6 of a response",
-        "hbpo": r"n_samples_per_prompt is 10, but --swap\.hbpo\.budgets has 4",
-        "s_grpo": r"--swap\.s_grpo\.answer_tokens is 512, not less than",
-    }
-    for name, message in messages.items():
-        with pytest.raises(ConfigError, match=message):
-            objective(name).check(args)
-    objective("jet", shares="20,40,60,80").check(args)
+def test_hbpos_budgets_share_a_group():
+    args = SimpleNamespace(rollout=SimpleNamespace(n_samples_per_prompt=10))
+    with pytest.raises(ConfigError, match=r"is 10, but --swap\.hbpo\.budgets has 4"):
+        objective("hbpo").check(args)
     objective("hbpo", budgets="512,1024").check(args)
-    objective("s_grpo", answer_tokens=511).check(args)
-
-
-def test_s_grpo_leaves_the_thought_at_places_of_its_own():
-    method = objective("s_grpo", answer_tokens=7, phrase="Stop\\n{end}")
-    (request,) = method.sampling("p", 6, 100)
-    assert request.count == 1
-    whole = rollout("a thought#\\boxed{42}")
-    asked = method.continuations(whole, READER)
-    assert asked == method.continuations(whole, READER)  # the same when a step is done again
-    places = [one.kept for one in asked]
-    assert len(places) == 5 and places == sorted(places)
-    assert places[0] >= 0 and places[-1] < len("a thought")
-    assert {one.suffix for one in asked} == {"Stop\n</think>"}
-    assert method.continuations(rollout("b thought#\\boxed{42}"), READER) != asked
 
 
 FOUR_STEPS = "a¶b¶c¶d#42$"

@@ -73,8 +73,6 @@ EARNED = [3.5903, 3.9231, 4 * math.cos(math.pi * 1100 / 8192) - 76 / 4096, -1]
 INTRA = [2 * ((3.5903 + 3.9231) / 2 - 3.9231)] * 2 + [2 * ((EARNED[2] - 1) / 2 - 3.6955)] * 2
 BEYOND = [rollout(RIGHT, 400, False, part=0), rollout(RIGHT, 4097, part=0)]
 
-EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 5), (1, 7))]
-
 
 @pytest.mark.parametrize(
     ("name", "expected", "groups", "within", "options"),
@@ -122,9 +120,6 @@ EXITS = [rollout("x", correct=c, kept=kept) for c, kept in ((1, 9), (0, 2), (1, 
         case("hbpo", [grpo(EARNED, INTRA)], HBPO, within=2e-4, budgets="512,1024"),
         # Wrong, and right beyond the longest: 0.
         case("hbpo", [[-2 * 3.9231] * 2], BEYOND, within=2e-4, budgets="512"),
-        # The published order: wrong, right, right, and the whole one right: 0, 1, .5, .25; it
-        # stands first in the group.
-        case("s_grpo", [[0.25, 0, 1, 0.5]], EXITS),
         # The end token does not count. 11 and 21 tokens with it: 1 - 10/20 = .5 and 0; without it
         # the second one has 21: 1 - 10/21.
         case("lc_r1", [[2.5, 2]], [rollout("#$", 11), rollout("#$", 21)], within=1e-4),
@@ -138,7 +133,7 @@ def test_rewards(name, expected, groups, within, options):
 def test_a_setting_out_of_range_and_normalisers():
     with pytest.raises(ConfigError, match=r"--swap.gfpo.share is '2', which should be"):
         objective("gfpo", share=2)
-    expected = {"kimi": "group", "dr_grpo": "centre", "on_policy_sft": "none", "s_grpo": "centre"}
+    expected = {"kimi": "group", "dr_grpo": "centre", "on_policy_sft": "none"}
     assert {name: objective(name).normaliser for name in expected} == expected
 
 

@@ -167,24 +167,6 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     assert metrics["swap/continued_tokens"] > 0 and metrics["timing/continuations"] >= 0
 
 
-def test_joining_continuations_are_trained_on(drawn, tokenizer):
-    options = {"shares": "20,60", "phrase": CLOSE, "answer_tokens": "9"}
-    seedless = {"train.full_determinism_enable": False}
-    objective = build(make_config(objective="jet", options=options))
-    rollouts, _, asked = drawn(objective, **seedless)
-    found = [tokenizer.decode(rollout.response_ids) for rollout in rollouts]
-    assert found[0] == THOUGHT + CLOSE + "234}<|end|>"  # jet puts the end token there
-    for text, share in zip(found[1:3], (0.2, 0.6), strict=True):
-        kept, _, behind = text.partition("</think>")
-        assert THOUGHT.startswith(kept) and abs(len(kept) - share * len(found[0])) < 8
-        assert behind == CLOSE[8:] + "234}<|end|>"
-    assert [rollout.reward for rollout in rollouts] == [1, 1, 1, 0, 0, 0]
-    assert {rollout.prompt for rollout in rollouts[:3]} == {next(iter(PROMPTS))}
-    kept = [rollout.metadata["kept"] for rollout in rollouts[:3]]
-    assert kept[0] == len(rollouts[0].response_ids) - 1 and kept[1] < kept[2]
-    assert {tokens for text, tokens, _ in asked if text.endswith("{")} == {9}
-
-
 def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn):
     asked = [sorted(drawn(vsrm())[2]) for _ in range(2)]
     assert asked[0] == asked[1]
