@@ -32,17 +32,11 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
+from openrlhf_swap.data.chats import problem_text, read_chat
 from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons
-from openrlhf_swap.data.rows import (
-    DATA_FILES,
-    examples,
-    problem_text,
-    read_chat,
-    read_references,
-    read_table,
-    revision_of,
-    source_rows,
-)
+from openrlhf_swap.data.files import DATA_FILES
+from openrlhf_swap.data.references import example_answers, read_references
+from openrlhf_swap.data.tables import read_table, revision_of, source_rows
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
@@ -96,7 +90,7 @@ def main(argv: list[str]) -> None:
         print(f"The data set may change; --revision {revision} reads these rows again.")
     if find_verifier(args.grader).answer_is_text:
         print("Answers as they are graded and scored, for example:")
-        for line in examples((each.row["answer"], each.reference.answer) for each in kept):
+        for line in example_answers((each.row["answer"], each.reference.answer) for each in kept):
             print(f"  {line}")
 
 

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.data.rows import read_references, try_grader
+from openrlhf_swap.data.references import read_references, try_grader
 from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.flags.configuration import (
     TEMPLATE_ARGUMENTS,

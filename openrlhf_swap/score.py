@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.command import Parser, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
-from openrlhf_swap.data.rows import Entry, describe_faults, read_entries
+from openrlhf_swap.data.files import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings

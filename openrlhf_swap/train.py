@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.config import SwapConfig, extra
-from openrlhf_swap.data.rows import DATA_FILES, check_quickly
+from openrlhf_swap.data.files import DATA_FILES, check_quickly
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import (

@@ -41,7 +41,7 @@ from transformers import AutoModelForCausalLM
 from world import NAMES, Problem, counts, rendered
 
 from openrlhf_swap import __main__ as program
-from openrlhf_swap.data import rows as data_rows
+from openrlhf_swap.data import references
 from openrlhf_swap.files import read_rows
 
 WORLDS = Path(__file__).parents[1] / "worlds"
@@ -191,6 +191,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] in (["train"], ["reference"]):
-        data_rows.normal_answer = str
+        references.normal_answer = str
         sys.exit(program.main())
     main()

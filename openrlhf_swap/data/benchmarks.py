@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from openrlhf_swap.command import counted
-from openrlhf_swap.data.rows import find_faults, read_entries, read_reference
+from openrlhf_swap.data.files import read_entries
+from openrlhf_swap.data.references import find_faults, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer

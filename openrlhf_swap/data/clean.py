@@ -19,7 +19,8 @@ from operator import itemgetter
 from tqdm import tqdm
 
 from openrlhf_swap.data.benchmarks import Problem
-from openrlhf_swap.data.rows import EMPTY_PROBLEM, STATED_ANSWER, find_faults, states_answer
+from openrlhf_swap.data.chats import EMPTY_PROBLEM
+from openrlhf_swap.data.references import STATED_ANSWER, find_faults, states_answer
 from openrlhf_swap.files import Row
 from openrlhf_swap.rewards.verifiers import MATH, Reference
 

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark
-from openrlhf_swap.data.rows import TRIED, try_grader
+from openrlhf_swap.data.references import TRIED, try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample

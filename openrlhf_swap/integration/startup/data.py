@@ -12,7 +12,17 @@ from typing import Any
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from openrlhf_swap.data import rows as data_sets
+from openrlhf_swap.data.chats import read_chat
+from openrlhf_swap.data.files import (
+    check_columns,
+    columns_in,
+    describe_faults,
+    has_rows,
+    read_entries,
+    readable_rows,
+)
+from openrlhf_swap.data.references import example_answers, find_faults, read_references, try_grader
+from openrlhf_swap.data.tables import loader_errors
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import Configuration, find_special
@@ -101,7 +111,7 @@ def write_usable_prompts(
         _report_answers(usable, configuration.run.grader, objective)
         objective.check_prompts(prompt.text for prompt in usable)
         references = [prompt.reference for prompt in usable]
-        data_sets.try_grader(configuration.run.grader, references)
+        try_grader(configuration.run.grader, references)
     return _write(usable, source.file, configuration)
 
 
@@ -116,14 +126,14 @@ def _load_cleaned(
     problem_key = args.data.input_key
     answer_key = args.data.label_key
     rows = load_prompts(args, source.trains)
-    references = data_sets.read_references(
+    references = read_references(
         rows, problem_key, answer_key, configuration.run.grader, source.called
     )
     cleaned = []
     for row, reference in zip(rows, references, strict=True):
         problem = row[problem_key]
         if isinstance(problem, list):
-            problem = data_sets.read_chat(problem)[0] or problem
+            problem = read_chat(problem)[0] or problem
         if source.trains or objective.rewrites_evaluation:
             problem = _rewritten(problem, objective, args.train.seed)
         cleaned.append({**row, problem_key: problem, answer_key: reference.answer})
@@ -144,7 +154,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
         rows += _read_source(name.strip(), source, args)
     if not rows:
         raise DataError(f"{source.called}, which has no rows; give a data set with at least one")
-    data_sets.check_columns(data_sets.columns_in(rows), columns_of(args), source.names)
+    check_columns(columns_in(rows), columns_of(args), source.names)
     return rows[: source.most]
 
 
@@ -155,19 +165,19 @@ def _read_source(
 ) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
-    if not data_sets.has_rows(Path(name)):
+    if not has_rows(Path(name)):
         printer = SimpleNamespace(print=lambda *_: None, is_rank_0=lambda: False, args=args)
         message = f"{source.flag} is {name}, which cannot be read: {{reason}}"
-        with data_sets.loader_errors(message):
+        with loader_errors(message):
             return list(blending_datasets(name, None, printer, dataset_split=source.split))
     # Of a JSON or CSV file, `datasets` would read all or nothing, and guess types.
-    entries = data_sets.read_entries(Path(name), source.flag)
-    rows = data_sets.readable_rows(entries)
+    entries = read_entries(Path(name), source.flag)
+    rows = readable_rows(entries)
     bad = len(entries) - len(rows)
     if bad:
-        faults = data_sets.describe_faults(entries)
+        faults = describe_faults(entries)
         _say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
-    columns = data_sets.columns_in(rows)
+    columns = columns_in(rows)
     return [{**columns, **row} for row in rows]
 
 
@@ -224,7 +234,7 @@ def fault_of_problem(problem: object, args: SimpleNamespace) -> str | None:
     """What is wrong with a problem, worded to follow "dropped with"; None if nothing is."""
     if isinstance(problem, list) and not args.data.apply_chat_template:
         return "a chat as its prompt, which needs --data.apply_chat_template"
-    return data_sets.read_chat(problem)[1]
+    return read_chat(problem)[1]
 
 
 def reasons_to_drop(
@@ -243,7 +253,7 @@ def reasons_to_drop(
             reasons.append(fault_of_problem(prompt.row[args.data.input_key], args) or fault)
     left = [number for number, fault in enumerate(reasons) if fault is None]
     answers = [prompts[number].reference for number in left]
-    found = data_sets.find_faults(answers, configuration.run.grader, "swap")
+    found = find_faults(answers, configuration.run.grader, "swap")
     for number, fault in zip(left, found, strict=True):
         reasons[number] = fault
     return reasons
@@ -301,7 +311,7 @@ def _report_answers(
         return
     answers = [prompt.reference.answer for prompt in prompts]
     given = [prompt.given_answer for prompt in prompts]
-    for line in data_sets.examples(zip(given, answers, strict=True)):
+    for line in example_answers(zip(given, answers, strict=True)):
         _say(f"reference answer, as it is graded and scored: {line}")
     if grader == MATH or not objective.scores_steps:  # math has dropped odd answers
         return

@@ -11,8 +11,8 @@ from transformers import AutoTokenizer
 
 from openrlhf_swap import files
 from openrlhf_swap.command import run_command
+from openrlhf_swap.data.chats import EMPTY_PROBLEM
 from openrlhf_swap.data.clean import DUPLICATE
-from openrlhf_swap.data.rows import EMPTY_PROBLEM
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.data import load_prompts, render_prompts
 from openrlhf_swap.prepare import main, removed_path

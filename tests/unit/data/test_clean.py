@@ -20,7 +20,7 @@ from openrlhf_swap.data.clean import (
     read_row,
     read_text,
 )
-from openrlhf_swap.data.rows import STATED_ANSWER, states_answer
+from openrlhf_swap.data.references import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
 

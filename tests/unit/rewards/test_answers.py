@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from openrlhf_swap.data import rows
-from openrlhf_swap.data.rows import find_gradable
+from openrlhf_swap.data import references
+from openrlhf_swap.data.references import find_gradable
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.answers import (
     EMPTY_ANSWER,
@@ -104,7 +104,7 @@ def test_the_grader_agrees_with_every_normal_form(monkeypatch, tmp_path):
     assert all(grade.correct for grade in grader.grade_many(pairs))
     grader.close()
     normal = [normal_answer(given) for given in answers]
-    monkeypatch.setattr(rows, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
+    monkeypatch.setattr(references, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
     assert find_gradable([*normal, *normal, "$ $", ""], "test") == set(normal)
     # Asked again, also among others: only what was not found good is parsed.
     asked = []

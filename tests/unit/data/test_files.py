@@ -3,18 +3,10 @@ wrong.
 """
 
 import json
-from decimal import Decimal
 
 import pytest
 
-from openrlhf_swap.data.rows import (
-    check_quickly,
-    describe_faults,
-    read_chat,
-    read_entries,
-    read_reference,
-    readable_rows,
-)
+from openrlhf_swap.data.files import check_quickly, describe_faults, read_entries, readable_rows
 from openrlhf_swap.errors import DataError
 
 GOOD = b'{"problem": "1+1", "answer": "2"}\n'
@@ -94,24 +86,3 @@ def test_good_files_of_each_kind(tmp_path):
     (tmp_path / "lines.json").write_bytes(GOOD)
     for name in ("bom.jsonl", "list.json", "lines.json", "rows.csv"):
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        # Columns of decimals, as Spark and DuckDB write them.
-        *((Decimal("10.00"), "10"), (Decimal("18.50"), "18.50"), (Decimal("-1.250"), "-1.250")),
-        # Characters that nobody sees.
-        *(("\u200b42\ufeff", "42"), ("4\u00ad2", "42"), ("\u200e\\frac12\u2060", "\\frac12")),
-    ],
-)
-def test_answers_are_read_as_people_see_them(written, read):
-    row = {"problem": "p", "answer": written}
-    assert read_reference(row, "problem", "answer", "math").answer == read
-
-
-@pytest.mark.parametrize("write", [json.dumps, str])
-def test_a_chat_held_as_text_is_a_chat(write):
-    chat = [{"role": "system", "content": "Add."}, {"role": "user", "content": "1+1?"}]
-    assert read_chat(write(chat)) == (chat, None)
-    assert read_chat("[1, 2] + [3]?") == ([{"role": "user", "content": "[1, 2] + [3]?"}], None)

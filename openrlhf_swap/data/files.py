@@ -1,0 +1,157 @@
+"""The rows of data files as users have them: JSONL, JSON and CSV, row by row.
+
+The loaders of `datasets` read all of a JSON or CSV file or nothing. Here an unreadable row is an
+`Entry` with its fault, and the other rows are read. Where rows are many and independent (training,
+evaluation during it, scoring), the caller reports unreadable rows and leaves them out. Where the
+whole matters (benchmarks, `prepare`), the caller asks for all rows, and one unreadable row is an
+error.
+
+Imports nothing heavy: `train` looks into its data files before anything slow is imported.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from openrlhf_swap.errors import DataError, reader_errors
+from openrlhf_swap.files import Row, checked_row, decoded, parse_row, parse_value
+
+DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
+LOOKED_AT = 20_000  # rows of a file that are read before anything slow is imported
+SHOWN = 3  # unreadable rows that a message names
+
+
+class Entry(NamedTuple):
+    """A row of a data file: its number from 1, and either its fields or what is wrong with it."""
+
+    number: int
+    row: Row | None
+    fault: str = ""
+
+
+def has_rows(path: Path) -> bool:
+    """Whether `read_entries` can read a file of this name."""
+    return path.suffix.lower() in (".jsonl", ".json", ".csv")
+
+
+def read_entries(
+    path: Path, flag: str = "", at_most: int | None = None, needs_all: bool = False
+) -> list[Entry]:
+    """The rows of a JSONL, JSON or CSV file without blank lines, all or the first `at_most`.
+
+    A CSV file's fields are texts. Raises DataError for a file that cannot be read or has no
+    readable row; with `needs_all`, for one that has an unreadable row.
+    """
+    name = f"{flag} is {path}, which" if flag else str(path)
+    with reader_errors(f"{name} cannot be read: {{reason}}"):
+        entries = list(islice(_entries(path), at_most))
+        rows = readable_rows(entries)
+        faulty = len(rows) < len(entries)
+        if not rows or (needs_all and faulty):
+            raise DataError(describe_faults(entries) or "it has no rows")
+    return entries
+
+
+def readable_rows(entries: Sequence[Entry]) -> list[Row]:
+    return [entry.row for entry in entries if entry.row is not None]
+
+
+def describe_faults(entries: Sequence[Entry]) -> str:
+    """The first unreadable rows: "row 3: not JSON (...), row 7: not UTF-8 (...), and 12 more"."""
+    wrong = [f"row {entry.number}: {entry.fault}" for entry in entries if entry.row is None]
+    shown = wrong[:SHOWN]
+    if len(wrong) > SHOWN:
+        shown.append(f"and {len(wrong) - SHOWN} more")
+    return ", ".join(shown)
+
+
+def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
+    """Refuse a local data file by its first rows.
+
+    Raises DataError if none can be read or has the columns of `keys` (flag -> column).
+    """
+    path = Path(name)
+    if has_rows(path) or not path.exists():
+        rows = readable_rows(read_entries(path, flag, LOOKED_AT))
+        check_columns(columns_in(rows), keys, name)
+
+
+def columns_in(rows: Iterable[Row]) -> dict[str, None]:
+    """The columns of all rows, in their order, without values."""
+    return dict.fromkeys(column for row in rows for column in row)
+
+
+def check_columns(columns: Iterable[str], keys: Mapping[str, str], source: str) -> None:
+    """Raise DataError for a key, by its flag, that is not one of the columns."""
+    for flag, key in keys.items():
+        if key not in columns:
+            raise DataError(
+                f"{flag} is {key}, but {source} has no such column; "
+                f"its columns are: {', '.join(columns)}"
+            )
+
+
+def _entries(path: Path) -> Iterator[Entry]:
+    kind = path.suffix.lower()
+    if kind == ".csv":
+        return _csv_entries(path)
+    if kind == ".json":
+        content = path.read_bytes()
+        if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            return _list_entries(content)
+    return _line_entries(path)
+
+
+def _line_entries(path: Path) -> Iterator[Entry]:
+    """The lines of a JSONL file."""
+    with open(path, "rb") as lines:
+        # Not splitlines(), which also splits at separators in a text.
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _entry(number, parse_row, line)
+
+
+def _list_entries(content: bytes) -> Iterator[Entry]:
+    """The items of a JSON file that is one list."""
+    for number, value in enumerate(parse_value(content), 1):
+        yield _entry(number, checked_row, value)
+
+
+def _csv_entries(path: Path) -> Iterator[Entry]:
+    text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    names = reader.fieldnames or []
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"it has the column {name} more than once; rename one of them")
+    for number in count(1):
+        try:
+            fields = next(reader, None)
+        except csv.Error as error:
+            yield Entry(number, None, f"not CSV ({error})")
+            continue
+        if fields is None:
+            return
+        yield _entry(number, _checked_fields, fields)
+
+
+def _entry(number: int, read: Callable[[Any], Row], raw: Any) -> Entry:
+    try:
+        return Entry(number, read(raw))
+    except DataError as error:
+        return Entry(number, None, str(error))
+
+
+def _checked_fields(fields: Row) -> Row:
+    """A row of a CSV file as it is; DataError for one that pandas would cut or fill up."""
+    # Extra fields have None as their key, missing ones as value.
+    if None in fields or None in fields.values():
+        raise DataError("more or fewer fields than the header")
+    text = "".join(fields.values())
+    if "\0" in text:
+        raise DataError("zero bytes, as a crash leaves them")
+    decoded(text.encode(errors="surrogateescape"))
+    return fields
