@@ -9,17 +9,16 @@ nothing is measured. Exit status: 0, 1 with warnings, 2 after a one-line error.
 """
 
 import argparse
-import dataclasses
 import json
 import math
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from tabulate import tabulate
 
@@ -28,7 +27,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import FlagValues
-from openrlhf_swap.sizing.engine import engine_capacity
+from openrlhf_swap.sizing.engine import EngineCapacity, engine_capacity
 from openrlhf_swap.sizing.fitting import (
     CACHE,
     NODE_MEMORY,
@@ -38,20 +37,19 @@ from openrlhf_swap.sizing.fitting import (
     place_optimizer,
     savings,
 )
-from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
+from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.memory import PHASES, phases
-from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Model, gib
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Gpu, Model, gib
 from openrlhf_swap.sizing.operations import (
     OF_BYTES,
     OF_OPERATIONS,
+    StepSeconds,
     generation_seconds,
     step_flops,
     step_seconds,
 )
-from openrlhf_swap.sizing.settings import PROMPT, Settings, read_run
+from openrlhf_swap.sizing.settings import PROMPT, Parts, Settings, read_run
 
-Numbers = dict[str, Any]
-"""A plan, or a part of it: numbers by name."""
 DEEPSCALER_ROWS = 40_315
 WIDTH = 118  # columns of the text
 LABEL = 13  # columns of a line's label
@@ -65,14 +63,72 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A training step."""
+
+    responses: int
+    mean_response: int  # tokens of a response
+    tokens: int  # of all responses, at their mean length
+    most_tokens: int  # of all responses, at their full length
+    prefixes: int  # of a response that are scored; 0 for an objective that scores none
+    flops: dict[str, float]  # of all responses, by phase
+    scoring_of_the_step: float  # share of the floating-point operations
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of unknown length, because nobody knows the number of its prompts."""
+
+    rows: int | None  # prompts
+    rows_assumed: bool  # their number follows from the data set's name
+    checkpoint_bytes: CheckpointBytes
+
+
+@dataclass(frozen=True)
+class CountedRun(Run):
+    """A run with a known number of prompts."""
+
+    rows: int
+    steps: int
+    hours: float | None  # None for a GPU of unknown speed
+    updates: int
+    saves: int  # checkpoints that are written
+    disk_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All numbers of a plan; `--json` prints them by these names."""
+
+    model: str
+    parameters: int
+    adapters: int  # parameters of LoRA
+    gpu_bytes: int
+    gpus: int
+    settings: Settings
+    optimizer: str | None  # where it is while vLLM generates, on shared GPUs
+    copied_bytes: int  # of a GPU, in a step, to the main memory and back
+    phases: dict[str, Parts]  # bytes on a GPU by phase and use
+    vllm: EngineCapacity
+    step: Step
+    seconds: StepSeconds | None  # None for a GPU of unknown speed
+    run: Run
+    host_bytes: Parts  # of a node's main memory by use
+    node_bytes: int | None  # main memory of a node, if it is known
+    savings: dict[str, Parts]  # bytes that each flag saves, by the place that lacks memory
+    warnings: list[str] = field(default_factory=list)
+    fits: bool = True
+
+
 def main(argv: list[str]) -> int:
     own, rest = _parser().parse_known_args(argv)
     plan = make_plan(own, training_configuration(own, rest))
     if own.json:
-        print(json.dumps(plan, indent=2))
+        print(json.dumps(asdict(plan), indent=2))
     else:
         print(*_lines(plan), sep="\n")
-    return 0 if plan["fits"] else 1
+    return 0 if plan.fits else 1
 
 
 def _parser() -> Parser:
@@ -98,15 +154,15 @@ def _parser() -> Parser:
     return parser
 
 
-def _gpu(name: str) -> tuple[int, tuple[float, ...]]:
-    """Bytes of a GPU; operations and bytes a second, if it is a known one."""
-    if name.lower() in GPUS:
-        size, *peaks = GPUS[name.lower()]
-        return int(size * GIB), tuple(peaks)
+def _gpu(name: str) -> Gpu:
+    """A known GPU, or one of a size in GiB."""
+    known = GPUS.get(name.lower())
+    if known:
+        return known
     with suppress(ValueError):
         size = float(name)
         if 0 < size < math.inf:
-            return int(size * GIB), ()
+            return Gpu(size)
     raise argparse.ArgumentTypeError(
         f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB"
     )
@@ -146,14 +202,13 @@ def _one_node(gpus: int, args: SimpleNamespace) -> FlagValues:
     }
 
 
-def make_plan(own: argparse.Namespace, training: Configuration) -> Numbers:
-    """All numbers of a plan, in bytes, tokens, floating-point operations and seconds.
+def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
+    """Plan a training; `own` are the plan's own flags.
 
-    `own` are the plan's own flags. Raises ConfigError for a model or setting that cannot be
-    planned.
+    Raises ConfigError for a model or setting that cannot be planned.
     """
-    gpu, peaks = own.gpu
     args = training.args
+    gpu = own.gpu.memory
     model, given = read_run(training)
     if model.heads % given.tensor_parallel:
         raise ConfigError(
@@ -167,32 +222,31 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Numbers:
     vllm = engine_capacity(model, settings, gpu, prompt + response)
     step = _step(own, training, model, settings, prompt, response)
     seconds = None
-    if peaks:
-        at_a_time = vllm["most_sequences"]
-        generation = generation_seconds(model, settings, prompt, response, at_a_time, peaks)
-        flops = sum(step["flops"].values()) - step["flops"]["generate"]
-        seconds = step_seconds(settings, generation, flops, peaks)
-    disk = checkpoint_bytes(model, settings)
-    plan = {
-        "model": args.actor.model_name_or_path,
-        "parameters": model.parameters,
-        "adapters": model.adapters,
-        "gpu_bytes": gpu,
-        "gpus": settings.gpus,
-        "settings": dataclasses.asdict(settings),
-        "optimizer": describe_place(model, given, settings) if settings.shared else None,
-        "copied_bytes": copied_bytes(model, settings),
-        "phases": phases(model, settings, gpu),
-        "vllm": vllm,
-        "step": step,
-        "seconds": seconds,
-        "run": _run(own, training, disk, seconds),
-        "host_bytes": host_bytes(model, settings, machine.gpus_of_node),
-        "node_bytes": node,
-        "savings": savings(model, given, machine),
-    }
-    warnings = list(_warnings(plan, args))
-    return plan | {"warnings": warnings, "fits": not warnings}
+    if own.gpu.peaks:
+        at_a_time = vllm.most_sequences
+        generation = generation_seconds(model, settings, prompt, response, at_a_time, own.gpu.peaks)
+        flops = sum(step.flops.values()) - step.flops["generate"]
+        seconds = step_seconds(settings, generation, flops, own.gpu.peaks)
+    plan = Plan(
+        model=args.actor.model_name_or_path,
+        parameters=model.parameters,
+        adapters=model.adapters,
+        gpu_bytes=gpu,
+        gpus=settings.gpus,
+        settings=settings,
+        optimizer=describe_place(model, given, settings) if settings.shared else None,
+        copied_bytes=copied_bytes(model, settings),
+        phases=phases(model, settings, gpu),
+        vllm=vllm,
+        step=step,
+        seconds=seconds,
+        run=_run(own, training, checkpoint_bytes(model, settings), seconds),
+        host_bytes=host_bytes(model, settings, machine.gpus_of_node),
+        node_bytes=node,
+        savings=savings(model, given, machine),
+    )
+    warnings = list(_warnings(plan, args.rollout.batch_size))
+    return replace(plan, warnings=warnings, fits=not warnings)
 
 
 def _lengths(own: argparse.Namespace, settings: Settings) -> tuple[int, int]:
@@ -214,8 +268,8 @@ def _step(
     settings: Settings,
     prompt: int,
     response: int,
-) -> Numbers:
-    """Responses, tokens and operations of a step."""
+) -> Step:
+    """The step of a run whose prompts and responses have so many tokens on average."""
     config = training.method
     args = training.args
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
@@ -223,23 +277,23 @@ def _step(
     epochs = args.train.max_epochs
     flops = step_flops(model, settings, prompt, response, steps, epochs)
     flops["score"] *= own.correct
-    return {
-        "responses": responses,
-        "mean_response": response,
-        "tokens": responses * response,
-        "most_tokens": responses * settings.longest,
-        "prefixes": steps + 1 if settings.branches else 0,
-        "flops": {phase: responses * value for phase, value in flops.items()},
-        "scoring_of_the_step": flops["score"] / sum(flops.values()),
-    }
+    return Step(
+        responses=responses,
+        mean_response=response,
+        tokens=responses * response,
+        most_tokens=responses * settings.longest,
+        prefixes=steps + 1 if settings.branches else 0,
+        flops={phase: responses * value for phase, value in flops.items()},
+        scoring_of_the_step=flops["score"] / sum(flops.values()),
+    )
 
 
 def _run(
     own: argparse.Namespace,
     training: Configuration,
-    disk: dict[str, int],
-    seconds: dict[str, float] | None,
-) -> Numbers:
+    disk: CheckpointBytes,
+    seconds: StepSeconds | None,
+) -> Run:
     """Steps, hours and disk of the whole run, where the number of prompts is known."""
     args = training.args
     rows = own.rows
@@ -249,9 +303,8 @@ def _run(
     assumed = rows is None and not path.is_file() and "deepscaler" in str(path).lower()
     if assumed:
         rows = DEEPSCALER_ROWS
-    run: Numbers = {"rows": rows, "rows_assumed": assumed, "checkpoint_bytes": disk}
     if rows is None:
-        return run
+        return Run(rows, assumed, disk)
     rollout = args.rollout
     train = args.train
     ckpt = args.ckpt
@@ -264,137 +317,146 @@ def _run(
         kept = 0
     exports = saves * ckpt.save_hf + 1
     responses = steps * rollout.batch_size * rollout.n_samples_per_prompt * train.max_epochs
-    return run | {
-        "rows": rows,
-        "steps": steps,
-        "hours": seconds and steps * seconds["step"] / 3600,
-        "updates": responses // train.batch_size,
-        "saves": saves,
-        "disk_bytes": kept * disk["deepspeed"] + exports * disk["model"],
-    }
+    return CountedRun(
+        rows,
+        assumed,
+        disk,
+        steps=steps,
+        hours=steps * seconds.step / 3600 if seconds else None,
+        updates=responses // train.batch_size,
+        saves=saves,
+        disk_bytes=kept * disk.deepspeed + exports * disk.model,
+    )
 
 
-def _warnings(plan: Numbers, args: SimpleNamespace) -> Iterator[str]:
-    """What does not fit, each with the flags that help and what each of them saves by itself."""
-    gpu = plan["gpu_bytes"]
-    vllm = plan["vllm"]
-    run = plan["run"]
-    for place, flags in plan["savings"].items():
-        if place == CACHE:
-            problem = (
-                f"vLLM has {gib(vllm['cache_bytes'])} GiB for keys and values, less than one "
-                f"response of {plan['settings']['context']} tokens needs"
-            )
-        elif place == NODE_MEMORY:
-            problem = (
-                f"a node needs {gib(sum(plan['host_bytes'].values()))} GiB of main memory in "
-                f"addition to the processes, but has {gib(plan['node_bytes'])}"
-            )
-        else:
-            parts = plan["phases"][place]
-            part, size = max(parts.items(), key=itemgetter(1))
-            problem = (
-                f"{PHASES[place]} needs {gib(sum(parts.values()))} GiB of {gib(gpu)}, "
-                f"{gib(size)} of it for {part}"
-            )
+def _warnings(plan: Plan, batch: int) -> Iterator[str]:
+    """What does not fit, each with the flags that help and what each of them saves by itself.
+
+    `batch` has the prompts of a step.
+    """
+    for place, flags in plan.savings.items():
         saved = [f"{flag} saves {gib(size)}" for flag, size in flags.items() if size > GIB / 20]
-        yield f"{problem}; {', '.join(saved) or NOTHING_HELPS}"
-    if run.get("steps") == 0:
+        yield f"{_problem(plan, place)}; {', '.join(saved) or NOTHING_HELPS}"
+    run = plan.run
+    if isinstance(run, CountedRun) and run.steps == 0:
         yield (
-            f"{run['rows']} prompts do not fill a batch (--rollout.batch_size "
-            f"{args.rollout.batch_size}), so no step is trained: take more prompts, or a smaller "
-            "batch"
+            f"{run.rows} prompts do not fill a batch (--rollout.batch_size {batch}), so no step is "
+            "trained: take more prompts, or a smaller batch"
         )
 
 
-def _lines(plan: Numbers) -> Iterator[str]:
+def _problem(plan: Plan, place: str) -> str:
+    """What does not fit: a phase of the step, vLLM's cache, or what a node's main memory holds."""
+    if place == CACHE:
+        return (
+            f"vLLM has {gib(plan.vllm.cache_bytes)} GiB for keys and values, less than one "
+            f"response of {plan.settings.context} tokens needs"
+        )
+    if place == NODE_MEMORY:
+        assert plan.node_bytes is not None
+        return (
+            f"a node needs {gib(sum(plan.host_bytes.values()))} GiB of main memory in addition to "
+            f"the processes, but has {gib(plan.node_bytes)}"
+        )
+    parts = plan.phases[place]
+    part, size = max(parts.items(), key=itemgetter(1))
+    return (
+        f"{PHASES[place]} needs {gib(sum(parts.values()))} GiB of {gib(plan.gpu_bytes)}, "
+        f"{gib(size)} of it for {part}"
+    )
+
+
+def _lines(plan: Plan) -> Iterator[str]:
     """A plan as text."""
-    settings = plan["settings"]
-    trained = f"; LoRA trains {plan['adapters']:,} more" if plan["adapters"] else ""
-    yield f"{plan['model']}, {plan['parameters']:,} parameters{trained}"
-    place = f"{settings['ranks']} for DeepSpeed, the rest for vLLM"
-    if settings["shared"]:
+    trained = f"; LoRA trains {plan.adapters:,} more" if plan.adapters else ""
+    yield f"{plan.model}, {plan.parameters:,} parameters{trained}"
+    place = f"{plan.settings.ranks} for DeepSpeed, the rest for vLLM"
+    if plan.settings.shared:
         place = "vLLM and DeepSpeed in turn"
-    yield f"on {plan['gpus']} x {gib(plan['gpu_bytes'])} GiB: {place}"
+    yield f"on {plan.gpus} x {gib(plan.gpu_bytes)} GiB: {place}"
     yield "Computed from the settings, for the longest sequences they allow. Nothing was measured."
     yield f"\n{_memory_table(plan)}\n"
     facts = {
         "main memory": _main_memory(plan),
-        "vLLM": _engine(plan["vllm"]),
-        "a step": _step_text(plan["step"]),
+        "vLLM": _engine(plan.vllm),
+        "a step": _step_text(plan.step),
         "seconds": _seconds(plan),
-        "the run": _run_text(plan["run"]),
+        "the run": _run_text(plan.run),
     }
-    if plan["optimizer"]:
-        facts["optimizer"] = plan["optimizer"]
-    warnings = [("warning:", text) for text in plan["warnings"]]
+    if plan.optimizer:
+        facts["optimizer"] = plan.optimizer
+    warnings = [("warning:", text) for text in plan.warnings]
     for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(
             f"{label:{LABEL}}{text}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False
         )
-    yield "It fits." if plan["fits"] else "See the warnings."
+    yield "It fits." if plan.fits else "See the warnings."
 
 
-def _main_memory(plan: Numbers) -> str:
-    held = plan["host_bytes"]
-    of_node = f" of {gib(plan['node_bytes'])}" if plan["node_bytes"] else ""
+def _main_memory(plan: Plan) -> str:
+    held = plan.host_bytes
+    of_node = f" of {gib(plan.node_bytes)}" if plan.node_bytes else ""
     total = f"per node, in addition to the processes: {gib(sum(held.values()))} GiB{of_node}"
-    return ", ".join([total, *(f"{name} {gib(size)}" for name, size in held.items())])
+    parts = [f"{name} {gib(size)}" for name, size in held.items()]
+    return ", ".join([total, *parts])
 
 
-def _engine(vllm: dict[str, int]) -> str:
+def _engine(vllm: EngineCapacity) -> str:
     return (
-        f"{gib(vllm['weights_bytes'])} GiB of weights; {gib(vllm['cache_bytes'])} GiB for the keys "
-        f"and values of {vllm['cache_tokens']:,} tokens: {vllm['full_sequences']} responses of "
-        f"full length or {vllm['mean_sequences']} of mean length. An engine runs at most "
-        f"{vllm['most_sequences']} at a time and gets {vllm['sequences_a_step']} a step"
+        f"{gib(vllm.weights_bytes)} GiB of weights; {gib(vllm.cache_bytes)} GiB for the keys "
+        f"and values of {vllm.cache_tokens:,} tokens: {vllm.full_sequences} responses of "
+        f"full length or {vllm.mean_sequences} of mean length. An engine runs at most "
+        f"{vllm.most_sequences} at a time and gets {vllm.sequences_a_step} a step"
     )
 
 
-def _step_text(step: Numbers) -> str:
+def _step_text(step: Step) -> str:
     return (
-        f"{step['responses']:,} responses of {step['mean_response']:,} tokens: "
-        f"{step['tokens'] / 1e6:.1f}M (at most {step['most_tokens'] / 1e6:.1f}M), "
-        f"{sum(step['flops'].values()):.2e} FLOPs, {step['scoring_of_the_step']:.1%} of them for "
-        "scoring"
+        f"{step.responses:,} responses of {step.mean_response:,} tokens: "
+        f"{step.tokens / 1e6:.1f}M (at most {step.most_tokens / 1e6:.1f}M), "
+        f"{sum(step.flops.values()):.2e} FLOPs, {step.scoring_of_the_step:.1%} of them for scoring"
     )
 
 
-def _seconds(plan: Numbers) -> str:
-    seconds = plan["seconds"]
-    if not seconds:
+def _seconds(plan: Plan) -> str:
+    seconds = plan.seconds
+    if seconds is None:
         return "unknown: give --gpu by its name"
-    together = "" if plan["settings"]["shared"] else ", at the same time"
+    together = "" if plan.settings.shared else ", at the same time"
     return (
-        f"{seconds['step']:.0f} a step (generation {seconds['generate']:.0f}, training "
-        f"{seconds['train']:.0f}{together}). Assumes {OF_OPERATIONS:.0%} of the GPU's peak "
+        f"{seconds.step:.0f} a step (generation {seconds.generate:.0f}, training "
+        f"{seconds.train:.0f}{together}). Assumes {OF_OPERATIONS:.0%} of the GPU's peak "
         f"operations and {OF_BYTES:.0%} of its bandwidth"
     )
 
 
-def _run_text(run: Numbers) -> str:
-    if run["rows"] is None:
+def _run_text(run: Run) -> str:
+    if not isinstance(run, CountedRun):
         return "prompts unknown: give --rows"
-    time = assumed = ""
-    if run["hours"] is not None:
-        time = f"{run['hours']:,.1f} hours ({run['hours'] / 24:.1f} days); "
-    if run["rows_assumed"]:
+    time = ""
+    if run.hours is not None:
+        time = f"{run.hours:,.1f} hours ({run.hours / 24:.1f} days); "
+    assumed = ""
+    if run.rows_assumed:
         assumed = " (assumed from the data set's name; --rows sets them)"
     return (
-        f"{run['rows']:,} prompts{assumed}, {run['steps']} steps with {run['updates']} updates: "
-        f"{time}{run['saves']} checkpoints, {gib(run['disk_bytes'])} GiB of disk"
+        f"{run.rows:,} prompts{assumed}, {run.steps} steps with {run.updates} updates: "
+        f"{time}{run.saves} checkpoints, {gib(run.disk_bytes)} GiB of disk"
     )
 
 
-def _memory_table(plan: Numbers) -> str:
+def _memory_table(plan: Plan) -> str:
     """A row for each use of memory, a column for each phase."""
-    phases = plan["phases"].values()
-    parts = {part: None for phase in phases for part in phase if phase[part]}
-    names = sorted(parts, key="allowance".__eq__)  # the allowance last
-    used = [sum(phase.values()) for phase in phases]
+    phases = plan.phases.values()
+    names: list[str] = []
+    for phase in phases:
+        names += [name for name, size in phase.items() if size and name not in names]
+    names.remove("allowance")
+    names.append("allowance")  # the last row
     rows = {name: [phase.get(name, 0) for phase in phases] for name in names}
-    rows["together"] = used
-    rows["left"] = [plan["gpu_bytes"] - total for total in used]
+    totals = [sum(phase.values()) for phase in phases]
+    rows["together"] = totals
+    rows["left"] = [plan.gpu_bytes - total for total in totals]
     cells = []
     for name, sizes in rows.items():
         cells.append([name, *(size / GIB if size else None for size in sizes)])

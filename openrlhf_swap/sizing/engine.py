@@ -1,15 +1,29 @@
 """What an engine of vLLM takes of a GPU, and how many responses it has room for."""
 
 import math
+from dataclasses import dataclass
 
 from openrlhf_swap.flags.placement import MOST_SEQUENCES
 from openrlhf_swap.sizing.models import GIB, Model
-from openrlhf_swap.sizing.settings import BIT16, FP32, Parts, Settings
+from openrlhf_swap.sizing.settings import BIT16, FP32, Settings
 
 # Assumed: activations of vLLM's profiling run and memory outside torch.
 VLLM_OVERHEAD = int(1.5 * GIB)
 VLLM_GRAPHS = GIB  # assumed: CUDA graphs of an engine that is told how large its cache is
 BLOCK_TOKENS = 32  # of a response's cache: its last block of 16 tokens, and one to spare
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineCapacity:
+    """Memory of vLLM on one GPU, and the responses that it has room for."""
+
+    weights_bytes: int
+    cache_bytes: int  # for keys and values
+    cache_tokens: int
+    full_sequences: int  # responses of full length that the cache holds
+    mean_sequences: int  # responses of mean length that the cache holds
+    most_sequences: int  # responses that an engine runs at a time
+    sequences_a_step: int  # responses that an engine gets in a step
 
 
 def engine_weights(model: Model, settings: Settings) -> int:
@@ -51,8 +65,8 @@ def engine_capacity(
     settings: Settings,
     gpu: int,
     mean: int,
-) -> Parts:
-    """Memory of vLLM on one GPU, in bytes, and the responses that it has room for.
+) -> EngineCapacity:
+    """What an engine holds on a GPU of `gpu` bytes.
 
     `mean` has the tokens of a response of mean length, its prompt included.
     """
@@ -60,15 +74,15 @@ def engine_capacity(
     tokens = cache // cached_token(model, settings)
     # vLLM is not told: it starts as many as fit and queues the others.
     fitting = min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)
-    return {
-        "weights_bytes": engine_weights(model, settings),
-        "cache_bytes": cache,
-        "cache_tokens": tokens,
-        "full_sequences": tokens // settings.context,
-        "mean_sequences": tokens // mean,
-        "most_sequences": settings.sequences or max(1, fitting),
-        "sequences_a_step": settings.engine_responses,
-    }
+    return EngineCapacity(
+        weights_bytes=engine_weights(model, settings),
+        cache_bytes=cache,
+        cache_tokens=tokens,
+        full_sequences=tokens // settings.context,
+        mean_sequences=tokens // mean,
+        most_sequences=settings.sequences or max(1, fitting),
+        sequences_a_step=settings.engine_responses,
+    )
 
 
 def cache_bytes(

@@ -136,7 +136,7 @@ def _at_a_time(
     gpu: int,
 ) -> int:
     """Responses of mean length that an engine runs at a time."""
-    return engine_capacity(model, settings, gpu, settings.mean)["most_sequences"]
+    return engine_capacity(model, settings, gpu, settings.mean).most_sequences
 
 
 def _free_share(

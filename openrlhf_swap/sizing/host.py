@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from openrlhf_swap.sizing.memory import ADAM, SUB_GROUP, partition
 from openrlhf_swap.sizing.models import Model
@@ -13,15 +14,23 @@ LARGE = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
 
 
-def checkpoint_bytes(model: Model, settings: Settings) -> dict[str, int]:
-    """Bytes on disk of one checkpoint of DeepSpeed, and of the exported model.
+@dataclass(frozen=True)
+class CheckpointBytes:
+    """Bytes on disk."""
+
+    deepspeed: int  # one checkpoint of DeepSpeed
+    model: int  # the exported model
+
+
+def checkpoint_bytes(model: Model, settings: Settings) -> CheckpointBytes:
+    """What one checkpoint takes.
 
     DeepSpeed's has the optimizer, and the weights (not under ZeRO-3).
     """
     checkpoint = ADAM * model.trained
     if settings.stage < 3:
         checkpoint += BIT16 * model.held
-    return {"deepspeed": checkpoint, "model": BIT16 * model.trained}
+    return CheckpointBytes(deepspeed=checkpoint, model=BIT16 * model.trained)
 
 
 def host_bytes(

@@ -14,15 +14,35 @@ import yaml
 from openrlhf_swap.errors import ConfigError, reader_errors
 
 GIB = 2**30
-# GiB as CUDA reports them, dense bf16 operations a second, and bytes a second.
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a GPU reaches at most, by its data sheet."""
+
+    operations: float  # dense bf16 operations a second
+    bandwidth: float  # bytes a second
+
+
+@dataclass(frozen=True)
+class Gpu:
+    gib: float  # of memory, as CUDA reports it
+    peaks: Peaks | None = None  # None if unknown
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory."""
+        return int(self.gib * GIB)
+
+
 GPUS = {
-    "a100-40": (39.4, 312e12, 1.555e12),
-    "a100-80": (79.1, 312e12, 2.039e12),
-    "h100": (79.1, 989e12, 3.35e12),
-    "h200": (139.8, 989e12, 4.8e12),
-    "b200": (178.3, 2250e12, 8.0e12),
-    "l40s": (44.4, 362e12, 0.864e12),
-    "rtx4090": (23.5, 165e12, 1.008e12),
+    "a100-40": Gpu(39.4, Peaks(312e12, 1.555e12)),
+    "a100-80": Gpu(79.1, Peaks(312e12, 2.039e12)),
+    "h100": Gpu(79.1, Peaks(989e12, 3.35e12)),
+    "h200": Gpu(139.8, Peaks(989e12, 4.8e12)),
+    "b200": Gpu(178.3, Peaks(2250e12, 8.0e12)),
+    "l40s": Gpu(44.4, Peaks(362e12, 0.864e12)),
+    "rtx4090": Gpu(23.5, Peaks(165e12, 1.008e12)),
 }
 PRESETS: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "models.yaml").read_text("utf-8")

@@ -1,7 +1,9 @@
 """The floating-point operations of a training step, and its seconds."""
 
+from dataclasses import dataclass
+
 from openrlhf_swap.sizing.engine import kept_cache
-from openrlhf_swap.sizing.models import Model
+from openrlhf_swap.sizing.models import Model, Peaks
 from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings
 
 # Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
@@ -9,8 +11,6 @@ from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings
 # waking are left out.
 OF_OPERATIONS = 0.3
 OF_BYTES = 0.6
-Peaks = tuple[float, float]
-"""Operations and bytes a second of a GPU, by its data sheet."""
 
 
 def forward_flops(model: Model, tokens: float) -> float:
@@ -110,15 +110,23 @@ def generation_seconds(
     adds a token to every running response, and reads the weights and the keys and values so far
     once; the longest response takes as many as it has tokens.
     """
-    operations, bandwidth = peaks
     tokens = settings.engine_responses * response
     decodings = max(tokens / at_a_time, settings.longest)
     running = tokens / decodings
     cache = kept_cache(model, prompt + response // 2)
     read = BIT16 * model.parameters + running * cache
-    reading = read / (OF_BYTES * bandwidth)
-    computing = 2 * running * model.multiplying / (OF_OPERATIONS * operations)
+    reading = read / (OF_BYTES * peaks.bandwidth)
+    computing = 2 * running * model.multiplying / (OF_OPERATIONS * peaks.operations)
     return decodings / settings.tensor_parallel * max(reading, computing)
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a training step."""
+
+    generate: float
+    train: float
+    step: float  # together
 
 
 def step_seconds(
@@ -126,8 +134,8 @@ def step_seconds(
     generation: float,
     training: float,
     peaks: Peaks,
-) -> dict[str, float]:
-    """Seconds of a step: of `generation`, and of the `training` FLOPs of all responses."""
-    train = training / (settings.ranks * OF_OPERATIONS * peaks[0])
+) -> StepSeconds:
+    """Seconds of a step of `generation` seconds and of `training` FLOPs for all responses."""
+    train = training / (settings.ranks * OF_OPERATIONS * peaks.operations)
     step = generation + train if settings.shared else max(generation, train)
-    return {"generate": generation, "train": train, "step": step}
+    return StepSeconds(generation, train, step)

@@ -72,5 +72,5 @@ def test_deepspeed_keeps_and_saves_what_the_plan_says(tmp_path):
         assert found["gradients"] == gradients(model, settings, backward=False)["gradients"]
         # Beside the states only the steps' counters and a padding of a few numbers.
         assert found["optimizer"] == pytest.approx(optimizer(model, settings)["optimizer"], abs=200)
-        saved = checkpoint_bytes(model, settings)["deepspeed"]
+        saved = checkpoint_bytes(model, settings).deepspeed
         assert found["saved"] == pytest.approx(saved, rel=0.01)

@@ -31,7 +31,7 @@ from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.sizing import memory, operations
 from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
 from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
-from openrlhf_swap.sizing.host import checkpoint_bytes, host_bytes
+from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, Model, read_model
 from openrlhf_swap.sizing.settings import ANSWER, BRANCH, read_run
 
@@ -79,7 +79,7 @@ def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradi
     assert memory.weights(model, settings)["weights"] == weights
     assert memory.optimizer(model, settings)["optimizer"] == optimizer
     assert memory.gradients(model, settings, backward=False)["gradients"] == gradients
-    assert checkpoint_bytes(model, settings) == {"deepspeed": checkpoint, "model": 16_000}
+    assert checkpoint_bytes(model, settings) == CheckpointBytes(checkpoint, model=16_000)
 
 
 @pytest.mark.parametrize(("stage", "buffer", "flat"), [(2, 1_000, 48_000), (3, None, 18_000)])
@@ -306,10 +306,10 @@ def test_lora_trains_and_keeps_its_adapters_only():
     assert memory.partition(model, NODE) == 125_000
     assert memory.weights(model, NODE) == {"weights": 2 * (SMALL.parameters + 1_000_000)}
     assert memory.optimizer(model, NODE) == {"optimizer": 12 * 125_000}
-    saved = {"deepspeed": 12_000_000 + 2 * (SMALL.parameters + 1_000_000), "model": 2_000_000}
-    assert checkpoint_bytes(model, NODE) == saved
+    checkpoint = 12_000_000 + 2 * (SMALL.parameters + 1_000_000)
+    assert checkpoint_bytes(model, NODE) == CheckpointBytes(checkpoint, model=2_000_000)
     capacity = engine_capacity(model, NODE, 80 * GIB, 6200)
-    assert capacity["weights_bytes"] == 2 * SMALL.parameters  # vLLM gets merged weights
+    assert capacity.weights_bytes == 2 * SMALL.parameters  # vLLM gets merged weights
     # An adapter's output is scaled before it is added.
     few = {"vocabulary": 1000, "layers": 1}
     passes = [replace(each, **few) for each in (SMALL, model)]
