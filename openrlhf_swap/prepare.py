@@ -33,7 +33,8 @@ from pathlib import Path
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
 from openrlhf_swap.data.chats import problem_text, read_chat
-from openrlhf_swap.data.clean import SPECIAL, BenchmarkIndex, Reason, find_reasons
+from openrlhf_swap.data.clean import SPECIAL, Reason, find_reasons
+from openrlhf_swap.data.contamination import BenchmarkIndex
 from openrlhf_swap.data.files import DATA_FILES
 from openrlhf_swap.data.references import example_answers, read_references
 from openrlhf_swap.data.tables import read_table, revision_of, source_rows

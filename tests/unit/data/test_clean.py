@@ -8,18 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openrlhf_swap.data.benchmarks import Problem
+from openrlhf_swap.data.chats import EMPTY_PROBLEM
 from openrlhf_swap.data.clean import (
     DUPLICATE,
-    EMPTY_PROBLEM,
     NEAR_BENCHMARK,
     SAME_AS_BENCHMARK,
-    BenchmarkIndex,
-    RowSet,
     find_reasons,
-    nearly_same,
-    read_row,
-    read_text,
+    find_repeated,
 )
+from openrlhf_swap.data.contamination import BenchmarkIndex
+from openrlhf_swap.data.problem_texts import nearly_same, read_text, read_variants
 from openrlhf_swap.data.references import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.verifiers import Reference
@@ -33,7 +31,7 @@ DIE = (
 
 
 def find(problem, index):
-    return index.find(read_row(problem), RowSet([[read_text(problem)]]))
+    return find_repeated({problem: read_variants(problem)}, index).get(problem)
 
 
 def same(one, other):
