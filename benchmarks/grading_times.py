@@ -28,7 +28,7 @@ LENGTHS = (990, 100_000)  # characters; the first are taken apart
 TIMER = r"""
 import json, signal, sys, time
 from openrlhf_swap.rewards.mathematics import verify
-from openrlhf_swap.rewards.statements import text_after_thought
+from openrlhf_swap.rewards.graded_text import text_after_thought
 
 class Late(BaseException):
     pass

@@ -42,7 +42,8 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards.answers import SUFFIX
-from openrlhf_swap.rewards.verifiers import Reference, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import find_verifier
 
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 

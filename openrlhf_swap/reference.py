@@ -33,7 +33,8 @@ from openrlhf_swap.flags.configuration import (
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.rewards.verifiers import Reference, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import identity, record_or_compare
 

@@ -39,7 +39,8 @@ from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.rewards.verifiers import FLAG, Reference, answer_text, find_verifier
+from openrlhf_swap.rewards.references import Reference, answer_text
+from openrlhf_swap.rewards.verifiers import FLAG, find_verifier
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import identity, record_or_compare

@@ -16,7 +16,8 @@ from openrlhf_swap.data.references import find_faults, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
-from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 LONGEST_SHOWN = 40  # characters of a value in a message
 SHOWN = 3  # problems that a message names

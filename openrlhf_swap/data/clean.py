@@ -10,7 +10,8 @@ from openrlhf_swap.data.contamination import BenchmarkIndex, BenchmarkProblem, W
 from openrlhf_swap.data.problem_texts import Text, read_variants
 from openrlhf_swap.data.references import STATED_ANSWER, find_faults, states_answer
 from openrlhf_swap.files import Row
-from openrlhf_swap.rewards.verifiers import MATH, Reference
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import MATH
 
 SAME_AS_BENCHMARK = "a benchmark problem"
 NEAR_BENCHMARK = "a near-duplicate of a benchmark problem"

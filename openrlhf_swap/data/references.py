@@ -24,7 +24,8 @@ from openrlhf_swap.rewards.answers import (
     strip_answer,
     visible_fault,
 )
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, Reference, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
 
 ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
 GRADED_AT_ONCE = 256

@@ -16,7 +16,7 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.rewards.verifiers import Reference
+from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.

@@ -9,10 +9,8 @@ from contextlib import suppress
 from decimal import Decimal
 
 from openrlhf_swap.rewards.forms import PATTERNS, TABLES, compiled, is_balanced, words, write_latex
+from openrlhf_swap.rewards.references import answer_text
 from openrlhf_swap.rewards.statements import last_boxes
-from openrlhf_swap.rewards.verifiers import answer_text
-
-END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 
 # How R1-style models are asked, in training and in evaluation.
 SUFFIX = r" Please reason step by step, and put your final answer within \boxed{}."

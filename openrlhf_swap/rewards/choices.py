@@ -8,8 +8,9 @@ import re
 from collections.abc import Sequence
 
 from openrlhf_swap.rewards.forms import PATTERNS, canonical
+from openrlhf_swap.rewards.references import Metadata
 from openrlhf_swap.rewards.statements import LETTERS, OPTIONS, stated_answer
-from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Verdict
 
 
 def verify(

@@ -1,6 +1,9 @@
 """The text that is graded, the same in training, evaluation, `score`, votes and agents."""
 
-from openrlhf_swap.rewards.answers import END_OF_THOUGHT
+from openrlhf_swap.rewards.forms import PATTERNS
+
+END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
+TAIL = 400  # last characters, among which a family's tokens stand: `<|im_end|>`, `<turn|>`, `</s>`
 
 
 def text_to_grade(
@@ -24,3 +27,14 @@ def text_to_grade(
 def closes_thought(prompt: str, end_of_thought: str) -> bool:
     """Whether a rendered prompt ends with the end of the thought, perhaps before white space."""
     return prompt.rstrip().endswith(end_of_thought.strip())
+
+
+def text_after_thought(response: str, end_of_thought: str) -> str:
+    """The text after the first end of the thought, less the special tokens around it.
+
+    All of the response without an end of the thought.
+    """
+    visible = response.split(end_of_thought, 1)[-1].strip()
+    tail = PATTERNS.tokens_after.sub("", visible[-TAIL:])
+    visible = visible[:-TAIL] + tail
+    return PATTERNS.tokens_before.sub("", visible, count=1)

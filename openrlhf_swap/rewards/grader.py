@@ -28,15 +28,9 @@ from queue import LifoQueue
 from typing import Any, Literal
 
 from openrlhf_swap.errors import ConfigError, check_text
-from openrlhf_swap.rewards.answers import END_OF_THOUGHT
-from openrlhf_swap.rewards.statements import text_after_thought
-from openrlhf_swap.rewards.verifiers import (
-    MATH,
-    THOUGHT_CLOSED,
-    Reference,
-    find_verifier,
-    given_answer,
-)
+from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, text_after_thought
+from openrlhf_swap.rewards.references import Reference, given_answer
+from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, find_verifier
 
 MEMORY = 4 * 2**30  # bytes of address space of a grading process
 ATTEMPTS = 2

@@ -2,8 +2,9 @@
 
 from openrlhf_swap.rewards.answers import LONGEST, UNPARSABLE_ANSWER, normal_answer, strip_answer
 from openrlhf_swap.rewards.comparison import is_understood, same_answer
+from openrlhf_swap.rewards.references import Metadata
 from openrlhf_swap.rewards.statements import stated_answer
-from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Metadata, Verdict
+from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Verdict
 
 
 def verify(

@@ -7,10 +7,10 @@ reward loses the whole batch silently. Nothing in here raises.
 from contextlib import suppress
 from typing import Any
 
-from openrlhf_swap.rewards.answers import END_OF_THOUGHT
-from openrlhf_swap.rewards.graded_text import text_to_grade
+from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, text_to_grade
 from openrlhf_swap.rewards.grader import Grade, grade_answer
-from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, Reference
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH
 
 
 def reward_func(

@@ -20,7 +20,7 @@ OPTIONS = "options"  # the column with the options' texts, in order
 
 _ANNOUNCED = re.compile(rf"(?im)(?:{'|'.join(TABLES['announcements'].values())})[\s*_`\"':\uff1a]*")
 _MARKS = " *_`\"'\t"
-_TAIL = 400  # characters, for a family's tokens (`<|im_end|>`, `<turn|>`, `</s>`) or a sentence
+_TAIL = 400  # characters of a last line in which a last sentence is looked for
 
 
 class _Box(NamedTuple):
@@ -29,17 +29,6 @@ class _Box(NamedTuple):
     begin: int
     end: int
     inside: slice
-
-
-def text_after_thought(response: str, end_of_thought: str) -> str:
-    """The text after the first end of the thought, less the special tokens around it.
-
-    All of the response without an end of the thought.
-    """
-    visible = response.split(end_of_thought, 1)[-1].strip()
-    tail = PATTERNS.tokens_after.sub("", visible[-_TAIL:])
-    visible = visible[:-_TAIL] + tail
-    return PATTERNS.tokens_before.sub("", visible, count=1)
 
 
 def last_boxed(text: str) -> str | None:

@@ -5,16 +5,16 @@ a number between 0 and 1. It runs in a grading process, where it may hang, crash
 likes.
 """
 
-import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
 from typing import Any
 
-from openrlhf_swap.errors import ConfigError, DataError
-from openrlhf_swap.files import parse_value
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.packages import import_named
+from openrlhf_swap.rewards.answers import normal_answer
+from openrlhf_swap.rewards.references import Metadata
 
 FLAG = "--swap.grader"
 MATH = "math"
@@ -27,59 +27,6 @@ BUILT_IN = {
 GRADED_CORRECT = "swap/graded_correct"
 # In the metadata: whether the response is what follows a closed thought.
 THOUGHT_CLOSED = "thought_closed"
-# OpenRLHF carries one text a response, so an answer with its row is JSON.
-_LABEL_START = '{"reference_answer": '
-Metadata = Mapping[str, Any]
-
-
-def answer_text(answer: object) -> str:
-    """An answer that is text or a number as text; empty for anything else."""
-    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-        return ""
-    return str(answer)
-
-
-def given_answer(answer: object) -> str:
-    """An answer that a caller gives as text or as a number; DataError for anything else."""
-    number = answer.item() if hasattr(answer, "item") else answer
-    text = answer_text(number)
-    if not text and number != "":
-        raise DataError(f"answer is {answer!r} ({type(answer).__name__}); give a text, or a number")
-    return text
-
-
-@dataclass(frozen=True)
-class Reference:
-    r"""What a response is graded against.
-
-    Attributes:
-        answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`.
-        problem: as text, for other verifiers; empty if only the answer is known.
-        metadata: the other columns of the row, for these verifiers too: what JSON can hold.
-    """
-
-    answer: str
-    problem: str = ""
-    metadata: Metadata = field(default_factory=dict)
-
-    def label(self) -> str:
-        """All of it as the text that OpenRLHF passes to the reward function."""
-        row = {
-            "reference_answer": self.answer,
-            "problem": self.problem,
-            "metadata": {**self.metadata},
-        }
-        return json.dumps(row, ensure_ascii=False, default=str)
-
-    @classmethod
-    def parse(cls, label: object) -> "Reference":
-        """The reference of a label, or of a bare answer; ValueError for half a label."""
-        if not (isinstance(label, str) and label.startswith(_LABEL_START)):
-            return cls(answer_text(label))
-        match parse_value(label.encode()):
-            case {"reference_answer": str(answer), "problem": str(problem), "metadata": dict(rest)}:
-                return cls(answer, problem, rest)
-        raise ValueError("reference_answer, problem or metadata is missing or of another type")
 
 
 @dataclass(frozen=True)
@@ -176,8 +123,6 @@ def _match_last(pattern: str) -> Verify:
 
     Both are compared in the form that a data set's answers have already.
     """
-    from openrlhf_swap.rewards.answers import normal_answer  # which imports this module
-
     given = f"{FLAG} is '{REGEX}{pattern}'"
     if not pattern:
         raise ConfigError(f"{given}; put the pattern after it, such as '{REGEX}Answer: (.+)'")

@@ -6,7 +6,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.steps import segment_at_newlines
-from openrlhf_swap.rewards.statements import answer_start, last_boxed, text_after_thought
+from openrlhf_swap.rewards.graded_text import text_after_thought
+from openrlhf_swap.rewards.statements import answer_start, last_boxed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

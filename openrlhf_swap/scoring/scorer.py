@@ -21,7 +21,7 @@ from openrlhf_swap.algorithm.signals import (
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
-from openrlhf_swap.rewards.verifiers import given_answer
+from openrlhf_swap.rewards.references import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout

@@ -9,7 +9,8 @@ from typing import Any
 from vllm import SamplingParams
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, Reference
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
 from openrlhf_swap.rollouts.rollout import Rollout
 
 FAILED = "swap/reward_function_failed"  # in `extra_logs`: why the reward function gave no reward

@@ -29,7 +29,8 @@ from openrlhf_swap.flags.configuration import Configuration, find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.answers import visible_fault
-from openrlhf_swap.rewards.verifiers import MATH, Reference, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 AT_A_TIME = 1000
 CHANGED_PROMPT = (

@@ -20,7 +20,7 @@ from openrlhf_swap.data.contamination import BenchmarkIndex
 from openrlhf_swap.data.problem_texts import nearly_same, read_text, read_variants
 from openrlhf_swap.data.references import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
-from openrlhf_swap.rewards.verifiers import Reference
+from openrlhf_swap.rewards.references import Reference
 
 DIE = (
     "When rolling an unfair die with faces numbered 1, 2, 3, 4, 5, and 6, the probability of "

@@ -8,12 +8,8 @@ from hypothesis import strategies as st
 
 from openrlhf_swap.rewards.choices import stated_letter
 from openrlhf_swap.rewards.forms import TABLES
-from openrlhf_swap.rewards.statements import (
-    answer_start,
-    last_boxed,
-    stated_answer,
-    text_after_thought,
-)
+from openrlhf_swap.rewards.graded_text import text_after_thought
+from openrlhf_swap.rewards.statements import answer_start, last_boxed, stated_answer
 
 BOXES = [
     (r"so \boxed{42}.", "42"),

@@ -5,7 +5,8 @@ import pytest
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
-from openrlhf_swap.rewards.verifiers import Reference, Verdict, find_verifier
+from openrlhf_swap.rewards.references import Reference
+from openrlhf_swap.rewards.verifiers import Verdict, find_verifier
 
 RIGHT = Grade(True, "ok", score=1.0)
 

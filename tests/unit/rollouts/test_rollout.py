@@ -11,7 +11,8 @@ from support.pieces import tokenizer_of
 from support.real_tokenizers import deepseek
 
 from openrlhf_swap import SwapConfig, swap_advantages
-from openrlhf_swap.rewards.statements import last_boxed, text_after_thought
+from openrlhf_swap.rewards.graded_text import text_after_thought
+from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts import reader as readers
 from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
 from openrlhf_swap.rollouts.rollout import Rollout

@@ -16,7 +16,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.data import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.graded_text import closes_thought
-from openrlhf_swap.rewards.verifiers import Reference
+from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rollouts.families import prompt_text, set_template_arguments
 
 OWN = "support.verifiers:nearness"
