@@ -27,7 +27,6 @@ from typing import NamedTuple
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 
@@ -178,14 +177,14 @@ class Case:
             logits = self.model(**rows.inputs(*self._rows(packed)), logits_to_keep=kept).logits
         logits = logits[at_rows, rows.tokens + places].float()
         log_probs = logits.log_softmax(-1).gather(-1, rows.targets[:, None])
-        return rows.answers(log_probs)[ANSWER_LOGPROBS.name]
+        return rows.scores(log_probs.squeeze(-1))
 
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""
         return [
             read_per_prefix(
                 self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch
-            )[:, 0].cpu()
+            ).cpu()
             for each in self.requests
         ]
 

@@ -2,10 +2,17 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from typing_extensions import Self  # typing has it from Python 3.11 on
 
@@ -47,7 +54,7 @@ class FlagSettings(BaseModel):
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy with some values changed; it is validated like the original."""
-        return type(self)(**{**self.model_dump(), **changes})
+        return type(self)(**{**dict(self), **changes})
 
     @classmethod
     def declared(cls) -> dict[str, FieldInfo]:
@@ -146,13 +153,14 @@ class SwapConfig(FlagSettings):
     length_coef: float = setting(
         1.0, "lambda: penalty mass at twice the target length; 0: no penalty", **_WEIGHT
     )
-    tau: float | str = setting(
+    tau: Tau = setting(
         1.0,
         "tau, in nats, or in standard deviations of a group's gains, such as 0.5sd: a small "
         "value concentrates the penalty on the steps with the least gain, inf spreads it "
         "evenly (no value in the paper)",
         "use a positive number of nats, a number of deviations such as 0.5sd, or inf for a "
         "uniform penalty",
+        validate_default=True,
     )
     weights_from: Literal["local", "monotone"] = setting(
         "local",
@@ -196,13 +204,11 @@ class SwapConfig(FlagSettings):
         "(ours)",
         **_WEIGHT,
     )
-    step_reward: Literal["gain", "need", "potential"] = setting(
+    step_reward: Literal["gain", "need"] = setting(
         "gain",
         "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus "
-        "what the rest loses without it, in nats, without penalty, weights and tau (ours); "
-        "potential, what it changes of SPAE's potential, by the answer's probability and entropy, "
-        "less its share of the penalty (ours)",
-        "use gain, need or potential",
+        "what the rest loses without it, in nats, without penalty, weights and tau (ours)",
+        "use gain or need",
     )
     need_window: int = setting(
         4,
@@ -252,18 +258,33 @@ class SwapConfig(FlagSettings):
 
     def coefficients(self) -> Coefficients:
         """The numbers of the step arithmetic, as the objective uses them."""
-        numbers = self.model_dump()
-        if self.objective in ABLATION:
-            numbers |= ABLATION[self.objective](self)
-        names = {field.name for field in fields(Coefficients)} & numbers.keys()
-        temperature = Tau.parse(numbers["tau"])
-        return Coefficients(temperature=temperature, **{name: numbers[name] for name in names})
+        numbers = Coefficients(
+            length_coef=self.length_coef,
+            tau=self.tau,
+            weights_from=self.weights_from,
+            outcome_weight=self.outcome_weight,
+            process_weight=self.process_weight,
+            step_price=self.step_price,
+            step_reward=self.step_reward,
+            step_discount=self.step_discount,
+            turn_weight=self.turn_weight,
+            step_noise=self.step_noise,
+            step_constant=0.0,
+            penalises_outcome=False,
+            eps=self.eps,
+        )
+        if self.objective not in ABLATION:
+            return numbers
+        return replace(numbers, **ABLATION[self.objective](self))
 
     @field_validator("tau", mode="before")
     @classmethod
-    def _nats_as_a_number(cls, value: float | str) -> float | str:
-        tau = Tau.parse(value)
-        return value if tau.in_deviations else tau.number
+    def _read_tau(cls, value: Tau | float | str) -> Tau:
+        return Tau.parse(value)
+
+    @field_serializer("tau")
+    def _plain_tau(self, tau: Tau) -> float | str:
+        return tau.plain
 
     def model_post_init(self, _: Any) -> None:
         if self.objective == "step_only" and self.process_weight == 0:
@@ -279,7 +300,7 @@ ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
     "step_only": lambda config: {"outcome_weight": 0.0},
     "no_penalty": lambda config: {"length_coef": 0.0},
     "static_penalty": lambda config: {"length_coef": 0.0, "step_constant": config.static_penalty},
-    "uniform_penalty": lambda config: {"tau": math.inf},
+    "uniform_penalty": lambda config: {"tau": Tau(math.inf)},
 }
 """What each row of the paper's ablation changes in the coefficients."""
 

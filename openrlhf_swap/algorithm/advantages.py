@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from openrlhf_swap.algorithm.batch import StepBatch
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, NEED, Signal
+from openrlhf_swap.algorithm.signals import NEED
 
 
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
@@ -80,12 +80,19 @@ def penalty_weights(
 
 @dataclass(frozen=True)
 class StepCredit:
-    """What SWAP computes from the markers.
+    """What SWAP computes for each step from the markers; all are float64.
 
-    All are (G, N, K) float64, except `penalty_mass` (G, N) and the last two (G,). `weights` are w,
-    `penalties` P w. `charges` is what the mean takes off each step's normalised reward: mu/(sigma +
-    eps) of every step, or K w mu/(sigma + eps). `deviation` is sigma in nats, `price` mu/(sigma +
-    eps); both are NaN for a group whose steps get no signal, whose charges are 0.
+    Attributes:
+        gains: (G, N, K) Delta, in nats per answer token.
+        local_gains: (G, N, K) g, in nats per answer token.
+        penalty_mass: (G, N) P.
+        weights: (G, N, K) w, the steps' shares of the penalty.
+        penalties: (G, N, K) P w.
+        rewards: (G, N, K) r, what a step earns less what it pays.
+        charges: (G, N, K) what the group's mean takes off the reward in deviations (`_charges`).
+        normalised: (G, N, K) r~.
+        deviation: (G,) sigma in nats; NaN for a group whose steps get no signal.
+        price: (G,) mu/(sigma + eps); NaN for a group whose steps get no signal.
     """
 
     gains: Tensor
@@ -101,48 +108,43 @@ class StepCredit:
 
 
 def step_credit(
-    batch: StepBatch,
-    coefficients: Coefficients,
-    weights: Tensor | None = None,
+    batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
 ) -> StepCredit:
-    """Step rewards r_k = Delta_k - P w_k and their normalised form r~_k.
+    """Step rewards r_k and their normalised form r~_k (Eq. final_step_reward and norm_step).
 
-    These are Eq. final_step_reward and norm_step: r~_k = (r_k - mu)/(sigma + eps), mu and sigma
-    pooled over all steps of a group's correct responses. r~_k is 0 where there is no step, and for
-    a group with fewer than two steps or no spread; a sigma below `step_noise`, in nats, is replaced
-    by that. With `rewards_need`, r_k = Delta_k + n_k: what a step adds to the answer, and what the
-    rest would lose without it, both in nats per token; nobody pays a penalty, and w is uniform.
-    With `rewards_potential`, r_k = Phi_k - Phi_{k-1} - P w_k (`potentials`).
-    With `price_by_weights`, r~_k = (r_k - K w_k mu)/(sigma + eps): a response is charged K mu as
-    before, but its steps share it by w (docs/method/method.md). `weights` are w of your own, (G, N,
-    K), in place of those of the gains.
+    A step earns its gain and pays its share of the penalty: r_k = Delta_k - P w_k. With
+    `rewards_need` it earns its gain and its need, r_k = Delta_k + n_k, both in nats per token; then
+    nobody pays a penalty, and w is uniform. `weights` are w of your own, (G, N, K).
+
+    r~_k = (r_k - mu)/(sigma + eps). Mean and deviation are pooled over all steps of a group's
+    correct responses, and `step_noise`, in nats, is the least sigma. r~_k is 0 where there is no
+    step, and for a group with fewer than two steps or no spread.
     """
     mask = batch.step_mask
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
-    mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
-    earned = _earned(batch, gains, coefficients)
-    mask = mask & ~earned.isnan()  # a step whose need was not read neither earns nor pays
     ranked = gains if coefficients.monotone_weights else changes
-    tau = step_tau(ranked, mask, coefficients)
+    tau: float | Tensor
     if coefficients.rewards_need:
-        mass = torch.zeros_like(mass)
+        earned = gains + needs(batch)
+        mask = mask & ~earned.isnan()  # a step whose need was not read neither earns nor pays
+        mass = torch.zeros(batch.lengths.shape, dtype=torch.float64)
         tau = math.inf
+    else:
+        earned = gains
+        mass = penalty_masses(batch.lengths, batch.correct, coefficients.length_coef)
+        tau = step_tau(ranked, mask, coefficients)
     if weights is None:
         weights = penalty_weights(ranked, mask, tau)
     penalties = mass.unsqueeze(-1) * weights
     rewards = torch.where(mask, earned - penalties, 0.0)
 
-    eps = coefficients.eps
-    pooled = moments(rewards.flatten(1), mask.flatten(1), eps)
+    pooled = moments(rewards.flatten(1), mask.flatten(1), coefficients.eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
-    divisor = deviation + eps
+    divisor = deviation + coefficients.eps
     price = pooled.mean / divisor
     has_signal = mask & pooled.spreads.unsqueeze(-1)
-    charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
-    if coefficients.price_by_weights:
-        steps = mask.sum(-1, keepdim=True)
-        charges = charges * steps * weights
+    charges = _charges(price, weights, has_signal, coefficients)
     in_deviations = rewards / divisor.unsqueeze(-1)
     scaled = torch.where(has_signal, in_deviations, 0.0)
     normalised = torch.where(mask, scaled - charges - coefficients.step_constant, 0.0)
@@ -162,17 +164,20 @@ def step_credit(
     )
 
 
-def _earned(
-    batch: StepBatch,
-    gains: Tensor,
-    coefficients: Coefficients,
+def _charges(
+    price: Tensor, weights: Tensor, has_signal: Tensor, coefficients: Coefficients
 ) -> Tensor:
-    """(G, N, K) float64, what each step earns before it pays."""
-    if coefficients.rewards_need:
-        return gains + needs(batch)
-    if coefficients.rewards_potential:
-        return local_gains(potentials(batch), batch.step_mask)
-    return gains
+    """(G, N, K) what the mean takes off each step's reward, from the (G, 1) price mu/(sigma + eps).
+
+    Each step pays the price. With `price_by_weights` a response of K steps still pays K prices, but
+    its steps share them by w: each pays K w times the price (docs/method/method.md). A step without
+    a signal pays nothing.
+    """
+    charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
+    if not coefficients.price_by_weights:
+        return charges
+    steps = has_signal.sum(-1, keepdim=True)
+    return charges * steps * weights
 
 
 def needs(batch: StepBatch) -> Tensor:
@@ -180,43 +185,14 @@ def needs(batch: StepBatch) -> Tensor:
 
     Raises ValueError for a batch with scored steps whose need was not read.
     """
-    values = _rewarded(batch, NEED, "need")
-    return torch.where(batch.step_mask, values, 0.0)
-
-
-SOLVED = 0.9  # a potential from which on SPAE takes a problem for solved
-
-
-def potentials(batch: StepBatch) -> Tensor:
-    """(G, N, K+1) float64 Phi = min(1.5 a c + .5 a - c, .9) after each prefix.
-
-    a = exp(l) is the answer's probability and c = exp(-h) the policy's confidence, both a token's:
-    Phi is near -1 for a sure wrong answer, 0 for an unsure one, and 1 for a sure right one. After
-    SPAE (arXiv 2601.03823), which samples five answers and takes their joint probabilities. Raises
-    ValueError for a batch with scored steps whose answers' entropies were not read.
-    """
-    right = batch.answer_logprobs.exp()
-    entropy = _rewarded(batch, ANSWER_ENTROPY, "potential")
-    sure = (-entropy).exp()
-    potential = 1.5 * right * sure + 0.5 * right - sure
-    return potential.clamp(max=SOLVED)
-
-
-def _rewarded(
-    batch: StepBatch,
-    signal: Signal,
-    reward: str,
-) -> Tensor:
-    """The values of a signal that a step reward is made of; 0 for a batch without scored steps."""
-    if signal.name in batch.signals:
-        return batch.signals[signal.name]
+    if NEED.name in batch.signals:
+        return torch.where(batch.step_mask, batch.signals[NEED.name], 0.0)
     if batch.step_mask.any():
         raise ValueError(
-            f"--swap.step_reward is {reward}, but the responses have no {signal.name}; read it by "
-            f"`Scorer` with the same settings, or give StepTrace signals={{'{signal.name}': ...}}"
+            f"--swap.step_reward is need, but the responses have no {NEED.name}; read it by "
+            f"`Scorer` with the same settings, or give StepTrace signals={{'{NEED.name}': ...}}"
         )
-    count = signal.count(batch.step_mask.shape[-1])
-    return torch.zeros(*batch.lengths.shape, count, dtype=torch.float64)
+    return torch.zeros(batch.step_mask.shape, dtype=torch.float64)
 
 
 def step_tau(
@@ -230,13 +206,14 @@ def step_tau(
     `step_noise` is its lower bound, too. It gives (G, 1, 1) float64, infinite (uniform weights) for
     a group with fewer than two steps or no spread.
     """
-    if not coefficients.in_deviations:
-        return coefficients.tau
+    tau = coefficients.tau
+    if not tau.in_deviations:
+        return tau.number
     of_group = gains.double().flatten(1)
     pooled = moments(of_group, step_mask.flatten(1), coefficients.eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
     deviation = torch.where(pooled.spreads, deviation, torch.inf)
-    return (coefficients.tau * deviation).unsqueeze(-1)
+    return (tau.number * deviation).unsqueeze(-1)
 
 
 def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:

@@ -33,8 +33,6 @@ class Signal:
 
 # l_0..l_K: mean log-probability of the answer's tokens after each prefix, in nats per token.
 ANSWER_LOGPROBS = Signal("answer_logprobs", "prefix")
-# h_0..h_K: mean entropy of the answer's tokens after each prefix, in nats per token.
-ANSWER_ENTROPY = Signal("answer_entropy", "prefix")
 # n_k: what later steps, or the answer, lose at most when step k is hidden, in nats per token.
 # NaN for a step that was not hidden (`--swap.need_every`).
 NEED = Signal("need", "step", has_gaps=True)
@@ -44,9 +42,7 @@ ENTROPY = Signal("entropy", "step", only_correct=False)
 # e_k: what an agent's environment paid for the turn that ends with step k, 0 within a turn.
 TURN_REWARD = Signal("turn_reward", "step", only_correct=False)
 
-SIGNALS = {
-    signal.name: signal for signal in (ANSWER_LOGPROBS, NEED, ENTROPY, ANSWER_ENTROPY, TURN_REWARD)
-}
+SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, NEED, ENTROPY, TURN_REWARD)}
 
 
 def numbers_of(values: "Tensor") -> list[float | None]:

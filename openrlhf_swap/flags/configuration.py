@@ -161,8 +161,9 @@ class Configuration:
         """
         content = {}
         for part in (self.method, self.run):
+            values = part.model_dump()
             for name in part.declared():
-                content[f"swap.{name}"] = getattr(part, name)
+                content[f"swap.{name}"] = values[name]
         del content["swap.recipe"]  # its values are there
         objective = short_name(self.method.objective)
         for name, text in self.method.options.items():

@@ -448,7 +448,7 @@ OBJECTIVE = (
 
 def _without_need(name: str) -> Rule:
     """A setting that shares out a penalty, which nobody pays where need is rewarded."""
-    default = SwapConfig.model_fields[name].default
+    default = getattr(SwapConfig(), name)
     return Rule(
         lambda run: run.method.step_reward == "need" and getattr(run.method, name) != default,
         f"--swap.{name} is {{method.{name}}} with --swap.step_reward need, where no step pays a "
@@ -458,7 +458,7 @@ def _without_need(name: str) -> Rule:
 
 def _of_need(name: str) -> Rule:
     """A setting of how need is read, where nobody reads it."""
-    default = SwapConfig.model_fields[name].default
+    default = getattr(SwapConfig(), name)
     return Rule(
         lambda run: run.method.step_reward != "need" and getattr(run.method, name) != default,
         f"--swap.{name} is {{method.{name}}}, but --swap.step_reward {{method.step_reward}} "

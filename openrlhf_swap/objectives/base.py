@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 from openrlhf_swap.algorithm.coefficients import Coefficients
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, ENTROPY, NEED
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
 from openrlhf_swap.errors import ObjectiveError
 from openrlhf_swap.rollouts.reader import ResponseReader
@@ -165,7 +165,6 @@ class Objective:
         """The names of the signals by step that the policy has to give (`algorithm.signals`)."""
         wanted = {
             ANSWER_LOGPROBS.name: self.scores_steps,
-            ANSWER_ENTROPY.name: self.scores_steps and self.coefficients.rewards_potential,
             NEED.name: self.scores_steps and self.coefficients.rewards_need,
             ENTROPY.name: self.reads_entropies,
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from openrlhf_swap.algorithm.coefficients import Coefficients
+from openrlhf_swap.algorithm.coefficients import Coefficients, Tau
 from openrlhf_swap.command import did_you_mean
 from openrlhf_swap.config import ABLATION, SwapConfig
 from openrlhf_swap.errors import ConfigError
@@ -95,7 +95,7 @@ def coefficients(config: SwapConfig) -> Coefficients:
     return config.coefficients()
 
 
-def penalty_temperature(config: SwapConfig) -> float | str | None:
+def penalty_temperature(config: SwapConfig) -> Tau | None:
     """The tau that decides which steps pay; None where tau decides nothing."""
     chooses = config.objective in ABLATION and config.coefficients().chooses_steps
     return config.tau if chooses else None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.runs.metrics import Metrics
 
@@ -41,7 +42,7 @@ FIRST_STEP_SHARES = {
 class Guards:
     """All guards of a run but the one that counts skipped steps, which have no metrics."""
 
-    def __init__(self, tau: float | str | None, self_test_steps: int) -> None:
+    def __init__(self, tau: Tau | None, self_test_steps: int) -> None:
         """`tau` is that of a penalty that could choose steps, otherwise None."""
         self._tau = tau
         self._self_test_steps = self_test_steps
@@ -125,7 +126,7 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
     return warnings
 
 
-def find_uniform_weights(history: Sequence[Metrics], tau: float | str | None) -> list[str]:
+def find_uniform_weights(history: Sequence[Metrics], tau: Tau | None) -> list[str]:
     """Say once, after five steps with a penalty, that its weights are nearly uniform."""
     penalised = [metrics for metrics in history if "swap/weights_from_uniform" in metrics]
     if tau is None or len(penalised) != 5 or penalised[-1] is not history[-1]:

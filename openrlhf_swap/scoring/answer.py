@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, ANSWER_LOGPROBS, Signal
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, Signal
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rewards.answers import strip_answer
 
@@ -95,24 +95,6 @@ def answer_branch(
     return AnswerBranch(tuple(encoded["input_ids"]), tuple(scored))
 
 
-def by_signal(
-    requests: Sequence[ScoreRequest],
-    answers: Iterable[Tensor],
-) -> Readings:
-    """The (K+1,) l_0..l_K and h_0..h_K of the requests that want them.
-
-    Takes a (K+1, 1) tensor l for each request, or (K+1, 2) with h.
-    """
-    log_probs = []
-    entropies = []
-    for request, both in zip(requests, answers, strict=True):
-        if ANSWER_LOGPROBS.name in request.wanted:
-            log_probs.append(both[:, 0])
-        if ANSWER_ENTROPY.name in request.wanted:
-            entropies.append(both[:, 1])
-    return {ANSWER_LOGPROBS.name: log_probs, ANSWER_ENTROPY.name: entropies}
-
-
 @torch.no_grad()
 def read_per_prefix(
     model: nn.Module,
@@ -122,38 +104,28 @@ def read_per_prefix(
 ) -> Tensor:
     """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far).
 
-    h_k is the mean of the entropies of these distributions. The temperature is 1. Takes a causal
-    language model, called as `model(input_ids, logits_to_keep=n).logits`, the (T,) int64 ids of
-    prompt and response without padding, and K+1 numbers of tokens, prompt included. Runs a forward
-    for each prefix. Returns (K+1, 2) l and h, float32, or float64 for a float64 model.
+    The temperature is 1. Takes a causal language model, called as `model(input_ids,
+    logits_to_keep=n).logits`, the (T,) int64 ids of prompt and response without padding, and K+1
+    numbers of tokens, prompt included. Runs a forward for each prefix. Returns (K+1,)
+    float32, or float64 for a float64 model.
     """
     ids = torch.tensor(branch.ids, device=input_ids.device)
     scores = []
     for length in prefix_lengths:
         sequence = torch.cat([input_ids[:length], ids])
         output = model(sequence.unsqueeze(0), logits_to_keep=len(ids) + 1)
-        values = values_of(output.logits[0, :-1], ids, entropies=True)
-        scores.append(values[branch.places].mean(0))
+        log_probs = log_probs_of(output.logits[0, :-1], ids)
+        scores.append(log_probs[branch.places].mean())
     return torch.stack(scores)
 
 
-def values_of(
-    logits: Tensor,
-    targets: Tensor,
-    entropies: bool,
-) -> Tensor:
-    """(m, 1) log-probabilities of the targets, or (m, 2) with the entropies of the distributions.
+def log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """(m,) log-probabilities of the targets, from (m, V) logits and (m,) int64 targets.
 
-    Takes (m, V) logits and (m,) int64 targets; computes in float32, or float64 for float64 logits.
+    Computes in float32, or float64 for float64 logits.
     """
     log_probs = widen(logits).log_softmax(-1)
-    del logits  # as many numbers as the log-probabilities
-    of_targets = log_probs.gather(-1, targets.unsqueeze(-1))
-    if not entropies:
-        return of_targets
-    of_words = torch.special.entr(log_probs.exp())
-    of_tokens = of_words.sum(-1, keepdim=True)
-    return torch.cat([of_targets, of_tokens], dim=-1)
+    return log_probs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
 
 
 def widen(logits: Tensor) -> Tensor:

@@ -14,13 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import (
-    AnswerBranch,
-    Readings,
-    ScoreRequest,
-    by_signal,
-    read_per_prefix,
-)
+from openrlhf_swap.scoring.answer import AnswerBranch, Readings, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -89,7 +83,7 @@ class ScoringBackend:
             ids = sequences[request.row][present]
             lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
             answers.append(read_per_prefix(model, ids, lengths, request.branch).cpu())
-        return by_signal(requests, answers)
+        return {ANSWER_LOGPROBS.name: answers}
 
 
 def find_backend(

@@ -211,7 +211,6 @@ class HiddenPass:
     """
 
     tokens = 0
-    reads_entropies = False
 
     def __init__(
         self,

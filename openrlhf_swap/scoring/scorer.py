@@ -11,13 +11,7 @@ import torch
 from openrlhf_swap.algorithm.advantages import local_gains, monotone_gains
 from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.plain import plain_flag, plain_int, plain_ints
-from openrlhf_swap.algorithm.signals import (
-    ANSWER_ENTROPY,
-    ANSWER_LOGPROBS,
-    ENTROPY,
-    NEED,
-    numbers_of,
-)
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, numbers_of
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
@@ -72,8 +66,6 @@ class Scorer:
         config, messages = resolve_thought(config, tokenizer)
         self._temperature = entropy_temperature
         names = [ANSWER_LOGPROBS.name]
-        if config.step_reward == "potential":
-            names.append(ANSWER_ENTROPY.name)
         if config.step_reward == "need":
             names.append(NEED.name)
         if entropy_temperature is not None:
@@ -141,8 +133,7 @@ class Scorer:
             `step_ends` (K), `answer_logprobs` (l_0..l_K, nats per answer token), `gains`
             (Delta_1..Delta_K), `local_gains` (g_1..g_K) and `steps` (K texts), as plain lists; with
             `step_reward` need also `need` (n_1..n_K, nats per token, None for a step that was not
-            hidden), with potential `answer_entropy` (h_0..h_K, nats per answer token), and with an
-            `entropy_temperature` also `entropy` (H_1..H_K, nats).
+            hidden), and with an `entropy_temperature` also `entropy` (H_1..H_K, nats).
 
         Raises:
             DataError: for an empty answer, or when prompt, response and answer exceed the model's

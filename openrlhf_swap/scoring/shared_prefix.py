@@ -28,15 +28,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from openrlhf_swap.algorithm.signals import ANSWER_ENTROPY, NEED
+from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, NEED
 from openrlhf_swap.scoring.answer import (
     LOGITS,
     Readings,
     ScoreRequest,
-    by_signal,
-    naming,
+    log_probs_of,
     row_positions,
-    values_of,
 )
 from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
 from openrlhf_swap.scoring.branches import Agree, Branch, Layout, Rows
@@ -109,7 +107,6 @@ class BranchedRows:
 
         self.tokens = rows.tokens
         self.share = running / (running + rows.present)
-        self.reads_entropies = bool(naming(requests, ANSWER_ENTROPY))
         self._rows = rows
         self._requests = requests
         self._agree = agree
@@ -154,16 +151,13 @@ class BranchedRows:
         with self._attention.replacing(), self._mixers.replacing():
             yield
 
-    def answers(self, values: Tensor) -> Readings:
-        """The (K+1,) l_0..l_K and h_0..h_K of the requests that want them, on the CPU.
-
-        Takes (m, 1) log-probabilities of the targets, or (m, 2) with entropies.
-        """
-        of_answers = values[: len(self._layout.predicting)].cpu()
+    def scores(self, log_probs: Tensor) -> list[Tensor]:
+        """(K+1,) l_0..l_K of each request on the CPU, from the targets' (m,) log-probabilities."""
+        of_answers = log_probs[: len(self._layout.predicting)].cpu()
         sizes = torch.tensor(self._layout.sizes)
         means = torch.segment_reduce(of_answers, "mean", lengths=sizes)
         counts = [len(request.prefix_ends) for request in self._requests]
-        return by_signal(self._requests, torch.split(means, counts))
+        return list(torch.split(means, counts))
 
     def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
         """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
@@ -219,37 +213,29 @@ def read_shared_prefix(
         present = attention_mask.bool()
         sequences = sequences[present].unsqueeze(0)
         positions = positions[present].unsqueeze(0)
-    values = _target_values(model, rows, rows.inputs(sequences, positions))
+    log_probs = _target_log_probs(model, rows, rows.inputs(sequences, positions))
 
     def run(hidden: HiddenPass) -> Tensor:
-        return _target_values(model, hidden, hidden.inputs)[:, 0]
+        return _target_log_probs(model, hidden, hidden.inputs)
 
-    needs = rows.needs(values[:, 0], run)
-    return {**rows.answers(values), NEED.name: needs}
+    needs = rows.needs(log_probs, run)
+    return {ANSWER_LOGPROBS.name: rows.scores(log_probs), NEED.name: needs}
 
 
-def _target_values(
+def _target_log_probs(
     model: nn.Module,
     branched: BranchedRows | HiddenPass,
     inputs: dict[str, Any],
 ) -> Tensor:
-    """(m, 1) log-probabilities of the targets at temperature 1, at least float32.
-
-    They are (m, 2) with the entropies of their distributions, if these are wanted.
-    """
+    """(m,) log-probabilities of the targets at temperature 1, at least float32."""
     rows, columns = branched.predicting
     # The head runs on a column of all rows, if it predicts a target in any of them.
     kept, places = torch.unique(columns, return_inverse=True)
     with branched.branching():
         logits = model(**inputs, logits_to_keep=kept).logits
     every = torch.arange(len(columns), device=columns.device)
-    values = []
+    log_probs = []
     for part in torch.split(every, LOGITS):
-        values.append(
-            values_of(
-                logits[rows[part], places[part]],
-                branched.targets[part],
-                branched.reads_entropies,
-            )
-        )
-    return torch.cat(values)
+        predicting = logits[rows[part], places[part]]
+        log_probs.append(log_probs_of(predicting, branched.targets[part]))
+    return torch.cat(log_probs)

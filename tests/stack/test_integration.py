@@ -19,7 +19,6 @@ from support.actors import (
     stock_rows,
 )
 from support.paths import POLICY
-from support.prefix_scores import score_per_prefix
 from support.slow_advantages import slow_advantages
 from transformers import AutoModelForCausalLM
 
@@ -29,7 +28,7 @@ from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import prompt_key
-from openrlhf_swap.scoring.answer import answer_branch
+from openrlhf_swap.scoring.answer import answer_branch, read_per_prefix
 
 pytestmark = pytest.mark.slow
 
@@ -136,7 +135,7 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         ids = torch.tensor(response["observation_tokens"])
         lengths = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
         branch = answer_branch(tokenizer, CLOSE, rollout.answer)
-        expected = score_per_prefix(model, ids, lengths, branch)
+        expected = read_per_prefix(model, ids, lengths, branch)
         torch.testing.assert_close(
             torch.tensor(rollout.answer_logprobs), expected, rtol=0.05, atol=0.1
         )
@@ -182,7 +181,7 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
             ends = [end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
             lengths = [rollout.start, *(rollout.start + end for end in ends)]
             branch = answer_branch(tokenizer, CLOSE, rollout.answer)
-            scores = score_per_prefix(model, torch.tensor(tokens), lengths, branch)
+            scores = read_per_prefix(model, torch.tensor(tokens), lengths, branch)
             off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
     # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
     assert len(off) > 25 and max(off) < 0.1

@@ -12,11 +12,6 @@ from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_pr
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 
 
-def score_per_prefix(*given):
-    """l_0..l_K alone."""
-    return read_per_prefix(*given)[:, 0]
-
-
 def score_shared_prefix(*given, **options):
     """l_0..l_K alone of each request."""
     return read_shared_prefix(*given, **options)["answer_logprobs"]
@@ -55,7 +50,7 @@ def largest_difference(model, case, packed=False):
     """Between the shared prefix's scores of a case and those of a forward for each prefix."""
     ids, mask, requests, references = case
     shared = score_shared_prefix(model, ids, mask, requests, packed)
-    expected = [score_per_prefix(model, *reference) for reference in references]
+    expected = [read_per_prefix(model, *reference) for reference in references]
     return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
 
 

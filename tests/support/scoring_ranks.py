@@ -24,11 +24,10 @@ def rank_main(rank, world, families):
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-    from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+    from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
     from openrlhf_swap.scoring.small_model import WORDS, small_model
     from support.hidden_steps import slow_needs
     from support.passes import scorer_of
-    from support.prefix_scores import score_per_prefix
 
     deepspeed.init_distributed("gloo")
     branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
@@ -63,7 +62,7 @@ def rank_main(rank, world, families):
                 for request, signals in zip(requests, scored.signals, strict=True):
                     ours = signals["answer_logprobs"]
                     row = ids[request.row][mask[request.row].bool()]
-                    reference = score_per_prefix(
+                    reference = read_per_prefix(
                         whole, row, [end + 1 for end in request.prefix_ends], branch
                     )
                     differences.append(ours - reference)

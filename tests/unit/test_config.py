@@ -52,24 +52,30 @@ def test_step_only_without_a_process_weight_would_train_nothing():
 
 def test_config_is_frozen_and_plain():
     config = SwapConfig(tau=1)
-    assert isinstance(config.tau, float)
+    assert config.model_dump()["tau"] == 1.0
     json.dumps(config.model_dump())
     with pytest.raises(ValidationError, match="frozen"):
         config.tau = 2.0
-    assert config.replaced(tau=2.0).tau == 2.0
+    assert config.replaced(tau=2.0) == SwapConfig(tau=2)
     with pytest.raises(ConfigError, match=r"--swap\.tau is 0\.0; use a positive number of nats"):
         config.replaced(tau=0.0)
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("0.5", 0.5), ("2", 2.0), ("0.5sd", "0.5sd"), ("inf", math.inf)]
+    ("text", "tau", "plain"),
+    [
+        ("0.5", Tau(0.5), 0.5),
+        ("2", Tau(2.0), 2.0),
+        ("0.5sd", Tau(0.5, in_deviations=True), "0.5sd"),
+        ("inf", Tau(math.inf), math.inf),
+    ],
 )
-def test_tau_has_nats_or_deviations(text, value):
+def test_tau_has_nats_or_deviations(text, tau, plain):
     config = SwapConfig(tau=text)
-    assert (config.tau, type(config.tau)) == (value, type(value))
-    assert SwapConfig(**json.loads(json.dumps(config.model_dump()))) == config
-    number, in_deviations = (0.5, True) if text == "0.5sd" else (float(text), False)
-    assert config.coefficients().temperature == Tau(number, in_deviations)
+    assert config.tau == config.coefficients().tau == tau
+    written = json.loads(json.dumps(config.model_dump()))
+    assert written["tau"] == plain
+    assert SwapConfig(**written) == config
 
 
 def test_every_row_of_the_ablation_has_coefficients():

@@ -91,9 +91,9 @@ class ChunkedActor(_StockActor):
 
         `sequences` (B, T) int64, `action_mask` (B, A), without which the logits themselves are
         asked for, `attention_mask` (B, T). The output gets (B, T - 1) `entropy`, 0 for tokens that
-        are not actions, if it is asked for; and, if log-probabilities are made in chunks,
-        `answers`: those of the m targets of `branches`, which run after the rows, at temperature 1,
-        (m, 1), or (m, 2) with the entropies that the branches want.
+        are not actions, if it is asked for. If log-probabilities are made in chunks, it also gets
+        (m,) `of_branches`: those of the targets of `branches`, which run behind the rows, at
+        temperature 1.
         """
         if self.head is None or action_mask is None or ring_attn_group is not None:
             options |= {"ring_attn_group": ring_attn_group, "return_entropy": return_entropy}
@@ -122,7 +122,7 @@ class ChunkedActor(_StockActor):
         if return_entropy:
             output.entropy = predicted[..., 1]
         if branches is not None:
-            output.answers = head.of_branches
+            output.of_branches = head.of_branches
         log_probs = predicted[:, -actions:, 0]
         return (log_probs, output) if return_output else log_probs
 
@@ -134,7 +134,7 @@ class ChunkedActor(_StockActor):
         head = _HeadOfRows(self.head.layer, nothing, nothing, how, branches)
         with head.replacing(), branches.branching():
             self.model(**branches.inputs)
-        return head.of_branches[:, 0]
+        return head.of_branches
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:
         if self.packing_samples:
@@ -170,7 +170,7 @@ class _HeadOfRows:
         how: temperature, transform, chunk, and whether entropies are wanted as well.
         branches: what runs behind the rows, if anything does.
         of_rows: afterwards the log-probabilities of the rows, with entropies where wanted.
-        of_branches: afterwards those of the branches' targets at temperature 1.
+        of_branches: afterwards the (m,) log-probabilities of the branches' targets.
     """
 
     layer: nn.Linear
@@ -195,9 +195,10 @@ class _HeadOfRows:
         if branches is not None:
             predicting = hidden[branches.predicting]
             every = torch.arange(len(predicting), device=hidden.device)
-            how = replace(self.how, temperature=1.0, entropy=branches.reads_entropies)
+            how = replace(self.how, temperature=1.0, entropy=False)
             targets = branches.targets
-            self.of_branches = token_log_probs(predicting, *weights, targets, every, how)
+            log_probs = token_log_probs(predicting, *weights, targets, every, how)
+            self.of_branches = log_probs.squeeze(-1)
             hidden = hidden[:, : branches.tokens]
         flat = hidden.flatten(0, -2)
         values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)

@@ -54,7 +54,7 @@ class _Pass:
 
     log_probs: Tensor  # (B, A), of actions
     entropies: Any  # (B, T-1) in nats at the rollouts' temperature, if they are wanted
-    answers: Any  # (m, 1) log-probabilities of the branches' targets, or with entropies (m, 2)
+    of_branches: Any  # (m,) log-probabilities of the branches' targets, if there are branches
     found: Mapping[str, list[Tensor]] = field(default_factory=dict)  # signals by name
     seconds: float = 0.0
 
@@ -163,8 +163,8 @@ class PolicyScorer:
             branches=branches,
         )
         entropies = getattr(output, "entropy", None)
-        answers = getattr(output, "answers", None)
-        return _Pass(log_probs, entropies, answers)
+        of_branches = getattr(output, "of_branches", None)
+        return _Pass(log_probs, entropies, of_branches)
 
     def _pass_with_branches(
         self,
@@ -185,12 +185,12 @@ class PolicyScorer:
         start = _clock()
         result = self._pass_over_rows(batch, wanted, rows)
         passed = _clock()
-        answers = rows.answers(result.answers)
-        needs = rows.needs(result.answers[:, 0], self._actor.log_probs_of)
+        scores = rows.scores(result.of_branches)
+        needs = rows.needs(result.of_branches, self._actor.log_probs_of)
         seconds = (passed - start) * rows.share
         if hides_steps:
             seconds += _clock() - passed
-        found = {**answers, NEED.name: needs}
+        found = {ANSWER_LOGPROBS.name: scores, NEED.name: needs}
         return replace(result, found=found, seconds=seconds)
 
     def _largest_on_any_rank(self, count: int) -> int:

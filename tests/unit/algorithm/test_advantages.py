@@ -15,7 +15,6 @@ from openrlhf_swap.algorithm.advantages import (
     outcome_advantages,
     penalty_masses,
     penalty_weights,
-    potentials,
     process_advantages,
     standardise,
     step_credit,
@@ -438,18 +437,3 @@ def test_numbers_that_do_not_fit_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         trace = StepTrace(correct=True, **{**fits, "signals": {"need": [1.0, 2.0]}, **values})
         swap_advantages([trace], SwapConfig(step_reward="need"))
-
-
-def test_a_step_earns_what_it_changes_of_the_potential():
-    # Sure and wrong: -1; a = c = .5: .375 + .25 - .5; sure and right: 1, which counts as .9.
-    half = math.log(0.5)
-    trace = StepTrace(4, True, [-50, half, 0], [1, 3], {"answer_entropy": [0, -half, 0]})
-    batch = StepBatch.from_traces([[trace]])
-    torch.testing.assert_close(potentials(batch)[0, 0].tolist(), [-1.0, 0.125, 0.9])
-    # Rewards 1.125 and .775 lie half the root of 2 deviations from their mean; P is 0.
-    config = SwapConfig(step_reward="potential", process_weight=1.0, step_discount=0.0)
-    (row,) = swap_advantages([trace], config)
-    side = math.sqrt(0.5)
-    assert row.tolist() == pytest.approx([side, side, -side, -side], abs=1e-4)
-    with pytest.raises(ValueError, match="step_reward is potential, but the responses have no ans"):
-        swap_advantages([replace(trace, signals={})], config)

@@ -90,7 +90,6 @@ REFUSED = """
 --swap.step_reward need --swap.step_price weights => --swap.step_price
 --swap.step_reward need --swap.scoring per_prefix => --swap.scoring
 --swap.step_reward need --swap.objective grpo
---swap.step_reward potential --swap.objective grpo
 --swap.step_reward need --swap.objective vsrm_scores
 --swap.step_reward need --swap.process_weight 0 | --swap.need_window 2
 --swap.need_every 2 | --swap.need_every 0 --swap.step_reward need
@@ -126,7 +125,6 @@ def test_what_cannot_work_is_refused(case):
         "--algo.advantage.is_correction_level token",
         "--swap.step_reward need --swap.need_window 4 --swap.step_discount 0",
         "--swap.step_reward need --swap.objective step_only",
-        "--swap.step_reward potential --swap.tau .5 --swap.scoring per_prefix",
         "--swap.step_discount .9 --swap.objective static_penalty",
         "--swap.objective grpo --swap.grader support.verifiers:reads_rules",
         "--swap.grader multiple_choice",

@@ -30,7 +30,8 @@ def run(tmp_path):
         shutil.copytree(POLICY, policy)
         written = {}
         for part in (SwapConfig(), RunConfig(output_dir=str(tmp_path))):
-            written |= {f"swap.{name}": getattr(part, name) for name in part.declared()}
+            written |= {f"swap.{name}": value for name, value in part.model_dump().items()}
+        del written["swap.options"]
         command = "openrlhf-swap train --swap.close_template 'a|b' "
         about = {
             "flags": written | FLAGS | flags,

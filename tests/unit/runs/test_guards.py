@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.objectives.registry import penalty_temperature
@@ -72,13 +73,13 @@ def test_a_close_template_without_a_meaning_ends_the_run(first, last, means_some
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 1.0),
-        ({"tau": "0.5sd"}, "0.5sd"),
+        ({}, Tau(1.0)),
+        ({"tau": "0.5sd"}, Tau(0.5, in_deviations=True)),
         ({"tau": math.inf}, None),
         ({"objective": "uniform_penalty"}, None),
         ({"process_weight": 0.0}, None),
         ({"objective": "no_penalty"}, None),
-        ({"objective": "no_penalty", "step_price": "weights"}, 1.0),
+        ({"objective": "no_penalty", "step_price": "weights"}, Tau(1.0)),
         ({"objective": "kimi"}, None),
     ],
 )

@@ -15,13 +15,12 @@ from support.prefix_scores import (
     largest_difference,
     masks_of,
     ragged_case,
-    score_per_prefix,
     score_shared_prefix,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
+from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.attention import BranchAttention
 from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
 from openrlhf_swap.scoring.mixers import cache_name
@@ -88,7 +87,7 @@ def test_a_forward_for_each_by_hand():
     """Against the definition: the mean log-probability of the answer's tokens, from full logits."""
     model = build("llama", torch.float64)
     branch = AnswerBranch((1, 2, 3), (False, True, True))
-    (score,) = score_per_prefix(model, torch.tensor([5, 6, 7, 8, 9]), [4], branch)
+    (score,) = read_per_prefix(model, torch.tensor([5, 6, 7, 8, 9]), [4], branch)
     logprobs = model(torch.tensor([[5, 6, 7, 8, 1, 2, 3]])).logits[0].log_softmax(-1)
     # Token 2 is predicted at position 4 (after 1), token 3 at position 5 (after 2).
     assert score.item() == pytest.approx((logprobs[4, 2] + logprobs[5, 3]).item() / 2, abs=1e-12)
@@ -133,7 +132,7 @@ def test_the_first_token_alone_can_be_a_prefix(family):
     model, ids = build(family), torch.tensor([[5, 6, 7]])
     request = ScoreRequest(0, (0,), AnswerBranch((3, 4), (True, True)))
     (score,) = score_shared_prefix(model, ids, torch.ones_like(ids), [request])
-    assert score.sub(score_per_prefix(model, ids[0], [1], request.branch)).abs().max() < 1e-4
+    assert score.sub(read_per_prefix(model, ids[0], [1], request.branch)).abs().max() < 1e-4
 
 
 def test_ranks_that_need_fewer_pieces_keep_in_step():
