@@ -15,7 +15,8 @@ from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, ins
 from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.weights.worker import PolicyWeights, make_sender
+from openrlhf_swap.integration.weights.source import PolicyWeights
+from openrlhf_swap.integration.weights.worker import make_sender
 from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest
 

@@ -1,18 +1,10 @@
-"""Weights to engines on other GPUs, over NCCL.
+"""Weights to engines on other GPUs: vLLM's own transfer over NCCL, for several engines."""
 
-The id with which the ranks of NCCL find each other goes over Ray, which asks for a token. In vLLM's
-own rendezvous it is a pickle in a store that every user of the machine may write.
-"""
-
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import ray
-import torch
-from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
-from vllm.distributed.device_communicators.pynccl_wrapper import NCCLLibrary, ncclUniqueId
-from vllm.distributed.utils import StatelessProcessGroup
-from vllm.distributed.weight_transfer import base, nccl_engine
+from vllm.distributed.weight_transfer import nccl_engine
+from vllm.utils.network_utils import get_open_port
 
 from openrlhf_swap.integration.weights.receiving import EngineClient, InPlaceReceiver
 from openrlhf_swap.integration.weights.source import PIECE_BYTES, PolicyWeights
@@ -20,76 +12,46 @@ from openrlhf_swap.integration.weights.source import PIECE_BYTES, PolicyWeights
 BUFFERS = 2  # of a piece each: one is filled while the other is on its way
 
 
-@dataclass
-class NcclInitInfo(base.WeightTransferInitInfo):
-    unique_id: list[int]
-    first_rank: int
-    world_size: int
+class NcclClient(EngineClient):
+    """Tells each engine the rank of its first worker; vLLM's sender knows one engine only."""
 
+    def __init__(self, engines: list[Any], workers: int) -> None:
+        """Each engine has so many workers."""
+        super().__init__(engines)
+        self.workers = workers
 
-class _KnownId(StatelessProcessGroup):
-    """A group without a store: vLLM's communicator asks it for NCCL's id, and nothing else."""
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        unique_id: list[int],
-    ) -> None:
-        self.rank = rank
-        self.world_size = world_size
-        self._unique_id = unique_id
-
-    def broadcast_obj(self, obj: Any | None, src: int) -> ncclUniqueId:
-        known = ncclUniqueId()
-        for place, byte in enumerate(self._unique_id):
-            known.internal[place] = byte
-        return known
-
-
-def _communicator(
-    rank: int,
-    world_size: int,
-    unique_id: list[int],
-) -> PyNcclCommunicator:
-    group = _KnownId(rank, world_size, unique_id)
-    return PyNcclCommunicator(group, device=torch.accelerator.current_device_index())
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        joining = []
+        first = init_info["rank_offset"]
+        for engine in self.engines:
+            info = {**init_info, "rank_offset": first}
+            joining.append(engine.transfer_weights.remote("init_weight_transfer_engine", info))
+            first += self.workers
+        ray.get(joining)
 
 
 def nccl_sender(
-    client: EngineClient,
+    client: NcclClient,
     source: PolicyWeights,
     rank: int,
-    workers: int,
 ) -> nccl_engine.NCCLTrainerWeightTransferEngine:
-    """Connect rank 0 of the policy with all workers, of which each engine has as many as given."""
-    sender = nccl_engine.NCCLTrainerWeightTransferEngine(
-        client=client,
-        source=source,
-        is_sender=rank == 0,
+    """Connect rank 0 of the policy with all workers of all engines.
+
+    They find each other by vLLM's store on the machine of rank 0, which reads pickles and asks for
+    no password.
+    """
+    info = nccl_engine.NCCLTrainerInitInfo(
+        rank=rank,
+        master_address=ray.util.get_node_ip_address(),
+        master_port=get_open_port(),
+        world_size=1 + client.workers * len(client.engines),
         packed=True,
         packed_buffer_size_bytes=PIECE_BYTES,
         packed_num_buffers=BUFFERS,
     )
-    if rank != 0:
-        return sender
-    unique_id = list(NCCLLibrary().ncclGetUniqueId().internal)
-    world_size = 1 + workers * len(client.engines)
-    joining = []
-    for number, engine in enumerate(client.engines):
-        info = asdict(NcclInitInfo(unique_id, 1 + workers * number, world_size))
-        joining.append(engine.transfer_weights.remote("init_weight_transfer_engine", info))
-    sender.model_update_group = _communicator(0, world_size, unique_id)  # the workers wait for it
-    ray.get(joining)
-    return sender
+    sender = nccl_engine.NCCLTrainerWeightTransferEngine
+    return sender.trainer_init(info, client=client, source=source)
 
 
 class NcclReceiver(InPlaceReceiver, nccl_engine.NCCLWeightTransferEngine):
-    init_info_cls: ClassVar[Any] = NcclInitInfo
-
-    def init_transfer_engine(self, init_info: Any) -> None:
-        self.packed = True
-        self.packed_buffer_size_bytes = PIECE_BYTES
-        self.packed_num_buffers = BUFFERS
-        rank = init_info.first_rank + self.parallel_config.rank
-        self.model_update_group = _communicator(rank, init_info.world_size, init_info.unique_id)
+    """vLLM's receiver, which loads in place."""

@@ -1,10 +1,6 @@
-"""The policy's weights on their way to vLLM: by vLLM's own weight transfer, many in one piece.
+"""What vLLM's worker imports, by the name of its extension, and the policy's way to its engines.
 
-To an engine on the policy's own GPU, pieces travel as CUDA IPC handles (`weights_ipc`); to other
-GPUs over NCCL (`weights_nccl`); on a CPU as bytes over Ray (`weights_bytes`).
-
-Importing this module makes a process an engine's: vLLM knows our receivers afterwards, and its
-start is told on the console. vLLM's worker does so by the name of its extension.
+After the import vLLM knows our receivers, and the start of an engine is told on the console.
 """
 
 import logging
@@ -14,21 +10,37 @@ from typing import Any
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine
 
-from openrlhf_swap.integration.weights.engine_phases import EnginePhases
 from openrlhf_swap.integration.weights.ipc import IpcReceiver, ipc_sender
-from openrlhf_swap.integration.weights.nccl import NcclReceiver, nccl_sender
+from openrlhf_swap.integration.weights.nccl import NcclClient, NcclReceiver, nccl_sender
 from openrlhf_swap.integration.weights.over_ray import BytesReceiver, BytesSender
 from openrlhf_swap.integration.weights.receiving import EngineClient
 from openrlhf_swap.integration.weights.source import PolicyWeights
-from openrlhf_swap.integration.weights.way import engine_arguments, way_of
-
-__all__ = ["BytesSender", "PolicyWeights", "WorkerExtension", "engine_arguments", "make_sender"]
+from openrlhf_swap.integration.weights.way import way_of
 
 RECEIVERS = {"swap_ipc": IpcReceiver, "swap_nccl": NcclReceiver, "swap_bytes": BytesReceiver}
+
+# What an engine does next, by the beginning of a message of vLLM. Of two messages with one meaning,
+# one belongs to the older model runner, or to a start that finds compiled code.
+START_MESSAGES = {
+    "Starting to load model": "loads the weights",
+    "Loading model from scratch": "loads the weights",
+    "Using cache directory": "compiles the model, or loads what was compiled before",
+    "Directly load AOT compilation": "loads the model that was compiled before",
+    "GPU KV cache size": "warms up, and captures CUDA graphs unless it runs eagerly",
+}
 
 
 class WorkerExtension:
     """The extension of vLLM's worker: it adds nothing, its name leads the worker to this module."""
+
+
+class EngineStart(logging.Handler):
+    """Tells the start of this process's engine on the console: a minute without another word."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for message, action in START_MESSAGES.items():
+            if record.getMessage().startswith(message):
+                print(f"[swap] vLLM: it {action}", flush=True)
 
 
 def make_sender(
@@ -37,19 +49,19 @@ def make_sender(
     weights: PolicyWeights,
     rank: int,
 ) -> TrainerWeightTransferEngine:
-    """What sends the weights by `send_weights()`.
+    """Make what sends the weights by `send_weights()`.
 
-    All ranks of the policy make it at the same time, and call it at the same time.
+    All ranks of the policy call this function at the same time, and `send_weights()` too.
     """
-    client = EngineClient(engines)
     way = way_of(args)
-    if way == "swap_ipc":
-        return ipc_sender(client, weights, rank)
     if way == "swap_nccl":
-        return nccl_sender(client, weights, rank, args.vllm.tensor_parallel_size)
-    return BytesSender(client=client, source=weights, is_sender=rank == 0)
+        client = NcclClient(engines, workers=args.vllm.tensor_parallel_size)
+        return nccl_sender(client, weights, rank)
+    if way == "swap_ipc":
+        return ipc_sender(EngineClient(engines), weights, rank)
+    return BytesSender(client=EngineClient(engines), source=weights, is_sender=rank == 0)
 
 
 for _name, _receiver in RECEIVERS.items():
     WeightTransferEngineFactory.register_engine(_name, _receiver)
-logging.getLogger("vllm").addHandler(EnginePhases())
+logging.getLogger("vllm").addHandler(EngineStart())
