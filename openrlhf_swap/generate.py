@@ -30,6 +30,7 @@ def open_engine(
     """
     # Imports torch, before vLLM is imported.
     from openrlhf_swap.integration.patches import CPU_COMMAND, install
+    from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS
 
     _use_own_temporary_folder()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # otherwise fifty lines a start
@@ -37,13 +38,7 @@ def open_engine(
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         install(CPU_COMMAND)
-        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts
-        # are read whole.
-        defaults |= {
-            "enforce_eager": True,
-            "gpu_memory_utilization": 0.2,
-            "enable_chunked_prefill": False,
-        }
+        defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, **WHOLE_PROMPTS}
 
     from vllm import LLM, EngineArgs
 

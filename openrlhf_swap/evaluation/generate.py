@@ -157,8 +157,6 @@ def sample_with_ray(
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     if "RAY_ADDRESS" not in os.environ:
         check_gpus(args.engines, gpus)
-        # Ray reads this on import, and listens on 127.0.0.1 only: on Linux too, despite the name.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     import ray
 
     ray.init(ignore_reinit_error=True, include_dashboard=False)

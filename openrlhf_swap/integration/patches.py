@@ -14,6 +14,7 @@ from typing import Any
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.packages import versions
 from openrlhf_swap.packages.versions import replace
+from openrlhf_swap.process.private_ray import LOOPBACK_ONLY
 
 # Processes in which replacements are in force, and for how long.
 EVERY = "every process that imports `openrlhf_swap.integration`"
@@ -68,9 +69,7 @@ FLASH_ATTENTION = (
 VARIABLES: dict[str, dict[str, str]] = {
     EVERY: {"VLLM_USE_FLASHINFER_SAMPLER": "0"},  # it is compiled with nvcc when an engine starts
     EVERY_CPU: {"DS_ACCELERATOR": "cpu"},
-    # Ray then listens on 127.0.0.1 only; it reads this when it is imported, on Linux too, whatever
-    # the name says.
-    NO_CLUSTER: {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+    NO_CLUSTER: LOOPBACK_ONLY,
     CPU_COMMAND: {
         "TORCHDYNAMO_DISABLE": "1",  # nothing is compiled
         "TOKENIZERS_PARALLELISM": "false",  # no warnings about forks

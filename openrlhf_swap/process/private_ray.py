@@ -16,6 +16,8 @@ from pathlib import Path
 from openrlhf_swap.errors import ConfigError
 
 FOLDER = "RAY_TMPDIR"
+# A variable by which Ray listens on 127.0.0.1 only. Ray reads it when it is imported, on Linux too.
+LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 
 @contextmanager
@@ -42,9 +44,8 @@ def _ask_for_a_token() -> None:
             "RAY_AUTH_MODE is not set, and Ray, which reads it once, is imported; "
             "set it to token first"
         )
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    # Ray then listens on 127.0.0.1 only, on Linux, too.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    for name, value in {"RAY_AUTH_MODE": "token", **LOOPBACK_ONLY}.items():
+        os.environ.setdefault(name, value)
     if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 

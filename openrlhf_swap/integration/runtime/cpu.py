@@ -18,6 +18,9 @@ from openrlhf_swap.packages.kernels import speed_up_products
 
 LOADING_SECONDS = 20  # that a process holds the lock of a compiled op of DeepSpeed's to load it
 THREADS = "OMP_NUM_THREADS"  # per process; Ray would set it to one
+# An argument of vLLM's engines. vLLM on a CPU cannot revoke a seeded token that it has sampled for
+# a partly read prompt, so prompts are read whole.
+WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 
 
 @cache

@@ -18,7 +18,7 @@ from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.run import train
 from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.runtime.cpu import build_communication_op
+from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS, build_communication_op
 from openrlhf_swap.integration.weights.way import engine_arguments, expert_kernels
 from openrlhf_swap.runs import checkpoints
 
@@ -44,9 +44,7 @@ def launch(
     # OpenRLHF itself trusts all code.
     more = {**limits, "trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
     if configuration.on_cpu:
-        # On a CPU, vLLM cannot revoke a seeded token sampled for a partly read prompt, so prompts
-        # are read whole.
-        more["enable_chunked_prefill"] = False
+        more |= WHOLE_PROMPTS
         build_communication_op()
     else:
         more |= expert_kernels(args.actor.model_name_or_path)
