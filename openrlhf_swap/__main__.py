@@ -25,8 +25,6 @@ COMMANDS = {
     "prepare": "openrlhf_swap.prepare",
     "reference": "openrlhf_swap.reference",
     "score": "openrlhf_swap.score",
-    "upload": "openrlhf_swap.runs.upload",
-    "watch": "openrlhf_swap.evaluation.watch",
     "eval run": "openrlhf_swap.evaluation.run",
     "eval report": "openrlhf_swap.evaluation.report",
     "eval figures": "openrlhf_swap.evaluation.figures",

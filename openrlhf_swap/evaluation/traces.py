@@ -92,18 +92,12 @@ def label_of(place: Path) -> str:
 
 
 def read_steps(metrics: Path) -> list[Row]:
-    """`measured_steps`; DataError if there is none."""
-    rows = measured_steps(metrics)
-    if not rows:
-        raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")
-    return rows
-
-
-def measured_steps(metrics: Path) -> list[Row]:
-    """A run's training steps from its metrics.jsonl, in order; none without a file.
+    """A run's training steps from its metrics.jsonl, in order; DataError if there is none.
 
     A resumed run repeats steps, and the last row of a step counts. A step whose scores were not
     finite has measured nothing and is left out.
     """
     rows = {row["step"]: row for row in read_rows(metrics) if "swap/accuracy" in row}
+    if not rows:
+        raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")
     return [rows[step] for step in sorted(rows)]

@@ -17,7 +17,7 @@ from openrlhf_swap.config import ABLATION, SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
-from openrlhf_swap.objectives.registry import OBJECTIVES, build
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
@@ -133,10 +133,9 @@ def check_objective(configuration: Configuration) -> None:
     _refuse((*OBJECTIVE, *STEP_REWARDS), facts)
     grader = configuration.run.grader
     if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:
-        able = [name for name in OBJECTIVES if not build(SwapConfig(objective=name)).reads_answers]
         raise ConfigError(
-            f"--swap.objective is {objective.config.objective}, which needs an answer text, "
-            f"and --swap.grader {grader} has none; use one of: {', '.join(able)}"
+            f"--swap.objective is {method.objective}, which needs an answer text, and "
+            f"--swap.grader {grader} has none; use an objective that reads no answers, such as grpo"
         )
     objective.check(configuration.args)
 

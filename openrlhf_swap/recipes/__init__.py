@@ -64,8 +64,8 @@ def _load(path: Path) -> tuple[str, Any]:
     """The text of a YAML file and its content."""
     try:
         text = path.read_text(encoding="utf-8")
-        return text, yaml.load(text, _StrictLoader)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        return text, yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise _refused(path, f"cannot be read ({reason})") from None
 
@@ -87,35 +87,6 @@ def _flags_of(content: Any, path: Path) -> dict[str, Any]:
 def _refused(path: Path, fault: str) -> ConfigError:
     remedy = "give a YAML file with a section flags, such as the run.yaml of a run"
     return ConfigError(f"{CONFIG} is {path}, which {fault}; {remedy}")
-
-
-class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # yaml has no types
-    """Refuses what would be read as something else, or for minutes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            line = self.peek_event().start_mark.line + 1
-            raise ValueError(f"line {line}: an alias; write the value itself")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise ValueError(f"{key.value} stands in it twice")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-    def construct_yaml_int(self, node: Any) -> int:
-        if not re.fullmatch(r"[-+]?(?:0|[1-9][\d_]{0,17})", node.value):
-            line = node.start_mark.line + 1
-            raise ValueError(
-                f"line {line}: {node.value[:20]} is no plain number; put a text in quotes"
-            )
-        return int(node.value.replace("_", ""))
-
-
-_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 def as_words(flags: Mapping[str, Any]) -> list[str]:

@@ -59,7 +59,7 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path):
     path.write_bytes(b'{"a": 1}\n{"a" 2}\n')
     with pytest.raises(DataError) as error:
         list(read_rows(path))
-    assert str(error.value).startswith(f"{path}, row 2: not JSON (Expecting ':' delimiter at char")
+    assert str(error.value).startswith(f"{path}, row 2: not JSON (Expecting ':' delimiter: line 1")
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text() | st.integers() | st.none(), max_size=3)))

@@ -106,52 +106,40 @@ def page_data(
         rows = [complete(row) for row in read_scored(file)]
         add_penalties(rows, config)
         columns.append(rows)
-    return page_of_columns([label_of(file) for file in files], columns, limit)
-
-
-def page_of_columns(
-    names: Sequence[str],
-    columns: Sequence[Sequence[Row]],
-    limit: int,
-) -> dict[str, Any]:
-    """`page_data` of each column's name and rows, which are `complete` and have penalties."""
     problems: dict[tuple[str, str], list[list[Row]]] = {}
     for place, rows in enumerate(columns):
         for row in rows:
             benchmark = row.get("benchmark", row.get("dataset", ""))
             key = (str(benchmark), row["problem"])
             if key not in problems:
-                problems[key] = [[] for _ in names]
+                problems[key] = [[] for _ in files]
             problems[key][place].append(row)
     fullest = sorted(problems, key=lambda key: -sum(map(bool, problems[key])))
     formulas: Formulas = {}
     return {
         "title": "Where the length went",
-        "names": list(names),
+        "names": [label_of(file) for file in files],
         "problems": [_problem(*key, problems[key], formulas) for key in fullest[:limit]],
         "formulas": formulas,
     }
 
 
 def charts(metrics: Path) -> list[dict[str, Any]]:
-    """A training run's curves, from its metrics.jsonl; DataError if it holds no steps."""
-    run = metrics.absolute().parent.name
-    titled = {f"{run}: {title}": lines for title, lines in CHARTS.items()}
-    return curves(read_steps(metrics), titled)
-
-
-def curves(rows: Sequence[Row], charts: Mapping[str, Mapping[str, str]]) -> list[dict[str, Any]]:
-    """The charts, by title, of a run's steps; `charts` names the metric of each line.
+    """A training run's curves, from its metrics.jsonl; DataError if it holds no steps.
 
     A metric that no step has is left out: there is a target for some objectives only.
     """
+    run = metrics.absolute().parent.name
+    rows = read_steps(metrics)
     steps = [row["step"] for row in rows]
     drawn = []
-    for title, metrics in charts.items():
-        lines = {name: [row.get(key) for row in rows] for name, key in metrics.items()}
-        known = {name: values for name, values in lines.items() if set(values) - {None}}
-        if known:
-            drawn.append({"title": title, "steps": steps, "lines": known})
+    for title, names in CHARTS.items():
+        lines = {}
+        for line, name in names.items():
+            values = [row.get(name) for row in rows]
+            if set(values) != {None}:
+                lines[line] = values
+        drawn.append({"title": f"{run}: {title}", "steps": steps, "lines": lines})
     return drawn
 
 

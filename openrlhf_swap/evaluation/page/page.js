@@ -270,7 +270,6 @@ by("title").textContent = document.title = data.title;
 const benchmarks = [...new Set(data.problems.map(p => p.benchmark))];
 for (const name of ["all", ...benchmarks]) by("benchmark").append(option(name, name || "unnamed"));
 by("benchmark").parentElement.hidden = benchmarks.length < 2;
-if (data.groups) by("benchmark").previousSibling.textContent = `${data.groups} `;
 for (const name of Object.keys(FILTERS)) by("show").append(option(name, name));
 
 // ── user input
@@ -305,23 +304,3 @@ by("previous").addEventListener("click", KEYS.ArrowLeft);
 by("next").addEventListener("click", KEYS.ArrowRight);
 by("help").addEventListener("click", KEYS["?"]);
 filter();
-
-// ── the page of a run that still trains is written again and again; a reload keeps what was looked at
-const CHOSEN = ["benchmark", "show", "longer", "scale"];
-function restore({ chosen, problem, place }) {
-  CHOSEN.forEach((id, i) => {
-    const offered = by(id).options;
-    if (!offered || [...offered].some(one => one.value === chosen[i])) by(id).value = chosen[i];
-  });
-  filter();
-  const index = shown.findIndex(p => p.benchmark + p.text.join("") === problem);
-  if (index > 0) show(index);
-  scrollTo(0, place);
-}
-if (history.state?.chosen) restore(history.state);
-if (data.reload) setInterval(() => {
-  if (by("helped").open || document.activeElement.matches("select, input")) return;
-  const problem = shown.length ? shown[position].benchmark + shown[position].text.join("") : "";
-  history.replaceState({ chosen: CHOSEN.map(id => by(id).value), problem, place: scrollY }, "");
-  location.reload();
-}, data.reload * 1000);

@@ -18,7 +18,7 @@ WRONG_FILES = {
     "torn.jsonl": (b'{"problem": "1', "row 1: not JSON (Unterminated string"),
     "list.jsonl": (b"[1]\n[2]\n", "row 1: not a JSON object, row 2: not a JSON object"),
     "twice.csv": (b"problem,answer,answer\n1,2,3\n", "it has the column answer more than once"),
-    "torn.json": (b'[{"problem": "1"},', "not JSON (Expecting value at character 19)"),
+    "torn.json": (b'[{"problem": "1"},', "not JSON (Expecting value: line 1 column 19"),
     "wide.csv": (b"problem,answer\n1,2,3\n", "row 1: more or fewer fields than the he"),
     "latin.csv": (b"problem,answer\ncaf\xe9,1\n", "row 1: not UTF-8 (byte 0xe9 at pos"),
 }
@@ -61,9 +61,10 @@ def test_bad_rows_have_numbers_and_do_not_stop_the_others(tmp_path):
     assert [entry.number for entry in entries] == [1, 2, 3, 4, 5, 6, 7, 9]
     assert [entry.row is None for entry in entries] == [False, *[True] * 6, False]
     assert describe_faults(entries) == (
-        "row 2: not JSON (Expecting property name enclosed in double quotes at character 3), "
-        r"row 3: a lone surrogate (\udc80), which is not a character, "
-        "row 4: a number of more than 4300 digits, and 3 more"
+        "row 2: not JSON (Expecting property name enclosed in double quotes: line 2 column 1 "
+        r"(char 2)), row 3: a lone surrogate (\udc80), which is not a character, "
+        "row 4: not JSON (Exceeds the limit (4300 digits) for integer string conversion: value has "
+        "5000 digits; use sys.set_int_max_str_digits() to increase the limit), and 3 more"
     )
     assert readable_rows(entries) == [json.loads(GOOD)] * 2
     check_quickly("--data.prompt_dataset", str(path), KEYS)

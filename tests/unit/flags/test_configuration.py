@@ -1,18 +1,15 @@
 """A command line becomes one configuration: its layers, its files, and its one parse."""
 
-from itertools import pairwise
-
 import pytest
 import yaml
 
 from openrlhf_swap import plan, train
 from openrlhf_swap.command import run_command
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import run as evaluation
 from openrlhf_swap.flags.configuration import configure, find_special
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
-from openrlhf_swap.recipes import FOLDER, NAMES, read_file, read_recipe
+from openrlhf_swap.recipes import FOLDER, NAMES, read_recipe
 
 NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --data.label_key answer"
 
@@ -170,27 +167,3 @@ def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
     )
     assert args.data.prompt_dataset == "rows.jsonl"
     assert find_special(folder) == ","
-
-
-BOMB = "  a: &a [x, x]\n" + "".join(
-    f"  {name}: [*{before}, *{before}]\n" for before, name in pairwise("abcdefg")
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (BOMB, "line 3: an alias"),
-        ("  swap.tau: 1\n  swap.tau: 2\n", "swap.tau stands in it twice"),
-        ("  swap.step_tokens: 010\n", "line 2: 010 is no plain number"),
-        (f"  swap.step_tokens: {'9' * 5000}\n", "is no plain number"),
-        (f"  a: {'[' * 5000}{']' * 5000}\n", "recursion"),
-    ],
-)
-def test_a_hostile_file_of_flags_is_refused_in_one_line(tmp_path, text, reason):
-    path = tmp_path / "run.yaml"
-    path.write_text(f"flags:\n{text}")
-    with pytest.raises(ConfigError, match=reason) as error:
-        read_file(path)
-    message = str(error.value)
-    assert message.startswith(f"--config is {path}, which cannot be read (") and "\n" not in message

@@ -163,7 +163,7 @@ def test_the_reference_model_has_as_many_gpus_as_the_actor_unless_others_are_giv
 def test_objectives_that_read_answers_need_a_grader_that_has_some(objective):
     grader = "support.verifiers:reads_rules"
     refused = refusal(f"--swap.objective {objective} --swap.grader {grader}")
-    start, _, able = refused.partition("use one of: ")
-    assert start.startswith(f"--swap.objective is {objective}, which needs an answer text, and --s")
-    assert {"grpo", "dler", "kimi"} <= set(able.split(", "))
-    assert not {"swap", "vsrm", "laser", "lc_r1", "step_only"} & set(able.split(", "))
+    assert refused.startswith(
+        f"--swap.objective is {objective}, which needs an answer text, and --s"
+    )
+    accepted(f"--swap.objective grpo --swap.grader {grader}")
