@@ -12,18 +12,22 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.reader import StepReader
 from support.paths import POLICY
 
-END, CLOSE = "</think>", "</think>\n\n**Final Answer**\n\\boxed{"
-GROUPS, GROUP_SIZE = 4, 4
+END = "</think>"
+CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
+GROUPS = 4
+GROUP_SIZE = 4
+# The places of each group's responses in a batch.
 MEMBERS = [range(first, first + GROUP_SIZE) for first in range(0, GROUPS * GROUP_SIZE, GROUP_SIZE)]
 
 
 def make_config(**changes):
+    """SWAP's settings for the embedded policy, with these changes."""
     return SwapConfig(step_tokens=8, end_of_thought=END, close_template=CLOSE, **changes)
 
 
 @contextmanager
 def running_actors(arguments, ranks=1, engines=None):
-    """IntrinsicRewardActors in a real Ray actor group, and the strategy that made them."""
+    """Start IntrinsicRewardActors in a real Ray actor group; yields the group and its strategy."""
     import ray
     from openrlhf.trainer.ray.launcher import RayActorGroup
     from openrlhf.utils import get_strategy
@@ -36,11 +40,11 @@ def running_actors(arguments, ranks=1, engines=None):
         strategy = get_strategy(arguments)
     places = placement_group([{"GPU": 1, "CPU": 1}] * ranks)
     ray.get(places.ready(), timeout=300)
-    group = RayActorGroup(1, ranks, ray.remote(num_gpus=1)(IntrinsicRewardActor), pg=places)
+    actor_class = ray.remote(num_gpus=1)(IntrinsicRewardActor)
+    group = RayActorGroup(1, ranks, actor_class, pg=places)
     try:
-        ray.get(
-            group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines), timeout=900
-        )
+        started = group.async_init_model_from_pretrained(strategy, str(POLICY), 10, engines)
+        ray.get(started, timeout=900)
         yield group, strategy
     finally:
         for actor in group._actor_handlers:
@@ -50,24 +54,29 @@ def running_actors(arguments, ranks=1, engines=None):
 
 def response_to(tokenizer, prompt, answer, text, reward):
     """A response as vLLM's actor returns it."""
-    head, tail = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (prompt, text))
-    tokens = {
-        "observation_tokens": head + tail,
-        "action_ranges": [(len(head), len(head) + len(tail))],
+    prompt_ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    response_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    start = len(prompt_ids)
+    return {
+        "prompt": prompt,
+        "label": answer,
+        "observation_tokens": prompt_ids + response_ids,
+        "action_ranges": [(start, start + len(response_ids))],
+        "rollout_log_probs": None,
+        "reward": float(reward),
+        "scores": float(reward),
     }
-    common = {"prompt": prompt, "label": answer, "rollout_log_probs": None}
-    return {**common, **tokens, "reward": float(reward), "scores": float(reward)}
 
 
 def rollouts_of(responses):
-    """The rollouts of responses that no objective changes."""
+    """Read an engine's responses as rollouts."""
     from openrlhf_swap.integration.engine.responses import read_response
 
     return [read_response(response) for response in responses]
 
 
 def make_row(response, context=400):
-    """OpenRLHF's row of such a response."""
+    """Make OpenRLHF's row of an engine's response."""
     from openrlhf_swap.integration.driver.rows import experience_row, fit_context
 
     (rollout,) = rollouts_of([response])
@@ -75,28 +84,31 @@ def make_row(response, context=400):
 
 
 def rows_of(experiences):
-    """The advantages and log-probabilities of each response, in order."""
+    """The advantages and the log-probabilities of each response, in the order of the batch."""
     rows = {}
     for experience in experiences:
         for row, index in enumerate(experience.index):
             used = experience.action_mask[row].bool()
-            rows[index] = (experience.advantages[row][used], experience.action_log_probs[row][used])
+            advantages = experience.advantages[row][used]
+            log_probs = experience.action_log_probs[row][used]
+            rows[index] = (advantages, log_probs)
     return [rows[index] for index in range(len(rows))]
 
 
 def stock_rows(actor_group, tokenizer, responses):
-    """What OpenRLHF's own experience maker makes of responses: the rows of its experiences."""
+    """The rows of the experiences that OpenRLHF's own maker makes of an engine's responses."""
     from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
     from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 
     group, strategy = actor_group
     no_kl = FixedKLController(0.0)
     maker = RemoteExperienceMaker(group, None, None, None, no_kl, strategy, tokenizer)
-    return rows_of(maker.make_experience_batch([make_row(response) for response in responses]))
+    rows = [make_row(response) for response in responses]
+    return rows_of(maker.make_experience_batch(rows))
 
 
 def make_policy(actor_group, tokenizer, config):
-    """The driver's view of the actors, for a run of these settings."""
+    """Give the actors to a driver's Policy, for a run of these settings."""
     from openrlhf_swap.integration.driver.policy import Policy
 
     group, strategy = actor_group
@@ -142,7 +154,7 @@ def learn(policy, objective, reader, rollouts, size=GROUP_SIZE):
 
 
 def learn_from(actor_group, tokenizer, responses, config):
-    """Do this with an engine's responses and the objective of these settings."""
+    """Call `learn` with an engine's responses and the objective of these settings."""
     objective = build(config)
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     policy = make_policy(actor_group, tokenizer, config)
@@ -150,8 +162,10 @@ def learn_from(actor_group, tokenizer, responses, config):
 
 
 def changed(arguments, changes):
+    """A copy of nested arguments in which some dotted names have other values."""
     arguments = copy.deepcopy(arguments)
     for dotted, value in changes.items():
         *path, name = dotted.split(".")
-        setattr(functools.reduce(getattr, path, arguments), name, value)
+        part = functools.reduce(getattr, path, arguments)
+        setattr(part, name, value)
     return arguments

@@ -1,4 +1,4 @@
-"""The training's command line in this process."""
+"""The command `train`, called in the process of the test."""
 
 import json
 
@@ -19,16 +19,16 @@ GOOD = {
 
 
 def run_main(capsys, *extra, **changes):
-    flags = {**GOOD, **{key: value for key, value in changes.items() if value is not None}}
-    argv = [word for flag, value in flags.items() for word in (flag, value)]
-    # Verbose, because a quiet run redirects the output of its process, which is the tests' own
-    # here.
-    status = run_command(
-        train.main, [*argv, "--data.apply_chat_template", "--swap.verbose", *extra]
-    )
+    """Start a training with `GOOD` flags, some changed; returns its status and last error line."""
+    # Verbose, because a quiet run redirects the output of its process: here, of the tests.
+    argv = ["--data.apply_chat_template", "--swap.verbose"]
+    for flag, value in {**GOOD, **changes}.items():
+        argv += [flag, value]
+    status = run_command(train.main, [*argv, *extra])
     return status, capsys.readouterr().err.strip().splitlines()[-1]
 
 
 def rows_file(path, rows):
+    """Write rows as JSON lines; returns the path as a flag's value."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)

@@ -1,7 +1,7 @@
 """Responses on the training's own path: from an engine's answer to the advantage of each token.
 
-The policy is left out: no engine generates, and log-probabilities are zeros. No advantage depends
-on them.
+The policy is left out. No engine generates, and log-probabilities are zeros, on which no advantage
+depends.
 """
 
 import functools
@@ -24,7 +24,8 @@ from support.objectives import CharacterReader, objective
 from support.paths import ROOT
 
 DATA = ROOT / "tests" / "conformance"
-TAILS = {  # of a correct and of a wrong response; `#` ends a thought, `$` a response
+# How a correct and a wrong response end, by form. `#` ends a thought, `$` a response.
+TAILS = {
     "boxed": ("#\\boxed{42}", "#\\boxed{7}"),
     "unboxed": ("#42", "#7"),
     "unclosed": ("\\boxed{42}", "\\boxed{7}"),
@@ -35,22 +36,23 @@ STEP = 350
 
 
 class NoPolicy:
-    """An actor group whose log-probabilities are zeros; no engine's state is read.
+    """Stands in for the policy's actor group: log-probabilities are zeros.
 
-    What is asked of responses are the entropies of their steps: these are the cases'.
+    Attributes: entropies: the entropies of the steps of each response of the next batch, in order.
     """
 
     def __init__(self):
-        self.entropies = []  # of the responses of the next batch, in order
+        self.entropies = []
 
     def async_run_method_batch(self, method_name, action_mask, requests=None, **_):
-        answers = [torch.zeros(mask.shape) for mask in action_mask]
-        if requests:
-            known = iter(self.entropies)
-            signals = [
-                [{"entropy": torch.tensor(next(known))} for _ in asked] for asked in requests
-            ]
-            answers = [ScoredForward(*pair, 0.0) for pair in zip(answers, signals, strict=True)]
+        log_probs = [torch.zeros(mask.shape) for mask in action_mask]
+        if not requests:
+            return [ray.put(log_probs)]
+        entropies = iter(self.entropies)
+        answers = []
+        for zeros, asked in zip(log_probs, requests, strict=True):
+            signals = [{"entropy": torch.tensor(next(entropies))} for _ in asked]
+            answers.append(ScoredForward(zeros, signals, 0.0))
         return [ray.put(answers)]
 
 
@@ -67,6 +69,7 @@ READER = ChunkReader()
 
 @functools.cache
 def arguments(size):
+    """OpenRLHF's arguments for groups of `size` responses."""
     flags = (
         "--swap.objective grpo --actor.model_name_or_path none --data.prompt_dataset none "
         f"--data.label_key answer --data.max_len {2 * LONGEST} "
@@ -79,9 +82,7 @@ def arguments(size):
 
 @functools.cache
 def numbers():
-    """By objective and variant, what its authors' functions gave on which cases, and where they
-    come from.
-    """
+    """The recorded results of the authors' functions, by name of objective and variant."""
     files = sorted((DATA / "numbers").glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
 
@@ -99,31 +100,42 @@ def batches(known):
 
 @functools.cache
 def largest_difference(name):
-    """Run a variant over its batches: how many responses, and the largest difference of a token's
-    advantage.
+    """Run a variant over its batches.
+
+    Returns: the number of responses, and the largest difference of a token's advantage.
     """
-    known, responses, largest = numbers()[name], 0, 0.0
+    known = numbers()[name]
     path = Path(name.partition("-")[0], known)
-    for step, (batch, expected) in enumerate(zip(batches(known), known["advantages"], strict=True)):
-        for found, numbers_ in zip(path.advantages(batch, step), expected, strict=True):
-            responses += 1
-            difference = found.double() - _by_token(numbers_, len(found))
-            largest = max(largest, difference.abs().max().item())
-    return responses, largest
+    differences = []
+    for step, batch in enumerate(batches(known)):
+        expected = known["advantages"][step]
+        for found, recorded in zip(path.advantages(batch, step), expected, strict=True):
+            difference = found.double() - _by_token(recorded, len(found))
+            differences.append(difference.abs().max().item())
+    return len(differences), max(differences)
 
 
-def _by_token(number, length):
-    """A number for all tokens, or [first, behind the last, number] for some of them, the last one
-    counting.
+def _by_token(recorded, length):
+    """The (length,) advantages that a record describes.
+
+    A record is one number for all tokens, or a list of [first, behind the last, number]. Where
+    ranges overlap, the last one counts.
     """
+    ranges = recorded if isinstance(recorded, list) else [[0, length, recorded]]
     values = torch.full((length,), math.nan, dtype=torch.float64)
-    for first, end, value in number if isinstance(number, list) else [[0, length, number]]:
+    for first, end, value in ranges:
         values[first:end] = value
     return values
 
 
 def _prompt(known, number):
+    """The text of problem `number` in a variant's batches."""
     return known.get("prompt", "problem {number}<a>").format(number=number)
+
+
+def _filler(length):
+    """Ids of a thought: distinct tokens, with a space at every fiftieth place."""
+    return [ord(" ") if place % 50 == 49 else 0x1000 + place for place in range(length)]
 
 
 class Path:
@@ -160,37 +172,47 @@ class Path:
 
     def _observe(self, lengths, correct):
         """Give a monitoring set to an objective that asks for one."""
-        groups = [
-            [
-                Rollout("m", "42", [1] * length, (), float(is_correct))
-                for length, is_correct in zip(*pair, strict=True)
-            ]
-            for pair in zip(lengths, correct, strict=True)
-        ]
+        groups = []
+        for group_lengths, group_correct in zip(lengths, correct, strict=True):
+            group = []
+            for length, is_correct in zip(group_lengths, group_correct, strict=True):
+                group.append(Rollout("m", "42", [1] * length, (), float(is_correct)))
+            groups.append(group)
         self._objective.observe_monitor(Batch(groups, self._objective.coefficients, READER))
 
     def _rollouts(self, number, group):
+        """The rollouts of a group's cases, each sampled as the objective asks for it."""
         requests = self._objective.sampling(_prompt(self._known, number), 4, LONGEST)
-        parts = [Part(place, request) for place, request in enumerate(requests)]
-        asked = [part for part in parts for _ in range(part.request.count)]
-        asked += asked[-1:] * (len(group) - len(asked))  # those that join
-        pairs = enumerate(zip(group, asked, strict=True))
-        return [self._rollout(*pair, place) for place, pair in pairs]
+        parts = []
+        for place, request in enumerate(requests):
+            parts += [Part(place, request)] * request.count
+        return [
+            self._rollout(case, part, place)
+            for place, (case, part) in enumerate(zip(group, parts, strict=True))
+        ]
 
     def _rollout(self, case, part, place):
-        text = part.request.prompt + part.request.forced
-        begun, forced = READER.ids(text), READER.ids(part.request.forced)
+        """The rollout that a case of the records describes, at this place of its group."""
+        prompt = part.request.prompt + part.request.forced
+        forced = READER.ids(part.request.forced)
         head = self._known.get("heads", {}).get(case.get("mode", ""), "")
-        head *= place if self._known.get("repeats_heads") else 1
-        tail = TAILS[case["form"]][not case["correct"]]
+        if self._known.get("repeats_heads"):
+            head *= place
+        tail = TAILS[case["form"]][0 if case["correct"] else 1]
         if case.get("mode") == "skip":
             tail = tail.removeprefix("#")
-        tail += "" if case["truncated"] else "$"
-        fill = case["length"] - len(forced) - len(head) - len(tail)
-        words = [ord(" ") if place % 50 == 49 else 0x1000 + place for place in range(fill)]
-        ids = [*READER.ids(head), *words, *READER.ids(tail)]
-        record = {"label": "42", "scores": float(case["correct"]), "rollout_log_probs": None}
-        probes = [tuple(probe) for probe in case.get("probes", ())]
-        judged = float(case["correct"]), case["truncated"]
-        rollout = Rollout(text, "42", ids, begun, *judged, probes=probes, record=record)
+        if not case["truncated"]:
+            tail += "$"
+        thought = _filler(case["length"] - len(forced) - len(head) - len(tail))
+        reward = float(case["correct"])
+        rollout = Rollout(
+            prompt,
+            "42",
+            [*READER.ids(head), *thought, *READER.ids(tail)],
+            READER.ids(prompt),
+            reward,
+            case["truncated"],
+            probes=[tuple(probe) for probe in case.get("probes", ())],
+            record={"label": "42", "scores": reward, "rollout_log_probs": None},
+        )
         return self._sampler.finish(Drawn(part, rollout))

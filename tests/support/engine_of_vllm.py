@@ -1,4 +1,4 @@
-"""As much of vLLM's LLM as `openrlhf_swap.generate` needs."""
+"""Stands in for vLLM's LLM, as far as `openrlhf_swap.generate` needs it."""
 
 from types import SimpleNamespace
 
@@ -11,12 +11,17 @@ class EngineOfVllm:
     """
 
     def __init__(self, tokenizer, answers, context=10_000):
-        """`answers(prompt ids, parameters)` are the texts of the responses; a space ends one that
-        was cut off.
+        """Answer requests with the texts that `answers(prompt ids, parameters)` returns.
+
+        A text that ends in a space was cut off.
         """
-        self.llm_engine, self.model_config = self, SimpleNamespace(max_model_len=context)
-        self.tokenizer, self.answers = tokenizer, answers
-        self.asked, self.waiting, self.peak = [], [], 0
+        self.llm_engine = self
+        self.model_config = SimpleNamespace(max_model_len=context)
+        self.tokenizer = tokenizer
+        self.answers = answers
+        self.asked = []
+        self.waiting = []
+        self.peak = 0
 
     def get_tokenizer(self):
         return self.tokenizer
@@ -35,12 +40,10 @@ class EngineOfVllm:
 
     def step(self):
         number, texts = self.waiting.pop()
-        return [
-            SimpleNamespace(request_id=number, outputs=[self._response(text) for text in texts])
-        ]
+        responses = [self._response(text) for text in texts]
+        return [SimpleNamespace(request_id=number, outputs=responses)]
 
     def _response(self, text):
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return SimpleNamespace(
-            text=text, token_ids=ids, finish_reason="length" if text.endswith(" ") else "stop"
-        )
+        reason = "length" if text.endswith(" ") else "stop"
+        return SimpleNamespace(text=text, token_ids=ids, finish_reason=reason)

@@ -1,12 +1,11 @@
-"""A training on a CPU with the code path of GPUs that vLLM and DeepSpeed share: sleep, and weights
-over CUDA IPC.
+"""A training on a CPU that takes the way of GPUs shared by vLLM and DeepSpeed.
 
-    FAKE_GPU=FOLDER python -m support.fake_gpu ...   as python -m openrlhf_swap.train, with tests/
-    on PYTHONPATH
+    FAKE_GPU=FOLDER python -m support.fake_gpu ...   # flags as of `openrlhf_swap train`
 
-A slot that Ray assigns stands for a GPU, a file in FOLDER for memory of it that is shared. What
-must not happen on a GPU (generation without a cache, weights for a sleeping engine) fails here too.
-With DROPPED_UPDATE=N the N-th weight update does not reach vLLM.
+The engine sleeps, and weights travel over CUDA IPC. A slot that Ray assigns stands for a GPU, a
+file in FOLDER for memory of it that is shared. What must not happen on a GPU (generation without a
+cache, weights for a sleeping engine) fails here too. With DROPPED_UPDATE=N the N-th weight update
+does not reach vLLM. `tests/` must be on PYTHONPATH.
 """
 
 import os
@@ -27,7 +26,7 @@ EVERYTHING = {"weights", "kv_cache"}
 
 
 class TorchWithGpu:
-    """torch, in whose memory of a GPU a tensor is a file."""
+    """Stands in for torch: a tensor on a GPU is a file in FOLDER."""
 
     def __getattr__(self, name):
         return getattr(torch, name)
@@ -41,13 +40,13 @@ class TorchWithGpu:
 
 
 def share(tensor):
-    """Instead of a CUDA handle: its arguments have the sender's device in place 6."""
+    """Stands in for a CUDA handle, which has the sender's device as argument 6."""
     return rebuild, (tensor.path, tensor.numel(), None, None, None, None, "the sender's")
 
 
 def rebuild(path, size, _strides, _offset, _class, _dtype, device):
-    """The tensor in a file."""
-    assert device is None, "of a CPU worker"
+    """Open the file of a shared tensor."""
+    assert device is None, "a CPU worker has no device"
     return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
 
 
@@ -59,35 +58,39 @@ reductions.rebuild_cuda_tensor = rebuild
 torch.accelerator.current_device_index = lambda: 0
 torch.accelerator.synchronize = torch.cuda.ipc_collect = lambda: None
 torch.cuda.current_stream = lambda: SimpleNamespace(synchronize=lambda: None)
-# Two processes on one GPU share the slot that Ray assigned.
-torch.cuda.get_device_properties = lambda _: SimpleNamespace(
-    uuid="GPU-" + os.environ["CUDA_VISIBLE_DEVICES"]
-)
+
+
+def gpu_of_slot(_device):
+    """Properties of a GPU: processes on one GPU share the slot that Ray assigned."""
+    return SimpleNamespace(uuid="GPU-" + os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+torch.cuda.get_device_properties = gpu_of_slot
 
 
 class FakeExtension(weights.WorkerExtension):
-    """The extension of vLLM's worker, which leads its process to this module."""
+    """Leads the process of vLLM's worker to this module."""
 
 
 class FakePolicyActor(actors.IntrinsicRewardActor):
-    """The policy's actor."""
+    """Leads the process of the policy's actor to this module."""
 
 
 class FakeRolloutActor(actor.SwapRolloutActor):
-    """An engine that knows what would be in its GPU's memory."""
+    """Stands in for an engine on a GPU: it knows what would be in the GPU's memory."""
 
     async def __init__(self, *args, **kwargs):
         assert kwargs.pop("enable_sleep_mode")
         assert kwargs["weight_transfer_config"] == {"backend": "swap_ipc"}
-        self._resident, self._updates = set(EVERYTHING), 0
+        self._resident = set(EVERYTHING)
+        self._updates = 0
         self._dropped = int(os.environ.get("DROPPED_UPDATE", "0"))
         extension = f"{FakeExtension.__module__}.{FakeExtension.__qualname__}"
         await super().__init__(*args, **{**kwargs, "worker_extension_cls": extension})
 
     async def sleep(self, level=1):
-        assert self.llm.output_processor.get_num_unfinished_requests() == 0, (
-            "asleep with requests open"
-        )
+        unfinished = self.llm.output_processor.get_num_unfinished_requests()
+        assert unfinished == 0, "asleep with requests open"
         self._resident = set()
         await self.llm.engine_core.call_utility_async("pause_scheduler", "abort", True)
 
@@ -104,7 +107,8 @@ class FakeRolloutActor(actor.SwapRolloutActor):
         if method == "init_weight_transfer_engine":
             return await super().transfer_weights(method, *info)
         assert self._resident == {"weights"}, f"an update with {self._resident}"
-        self._updates += method == "start_weight_update"
+        if method == "start_weight_update":
+            self._updates += 1
         if self._updates != self._dropped:
             await super().transfer_weights(method, *info)
 
@@ -124,6 +128,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    from support.fake_gpu import main  # the classes have to have a name that workers can import
+    # Workers import the classes by the name of their module, which must not be `__main__`.
+    from support.fake_gpu import main
 
     sys.exit(main(sys.argv[1:]))

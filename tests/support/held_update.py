@@ -1,10 +1,8 @@
-"""A training on a CPU whose weights stay on their way: the policy sends, and the engine does not
-receive.
+"""A training on a CPU in which the policy sends its weights and the engine does not receive them.
 
-    HELD_UPDATE=FILE python -m support.held_update ...   as python -m openrlhf_swap.train, with
-    tests/ on PYTHONPATH
+    HELD_UPDATE=FILE python -m support.held_update ...   # flags as of `openrlhf_swap train`
 
-FILE appears when the engine was told of the weights that it does not take: the first.
+FILE appears when the engine is told of the first weights. `tests/` must be on PYTHONPATH.
 """
 
 import asyncio
@@ -17,7 +15,7 @@ from openrlhf_swap.integration.engine import actor
 
 
 class HeldRolloutActor(actor.SwapRolloutActor):
-    """The rollout actor."""
+    """Stands in for an engine that hangs while it takes weights."""
 
     async def transfer_weights(self, method, *info):
         if method == "update_weights":
@@ -35,6 +33,7 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    from support.held_update import main  # the classes have to have a name that workers can import
+    # Workers import the class by the name of its module, which must not be `__main__`.
+    from support.held_update import main
 
     sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""The training loop without models and engines: what it asks of them is remembered."""
+"""The training loop without models and engines: their stand-ins remember what it asks of them."""
 
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from support.objectives import CharacterReader
 
 
 def run_args(arguments, folder, **changes):
-    """The arguments of a run that writes into `folder`, some of them changed; `run` are ours."""
+    """The arguments of a run that writes into `folder`, with changes; those of `run` are ours."""
     run = arguments.swap_run.replaced(output_dir=str(folder), **changes.pop("run", {}))
     return changed(arguments, {"swap_run": run, **changes})
 
@@ -35,16 +35,19 @@ READER = StepReader()
 
 
 class Actors:
-    """The policy's actor group: log-probabilities are zeros, a checkpoint is kept in memory.
+    """Stands in for the policy's actor group: log-probabilities are zeros.
 
     The entropies of steps are drawn anew from the same seed at each call, which is said to take
-    half a second. `status` is what the next updates report.
+    half a second.
+
+    Attributes: saved: what each checkpoint was saved with. checkpoint: the state of the last one.
+        updates: the rewards and the advantages of each update. status: what updates report.
     """
 
     def __init__(self):
         self.saved = []
         self.checkpoint = None
-        self.updates = []  # the rewards and advantages of each
+        self.updates = []
         self.status = {"swap/skipped_updates": 0}
 
     def async_run_method_batch(self, method_name, action_mask=None, experience=None, **asked):
@@ -58,10 +61,10 @@ class Actors:
         generator = torch.Generator().manual_seed(0)
         answers = []
         for logprobs, requests in zip(zeros, asked["requests"], strict=True):
-            signals = [
-                {"entropy": torch.rand(len(request.prefix_ends) - 1, generator=generator)}
-                for request in requests
-            ]
+            signals = []
+            for request in requests:
+                steps = len(request.prefix_ends) - 1
+                signals.append({"entropy": torch.rand(steps, generator=generator)})
             answers.append(ScoredForward(logprobs, signals, 0.5))
         return [answers]
 
@@ -77,7 +80,7 @@ class Actors:
 
 
 class ListedBatches(Sampler):
-    """A sampler that gives the batches of a function of the step, until it returns None."""
+    """Stands in for the sampler: gives the batches of `groups_of` until it returns None."""
 
     def __init__(self, args, objective, groups_of, evaluations=()):
         super().__init__(args, [], None, [], objective, READER)
@@ -86,7 +89,10 @@ class ListedBatches(Sampler):
         self.evaluated = []
 
     def batches(self, position):
-        while (groups := self._groups_of(self._objective)) is not None:
+        while True:
+            groups = self._groups_of(self._objective)
+            if groups is None:
+                return
             self._objective.step += 1
             yield SampledBatch(
                 groups=groups,
@@ -103,7 +109,10 @@ class ListedBatches(Sampler):
 
 
 def make_loop(args, objective, sampler, actors):
-    """The loop of a run, whose actors answer at once: for a `ray.get` that returns what it gets."""
+    """The loop of a run whose actors answer at once.
+
+    `ray.get` must be replaced by a function that returns what it is given.
+    """
     args = changed(args, {"swap": objective.config})
     tokenizer = SimpleNamespace(pad_token_id=0)
     policy = Policy(SimpleNamespace(args=args), tokenizer, actors, None, [])

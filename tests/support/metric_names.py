@@ -12,4 +12,7 @@ METRICS = dict(re.findall(r"^\| `(.+?)` +\| (.+?) +\|$", PAGE, re.MULTILINE))
 
 def meaning(name):
     """The meaning of a metric; None if it is not declared."""
-    return next((text for declared, text in METRICS.items() if fnmatchcase(name, declared)), None)
+    for declared, text in METRICS.items():
+        if fnmatchcase(name, declared):
+            return text
+    return None

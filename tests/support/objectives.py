@@ -11,22 +11,24 @@ from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 
 class CharacterReader:
-    """One character a token; `#` stands for `</think>` and `¶` for a blank line, each one token as
-    in real models.
+    """Stands in for a reader with a tokenizer: a character is a token.
+
+    `#` stands for `</think>` and `¶` for a blank line, which are one token in real models, too.
     """
 
     end_of_thought = "</think>"
     end_token = ord("$")
 
     def text(self, ids):
-        return "".join(chr(i) for i in ids).replace("#", "</think>").replace("¶", "\n\n")
+        characters = "".join(map(chr, ids))
+        return characters.replace("#", "</think>").replace("¶", "\n\n")
 
     def ids(self, text):
-        return [ord(c) for c in text.replace("</think>", "#")]
+        return [ord(character) for character in text.replace("</think>", "#")]
 
     def reasoning_length(self, response_ids):
-        ids = list(response_ids)
-        return ids.index(ord("#")) if ord("#") in ids else len(ids)
+        length = self.thought_length(response_ids)
+        return len(response_ids) if length is None else length
 
     def thought_length(self, response_ids):
         ids = list(response_ids)
@@ -40,41 +42,43 @@ UNBOXED = "thought#42"  # 10 tokens
 
 
 def objective(name, **options):
-    return build(
-        MARKS.replaced(objective=name, options={key: str(value) for key, value in options.items()})
-    )
+    """The objective of this name, with these values of its own flags."""
+    words = {key: str(value) for key, value in options.items()}
+    return build(MARKS.replaced(objective=name, options=words))
 
 
 def rollout(
     text="", length=None, correct=True, prompt="p", answer="42", truncated=False, **metadata
 ):
     """A response with this text, filled up with distinct tokens in its thought to `length`."""
-    ids = [ord(c) for c in text]
+    ids = [ord(character) for character in text]
     if length is not None:
-        ids = [0x1000 + i for i in range(length - len(ids))] + ids
+        ids = [*range(0x1000, 0x1000 + length - len(ids)), *ids]
     return Rollout(prompt, answer, ids, range(5), float(correct), truncated, metadata=metadata)
 
 
 def batch(*groups):
+    """The groups as an objective gets them."""
     return Batch(groups, Coefficients(process_weight=0.0), READER)
 
 
 def assert_rows(values, expected, tolerance=1e-9):
-    torch.testing.assert_close(
-        values, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=tolerance
-    )
+    expected = torch.tensor(expected, dtype=torch.float64)
+    torch.testing.assert_close(values, expected, rtol=0, atol=tolerance)
 
 
-LENGTHS, CORRECT = (500, 1000, 1500, 2000), (True, True, False, True)
+LENGTHS = (500, 1000, 1500, 2000)
+CORRECT = (True, True, False, True)
 
 
 def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
-    return [
-        rollout(text, length, right, **more) for length, right in zip(lengths, correct, strict=True)
-    ]
+    """Responses of these lengths, some of them correct, that end with the same text."""
+    pairs = zip(lengths, correct, strict=True)
+    return [rollout(text, length, is_correct, **more) for length, is_correct in pairs]
 
 
 def rewards(name, *groups, **options):
+    """What an objective pays for each response, of one usual group unless others are given."""
     return objective(name, **options).rewards(batch(*(groups or [group()])))
 
 

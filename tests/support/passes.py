@@ -19,7 +19,7 @@ FAMILIES = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
 
 
 class Engine(torch.nn.Module):
-    """As much of DeepSpeed's engine as an Actor needs."""
+    """Stands in for DeepSpeed's engine, as far as an Actor needs it."""
 
     def __init__(self, module):
         super().__init__()
@@ -30,6 +30,7 @@ class Engine(torch.nn.Module):
 
 
 def model_of(family, dtype=torch.bfloat16, device="cpu", layers=None, adapted=False):
+    """A small random model of a family, `adapted` by LoRA's adapters or not."""
     torch.manual_seed(0)
     changes = {}
     if layers is not None:
@@ -43,21 +44,26 @@ def model_of(family, dtype=torch.bfloat16, device="cpu", layers=None, adapted=Fa
 
 
 def actor_of(model, packing, chunk=CHUNK):
-    if packing and (base := without_adapters(model))._supports_attention_backend:
+    """The policy's actor around a model, which holds the logits of `chunk` tokens at a time."""
+    base = without_adapters(model)
+    if packing and base._supports_attention_backend:
         base.set_attn_implementation(attention.NAME)
     actor = ChunkedActor(Engine(model))
-    actor.packing_samples, actor.temperature = packing, 0.6
+    actor.packing_samples = packing
+    actor.temperature = 0.6
     assert actor.hold_logits_of(chunk) is None
     return actor
 
 
 def micro_batch(tokens=40):
-    """Two responses of unequal lengths, padded on both sides, and what is scored of them."""
+    """Two responses of unequal lengths, padded on the right, and what is scored of them."""
     generator = torch.Generator().manual_seed(3)
     ids = torch.randint(0, WORDS, (2, tokens), generator=generator)
-    mask, actions = torch.ones_like(ids), torch.zeros(2, tokens - 1, dtype=torch.int64)
+    mask = torch.ones_like(ids)
+    actions = torch.zeros(2, tokens - 1, dtype=torch.int64)
     for row, (start, end) in enumerate(((4, tokens), (9, tokens - 8))):
-        mask[row, end:], actions[row, start - 1 : end - 1] = 0, 1
+        mask[row, end:] = 0
+        actions[row, start - 1 : end - 1] = 1
     branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
     requests = [
         ScoreRequest(0, (3, 9, 20, tokens - 1), branch),
@@ -67,6 +73,7 @@ def micro_batch(tokens=40):
 
 
 def scorer_of(actor, zero_stage=2):
+    """The policy's scorer around an actor."""
     args = SimpleNamespace(ds=SimpleNamespace(zero_stage=zero_stage), swap_run=RunConfig())
     return PolicyScorer(actor, SimpleNamespace(args=args, print=print))
 
@@ -81,7 +88,8 @@ def update_of(model, packing, there="cpu", tokens=40):
     actor = actor_of(model, packing).train()
     log_probs, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
     loss, *_ = PolicyLoss()(log_probs, old, advantages, action_mask=actions)
-    (loss - 0.01 * (output.entropy * actions).sum() / actions.sum()).backward()
+    entropy = (output.entropy * actions).sum() / actions.sum()
+    (loss - 0.01 * entropy).backward()
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     squares = [gradient.float().pow(2).sum() for gradient in gradients]
     return loss.detach(), torch.stack(squares).sum().sqrt()
@@ -101,6 +109,8 @@ def gradients_of(model, packing=False, chunk=CHUNK, entropy=False):
     if entropy:
         loss = loss - 0.01 * (output.entropy * actions).sum()
     loss.backward()
-    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
-    gradients = {name: weight.grad.clone() for name, weight in trained if weight.grad is not None}
+    gradients = {}
+    for name, weight in model.named_parameters():
+        if weight.grad is not None:
+            gradients[name] = weight.grad.clone()
     return log_probs.detach(), gradients

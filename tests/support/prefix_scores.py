@@ -1,6 +1,4 @@
-"""Batches of responses to score, and the slow obvious way to score them: one forward for each
-prefix.
-"""
+"""Batches of responses to score, and the slow way to score them: one forward for each prefix."""
 
 from contextlib import contextmanager
 
@@ -13,13 +11,14 @@ from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 
 
 def score_shared_prefix(*given, **options):
-    """l_0..l_K alone of each request."""
+    """(K + 1,) of each request, the log-probabilities of its answer behind each prefix."""
     return read_shared_prefix(*given, **options)["answer_logprobs"]
 
 
 def ragged_case(seed, rows, left, longest, words):
-    """Random rows of one batch, padded on one side, the second of three unscored, and their
-    reference arguments.
+    """A batch of random rows, padded on one side, of which the second of three is not scored.
+
+    Returns: ids, mask, requests, and the arguments of `read_per_prefix` of each request.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -30,7 +29,8 @@ def ragged_case(seed, rows, left, longest, words):
     width = max(lengths) + draw(0, 3)
     ids = torch.randint(0, words, (rows, width), generator=generator)
     mask = torch.zeros(rows, width, dtype=torch.int64)
-    requests, references = [], []
+    requests = []
+    references = []
     for row, length in enumerate(lengths):
         offset = width - length if left else 0
         mask[row, offset : offset + length] = 1
@@ -42,22 +42,25 @@ def ragged_case(seed, rows, left, longest, words):
         tokens = torch.randint(0, words, (size,), generator=generator).tolist()
         branch = AnswerBranch(tuple(tokens), tuple(position >= first for position in range(size)))
         requests.append(ScoreRequest(row, tuple(end + offset for end in ends), branch))
-        references.append((ids[row, offset : offset + length], [end + 1 for end in ends], branch))
+        lengths_before = [end + 1 for end in ends]
+        references.append((ids[row, offset : offset + length], lengths_before, branch))
     return ids, mask, requests, references
 
 
 def largest_difference(model, case, packed=False):
-    """Between the shared prefix's scores of a case and those of a forward for each prefix."""
+    """The largest difference between the scores of the fast and of the slow way in a case."""
     ids, mask, requests, references = case
-    shared = score_shared_prefix(model, ids, mask, requests, packed)
+    found = score_shared_prefix(model, ids, mask, requests, packed)
     expected = [read_per_prefix(model, *reference) for reference in references]
-    return max((a - b).abs().max().item() for a, b in zip(shared, expected, strict=True))
+    differences = torch.cat(list(found)) - torch.cat(expected)
+    return differences.abs().max().item()
 
 
 @contextmanager
 def masks_of(elements):
-    """Attention masks of branches have at most so many elements: with few, each branch is attended
-    alone.
+    """Limit the elements of the branches' attention masks.
+
+    With few elements each branch is attended alone.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(branches, "MAX_MASK_ON_CPU", elements)

@@ -1,5 +1,6 @@
-"""A grading process with the real limits and a grading that costs nothing, or hangs where the text
-has a tower.
+"""A grading process with the real limits and a verifier that costs nothing.
+
+It hangs where the response has a tower of powers.
 """
 
 from openrlhf_swap.rewards import verifiers

@@ -32,8 +32,9 @@ def training(output: Path, prompts: Path, *extra: str) -> dict:
 
 
 def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
-    """Let trainings run a module of tests/ instead of `openrlhf_swap train`: by another `python` in
-    front of PATH.
+    """Let trainings run a module of tests/ instead of `openrlhf_swap train`.
+
+    Another `python` stands in front of PATH, which replaces the module.
     """
     (folder / "bin").mkdir()
     replaced = f'if [[ "$2 $3" == "openrlhf_swap train" ]]; then set -- -m {module} "${{@:4}}"; fi'
@@ -45,29 +46,31 @@ def train_by(module: str, folder: Path, monkeypatch: Any) -> None:
 
 
 def start_training(output: Path, prompts: Path, *extra: str) -> subprocess.CompletedProcess:
-    """Run it to completion."""
+    """Run a training to its end."""
     return subprocess.run(
         **training(output, prompts, *extra), capture_output=True, text=True, timeout=1800
     )
 
 
 def run_training(output: Path, prompts: Path, *extra: str) -> list[dict]:
-    """A run that must succeed; returns its lines of metrics."""
+    """Run a training that must succeed; returns its rows of metrics."""
     result = start_training(output, prompts, *extra)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return list(read_rows(output / "metrics.jsonl"))
 
 
 def objective_flags(name: str, settings: dict[str, str]) -> list[str]:
-    flags = (
-        word for setting, value in settings.items() for word in (f"--swap.{name}.{setting}", value)
-    )
-    return ["--swap.objective", name, *flags]
+    flags = ["--swap.objective", name]
+    for setting, value in settings.items():
+        flags += [f"--swap.{name}.{setting}", value]
+    return flags
 
 
 def of_the_run(rows: Any, *others: str) -> list[dict]:
-    """Rows of metrics without those of the clock, and without `others`."""
+    """Rows of metrics without time and memory, and without names that match `others`."""
     left_out = re.compile("|".join(["timing/", "memory/", *others]))
-    return [
-        {name: value for name, value in row.items() if not left_out.search(name)} for row in rows
-    ]
+    kept = []
+    for row in rows:
+        names = [name for name in row if not left_out.search(name)]
+        kept.append({name: row[name] for name in names})
+    return kept

@@ -1,4 +1,4 @@
-"""The run that most formulas are tested with: one response per GPU on a node of eight."""
+"""The run that most formulas are tested with: a response on each GPU of a node of eight."""
 
 from openrlhf_swap.sizing.settings import Settings
 

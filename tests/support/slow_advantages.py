@@ -21,57 +21,69 @@ def slow_advantages(
     gamma=1.0,
     need=False,
 ):
-    """The equations in plain Python, one token at a time, one response at a time."""
-    correct_lengths = [t.length for t in group if t.correct]
+    """The advantage of each token of each response of a group, one after the other."""
+    correct_lengths = [trace.length for trace in group if trace.correct]
     target = statistics.median(correct_lengths) if correct_lengths else None
 
-    def mass(trace):
-        if not trace.correct or trace.length <= target:
-            return 0.0
-        return lam * (trace.length - target) / target
-
-    outcomes = [float(t.correct) - (mass(t) if shaped else 0.0) for t in group]
-    spread = statistics.stdev(outcomes) if len(outcomes) > 1 else 0.0
-    mean = statistics.fmean(outcomes)
-    outcome_terms = [(r - mean) / (spread + eps) if spread > eps else 0.0 for r in outcomes]
-
-    rewards, charged = [], []
+    outcomes = []
+    rewards = []  # of the steps, by response
+    shares = []  # of the mean of all rewards that each step pays, by response
     for trace in group:
-        row = []
-        steps = len(trace.step_ends) if trace.correct else 0
-        scores = trace.answer_logprobs
-        changes = [scores[k] - scores[k - 1] for k in range(1, steps + 1)]
+        mass = penalty_mass(trace, target, lam)
+        weights = penalty_weights(trace, tau, monotone)
+        outcomes.append(float(trace.correct) - (mass if shaped else 0.0))
+        rewards.append(step_rewards(trace, mass, weights, need))
+        shares.append([len(weights) * weight if by_weights else 1.0 for weight in weights])
+    pooled = [reward for row in rewards for reward in row]
+
+    advantages = []
+    for response, trace in enumerate(group):
+        outcome = standardised(outcomes[response], outcomes, eps)
+        steps = []
+        for reward, share in zip(rewards[response], shares[response], strict=True):
+            steps.append(standardised(reward, pooled, eps, noise, share) - static)
+        advantages.append([])
+        for token in range(trace.length):
+            step = sum(end < token for end in trace.step_ends)
+            to_come = sum(gamma ** (k - step) * steps[k] for k in range(step, len(steps)))
+            advantages[-1].append(beta * outcome + theta * to_come)
+    return advantages
+
+
+def penalty_mass(trace, target, lam):
+    """P, what a correct response pays for its tokens beyond the target length."""
+    if not trace.correct or trace.length <= target:
+        return 0.0
+    return lam * (trace.length - target) / target
+
+
+def penalty_weights(trace, tau, monotone):
+    """w_k, the part of the penalty that each step of a correct response pays."""
+    if not trace.correct:
+        return []
+    scores = trace.answer_logprobs
+    exponentials = []
+    for step in range(1, len(trace.step_ends) + 1):
+        change = scores[step] - scores[step - 1]
         if monotone:
-            changes = [max(0.0, scores[k] - max(scores[:k])) for k in range(1, steps + 1)]
-        exponentials = [math.exp(-g / tau) for g in changes]
-        for k in range(1, steps + 1):
-            gain = max(0.0, scores[k] - max(scores[:k]))
-            if need:
-                row.append(gain + trace.signals["need"][k - 1])
-            else:
-                row.append(gain - mass(trace) * exponentials[k - 1] / sum(exponentials))
-        rewards.append(row)
-        charged.append([steps * e / sum(exponentials) if by_weights else 1.0 for e in exponentials])
-    pooled = [r for row in rewards for r in row]
-    spread = statistics.stdev(pooled) if len(pooled) > 1 else 0.0
-    normalised = [
-        [
-            (
-                (r - share * statistics.fmean(pooled)) / (max(spread, noise) + eps)
-                if spread > eps
-                else 0
-            )
-            - static
-            for r, share in zip(row, shares, strict=True)
-        ]
-        for row, shares in zip(rewards, charged, strict=True)
-    ]
+            change = max(0.0, scores[step] - max(scores[:step]))
+        exponentials.append(math.exp(-change / tau))
+    return [exponential / sum(exponentials) for exponential in exponentials]
 
-    def process(trace, row, token):
-        own = next((k for k, end in enumerate(trace.step_ends) if token <= end), len(row))
-        return sum(gamma ** (k - own) * r for k, r in enumerate(row) if k >= own)
 
-    return [
-        [beta * a_out + theta * process(trace, row, token) for token in range(trace.length)]
-        for trace, a_out, row in zip(group, outcome_terms, normalised, strict=True)
-    ]
+def step_rewards(trace, mass, weights, need):
+    """A step's gain over the best score before, less its penalty or with its need."""
+    scores = trace.answer_logprobs
+    rewards = []
+    for step, weight in enumerate(weights):
+        gain = max(0.0, scores[step + 1] - max(scores[: step + 1]))
+        rewards.append(gain + (trace.signals["need"][step] if need else -mass * weight))
+    return rewards
+
+
+def standardised(value, values, eps, noise=0.0, share=1.0):
+    """A value less `share` of the mean of all, over their deviation; 0 if all are equal."""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    if spread <= eps:
+        return 0.0
+    return (value - share * statistics.fmean(values)) / (max(spread, noise) + eps)

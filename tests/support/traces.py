@@ -34,24 +34,36 @@ def row(
     tokens: int,
     first: float = -4.0,
 ) -> dict:
-    """A line of `openrlhf_swap.score`: steps of ten tokens, each with the change of the answer's
-    log-probability, which is `first` before the first step.
+    """A row as `openrlhf_swap score` writes it, with steps of ten tokens.
+
+    `steps` has the text of each step and how much it changes the answer's log-probability, which
+    is `first` before the first step.
     """
-    changes = list(steps.values())
-    logprobs = [round(sum(changes[:k]) + first, 4) for k in range(len(changes) + 1)]
-    best = [max(logprobs[: k + 1]) for k in range(len(changes))]
-    pairs = zip(logprobs[1:], best, strict=True)
-    made = {"benchmark": "own", "problem": problem, "answer": answer, "correct": correct}
-    made |= {"response": "".join(steps) + rest, "tokens": tokens, "steps": list(steps)}
-    made |= {"answer_logprobs": logprobs, "local_gains": changes}
-    made["step_ends"] = [10 * k + 9 for k in range(len(changes))]
-    made["gains"] = [max(0.0, round(after - before, 4)) for after, before in pairs]
-    return made
+    logprobs = [first]
+    gains = []
+    for change in steps.values():
+        after = round(logprobs[-1] + change, 4)
+        gains.append(max(0.0, round(after - max(logprobs), 4)))
+        logprobs.append(after)
+    return {
+        "benchmark": "own",
+        "problem": problem,
+        "answer": answer,
+        "correct": correct,
+        "response": "".join(steps) + rest,
+        "tokens": tokens,
+        "steps": list(steps),
+        "step_ends": [10 * k + 9 for k in range(len(steps))],
+        "answer_logprobs": logprobs,
+        "local_gains": list(steps.values()),
+        "gains": gains,
+    }
 
 
 def write_traces(folder: Path) -> list[Path]:
-    """Two files: four problems; the second became correct, the third incorrect, the fourth is
-    malicious.
+    """Write two files of four problems, of which the fourth is malicious.
+
+    The second problem becomes correct in the second file, the third incorrect.
     """
     end = "</think>\n\nThe larger root is \\boxed{3}."
     long = dict(zip(FACTOR, (1.9, -0.02, 0.03, -0.35, 1.2), strict=True))

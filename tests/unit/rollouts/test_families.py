@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from support.pieces import tokenizer_of
-from support.real_tokenizers import deepseek, gpt_oss, qwen3_5
+from support.tokenizers import deepseek, gpt_oss, qwen3_5, tokenizer_of
 from transformers import PreTrainedTokenizerFast
 
 from openrlhf_swap import SwapConfig

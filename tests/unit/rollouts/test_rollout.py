@@ -7,8 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pieces import tokenizer_of
-from support.real_tokenizers import deepseek
+from support.tokenizers import deepseek, tokenizer_of
 
 from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.rewards.graded_text import text_after_thought
