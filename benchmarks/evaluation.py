@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from openrlhf_swap.evaluation.generate import Sampler, SampleRequest
+from openrlhf_swap.evaluation.generate import EvaluationEngine, SampleRequest
 from openrlhf_swap.evaluation.samples import sampling
 from openrlhf_swap.files import appending, read_rows
 from openrlhf_swap.rollouts.families import prompt_ids
@@ -55,7 +55,7 @@ def main() -> None:
 
     from vllm import SamplingParams
 
-    sampler = Sampler(args.model, max_model_len=args.tokens + 100)
+    sampler = EvaluationEngine(args.model, max_model_len=args.tokens + 100)
     llm = sampler.engine
     settings = {
         "temperature": 1.0,

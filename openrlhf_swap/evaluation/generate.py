@@ -24,6 +24,9 @@ from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+    from vllm import CompletionOutput
+
+    from openrlhf_swap.rollouts.reader import ResponseReader
 
 MARK = "[evaluation]"
 
@@ -38,11 +41,7 @@ class SampleRequest:
     text: str
 
 
-def read_tokenizer(
-    model: str,
-    trust_remote_code: bool,
-    settings: Row,
-) -> PreTrainedTokenizerBase:
+def read_tokenizer(model: str, trust_remote_code: bool, settings: Row) -> PreTrainedTokenizerBase:
     """The tokenizer of `--model`, which renders as the settings say.
 
     Raises ConfigError if it cannot be read.
@@ -55,8 +54,8 @@ def read_tokenizer(
     return tokenizer
 
 
-class Sampler:
-    """A vLLM engine, in this process or in a Ray actor's."""
+class EvaluationEngine:
+    """A vLLM engine that samples responses, in this process or in a Ray actor's."""
 
     def __init__(self, model: str, **options: Any) -> None:
         """Start the engine for a hub id or folder; returns when it is ready.
@@ -68,10 +67,8 @@ class Sampler:
     def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
         """Yield the benchmark and the row of each sample as it finishes.
 
-        `settings` are the evaluation's `SETTINGS`. `thinking_tokens` counts through the end of the
-        thought, or all tokens if it is open; a row of a prompt that closes the thought has none,
-        and is `closed_by_prompt`. A problem that does not fit the model's context gets an empty
-        response that counts as cut off.
+        `settings` are the evaluation's `SETTINGS`. A problem that does not fit the model's context
+        gets an empty response that counts as cut off.
         """
         # It imports torch, which the checks before the engine do not need.
         from openrlhf_swap.rollouts.reader import ResponseReader
@@ -79,45 +76,52 @@ class Sampler:
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
-        closed: set[int] = set()  # the requests whose prompts close the thought
-
-        def prompts() -> Iterator[tuple[list[int], Row]]:
-            for number, request in enumerate(requests):
-                ids = prompt_ids(tokenizer, request.text)
-                if closes_thought(reader.text(ids), reader.end_of_thought):
-                    closed.add(number)
-                yield ids, sampling(settings, request.benchmark, request.id, request.sample)
-
-        for number, (response,) in generate(self.engine, prompts()):
+        prompts = {}
+        for request in requests:
+            if request.text not in prompts:
+                prompts[request.text] = prompt_ids(tokenizer, request.text)
+        asked = []
+        for request in requests:
+            arguments = sampling(settings, request.benchmark, request.id, request.sample)
+            asked.append((prompts[request.text], arguments))
+        for number, (response,) in generate(self.engine, asked):
             request = requests[number]
-            ids = list(response.token_ids)
-            thinking = len(ids)
-            thought = reader.thought_length(ids)
-            if number in closed:
-                thinking = 0
-            elif thought is not None:
-                thinking = thought + reader.end_tokens
-            row: Row = {
-                "id": request.id,
-                "sample": request.sample,
-                "text": response.text,
-                "tokens": len(ids),
-                "thinking_tokens": thinking,
-                "truncated": response.finish_reason == "length",
-            }
-            if number in closed:
-                row["closed_by_prompt"] = True
+            row = _sample_row(request, prompts[request.text], response, reader)
             yield request.benchmark, row
 
 
-def sample(
-    args: Namespace,
-    requests: Sequence[SampleRequest],
-    total: int,
-) -> None:
-    """Generate with a progress bar, which starts when the engines are ready.
+def _sample_row(
+    request: SampleRequest,
+    prompt: list[int],
+    response: CompletionOutput,
+    reader: ResponseReader,
+) -> Row:
+    """The line of a sample.
 
-    `total` is the number of samples that the bar ends at, with those of earlier starts.
+    `thinking_tokens` counts through the end of the thought, or all tokens if it is open. The
+    response to a prompt that closes the thought has none, and is `closed_by_prompt`.
+    """
+    ids = list(response.token_ids)
+    thought = reader.thought_length(ids)
+    row: Row = {
+        "id": request.id,
+        "sample": request.sample,
+        "text": response.text,
+        "tokens": len(ids),
+        "thinking_tokens": len(ids) if thought is None else thought + reader.end_tokens,
+        "truncated": response.finish_reason == "length",
+    }
+    if closes_thought(reader.text(prompt), reader.end_of_thought):
+        row["thinking_tokens"] = 0
+        row["closed_by_prompt"] = True
+    return row
+
+
+def sample(args: Namespace, requests: Sequence[SampleRequest], total: int) -> None:
+    """Generate with a progress bar, and append each sample to its file as it finishes.
+
+    The bar starts when the engines are ready, and ends at `total` samples, of which earlier starts
+    have made those that are not in `requests`.
     """
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
     texts = {request.text for request in requests}
@@ -130,7 +134,7 @@ def sample(
     }
     settings = {name: getattr(args, name) for name in SETTINGS}
     if args.engines == 1:
-        rows = Sampler(args.model, **options).sample(requests, settings)
+        rows = EvaluationEngine(args.model, **options).sample(requests, settings)
     else:
         rows = sample_with_ray(args, requests, settings, options)
     with ExitStack() as stack:
@@ -156,11 +160,11 @@ def sample_with_ray(
     """
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
     if "RAY_ADDRESS" not in os.environ:
-        check_gpus(args.engines, gpus)
+        check_enough_gpus(args.engines, gpus)
     import ray
 
     ray.init(ignore_reinit_error=True, include_dashboard=False)
-    actor = ray.remote(num_gpus=gpus, num_cpus=1)(Sampler)
+    actor = ray.remote(num_gpus=gpus, num_cpus=1)(EvaluationEngine)
     engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
     ray.get([engine.__ray_ready__.remote() for engine in engines])
     streams = []
@@ -185,7 +189,7 @@ def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
     ray.shutdown()
 
 
-def check_gpus(engines: int, size: int) -> None:
+def check_enough_gpus(engines: int, size: int) -> None:
     """Raise ConfigError unless this machine has the GPUs for so many engines of `size` GPUs.
 
     With too few, Ray would wait silently.

@@ -8,7 +8,7 @@ stopped. `openrlhf-swap eval report` makes tables of any number of evaluations.
 
 import dataclasses
 import json
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -82,84 +82,37 @@ def main(argv: list[str]) -> None:
 def parse(argv: Sequence[str]) -> Namespace:
     """Parse the command line."""
     parser = Parser("openrlhf-swap eval run", __doc__)
-    parser.add_argument(
-        "--model",
-        required=True,
-        help="hub id, or folder in Hugging Face format",
-    )
+    add = parser.add_argument
+    add("--model", required=True, help="hub id, or folder in Hugging Face format")
     known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md)"
-    parser.add_argument(
-        "--benchmarks",
-        nargs="+",
-        default=list(PAPER_BENCHMARKS),
-        help=f"{known}; the paper's five by default",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        help="folder for this evaluation",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="folder with local copies of the benchmarks; the hub by default",
-    )
-    parser.add_argument(
-        "--limit",
-        type=int,
-        help="use only the first LIMIT problems of each benchmark",
-    )
-    add_sampling(parser)
-    parser.add_argument(
-        "--engines",
-        type=int,
-        default=1,
-        help="vLLM engines that share the samples, placed by Ray",
-    )
-    parser.add_argument(
-        "--tensor-parallel-size",
-        type=int,
-        default=1,
-        help="GPUs per engine",
-    )
-    parser.add_argument(
-        CONFIG,
-        metavar="FILE",
-        help="YAML file of these flags, such as a run.yaml; flags here win",
-    )
-    parser.add_argument(
-        "--verbose",
-        action="store_true",
-        help="show library output here, not in evaluate.log",
-    )
-    return parse_with_settings(parser, samples.OF_TRAINING, argv)
-
-
-def add_sampling(parser: ArgumentParser) -> None:
-    """Add the flags that say how a problem is asked and its responses are sampled."""
-    defaults = {
-        "--samples": (16, "responses per problem"),
-        "--temperature": (0.6, "of the samples"),
-        "--top-p": (0.95, "probability of the tokens that a sample chooses from"),
-        "--max-tokens": (32768, "maximum response length"),
-        "--seed": (0, "every sample's seed is derived from it"),
-        "--suffix": (SUFFIX, "text after each problem, as in training"),
-    }
-    for flag, (default, meaning) in defaults.items():
-        text = f"{meaning} (default: %(default)r)"
-        parser.add_argument(
-            flag,
-            type=type(default),
-            default=default,
-            help=text,
-        )
-    parser.add_argument(
-        "--max-model-len",
-        type=int,
-        help="limit for prompt and response (default: the longest one)",
-    )
+    text = f"{known}; the paper's five by default"
+    add("--benchmarks", nargs="+", default=list(PAPER_BENCHMARKS), help=text)
+    add("--output", type=Path, required=True, help="folder for this evaluation")
+    text = "folder with local copies of the benchmarks; the hub by default"
+    add("--data", type=Path, help=text)
+    add("--limit", type=int, help="use only the first LIMIT problems of each benchmark")
+    add("--samples", type=int, default=16, help="responses per problem (default: %(default)s)")
+    text = "of the samples (default: %(default)s)"
+    add("--temperature", type=float, default=0.6, help=text)
+    text = "probability of the tokens that a sample chooses from (default: %(default)s)"
+    add("--top-p", type=float, default=0.95, help=text)
+    text = "maximum response length (default: %(default)s)"
+    add("--max-tokens", type=int, default=32768, help=text)
+    text = "every sample's seed is derived from it (default: %(default)s)"
+    add("--seed", type=int, default=0, help=text)
+    text = "text after each problem, as in training (default: %(default)r)"
+    add("--suffix", default=SUFFIX, help=text)
+    text = "limit for prompt and response (default: the longest one)"
+    add("--max-model-len", type=int, help=text)
     add_rendering(parser)
+    text = "vLLM engines that share the samples, placed by Ray"
+    add("--engines", type=int, default=1, help=text)
+    add("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    text = "YAML file of these flags, such as a run.yaml; flags here win"
+    add(CONFIG, metavar="FILE", help=text)
+    text = "show library output here, not in evaluate.log"
+    add("--verbose", action="store_true", help=text)
+    return parse_with_settings(parser, samples.OF_TRAINING, argv)
 
 
 def end_of_thought(args: Namespace) -> str:

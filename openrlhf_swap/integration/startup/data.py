@@ -78,7 +78,7 @@ def source_of(args: SimpleNamespace, for_training: bool) -> Source:
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptRow:
     """A row with its normal answer and the objective's problem text, and what it was made of.
 
     `text` is the prompt as OpenRLHF renders it, empty for a faulty problem.
@@ -121,7 +121,7 @@ def _load_cleaned(
     configuration: Configuration,
     objective: Objective,
     tokenizer: PreTrainedTokenizerBase,
-) -> list[Prompt]:
+) -> list[PromptRow]:
     """The rows of a source as prompts; an objective may leave the texts of an evaluation alone."""
     args = configuration.args
     problem_key = args.data.input_key
@@ -140,7 +140,7 @@ def _load_cleaned(
         cleaned.append({**row, problem_key: problem, answer_key: reference.answer})
     given = [row[answer_key] for row in rows]
     texts = render_prompts(cleaned, args, tokenizer)
-    return list(map(Prompt, cleaned, references, given, texts))
+    return list(map(PromptRow, cleaned, references, given, texts))
 
 
 def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
@@ -239,7 +239,7 @@ def fault_of_problem(problem: object, args: SimpleNamespace) -> str | None:
 
 
 def reasons_to_drop(
-    prompts: list[Prompt],
+    prompts: list[PromptRow],
     configuration: Configuration,
     tokenizer: PreTrainedTokenizerBase,
 ) -> list[str | None]:
@@ -303,7 +303,7 @@ def _check_batch(
 
 
 def _report_answers(
-    prompts: list[Prompt],
+    prompts: list[PromptRow],
     grader: str,
     objective: Objective,
 ) -> None:
@@ -323,7 +323,7 @@ def _report_answers(
 
 
 def _write(
-    prompts: list[Prompt],
+    prompts: list[PromptRow],
     file: str,
     configuration: Configuration,
 ) -> str:

@@ -26,7 +26,7 @@ def sample(monkeypatch):
     def sample(engine, requests, settings):
         monkeypatch.setattr(generate, "open_engine", lambda model: engine)
         requests = [SampleRequest(*request) for request in requests]
-        return list(generate.Sampler("model").sample(requests, settings))
+        return list(generate.EvaluationEngine("model").sample(requests, settings))
 
     return sample
 
