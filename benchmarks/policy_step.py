@@ -28,9 +28,9 @@ from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
-from openrlhf_swap.sizing.models import GIB, Model, read_config
+from openrlhf_swap.sizing.models import GIB, Model, model_config
 from openrlhf_swap.sizing.operations import step_flops
-from openrlhf_swap.sizing.settings import ANSWER, BRANCH, Settings, read_run
+from openrlhf_swap.sizing.settings import ANSWER_TOKENS, BRANCH_TOKENS, Settings, read_run
 
 EMBEDDED = Path(__file__).parents[1] / "examples" / "worlds" / "policies" / "addition"
 PROMPT_TOKENS = 100
@@ -93,7 +93,7 @@ def save_random_model(name: str, folder: str) -> None:
     """Save a model of these sizes with random weights and the embedded policy's tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    config = read_config(name)
+    config = model_config(name)
     torch.manual_seed(0)
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
@@ -186,9 +186,10 @@ class Responses:
         ends = [
             PROMPT_TOKENS - 1 + k * (context - PROMPT_TOKENS) // steps for k in range(steps + 1)
         ]
-        ids = torch.randint(vocabulary, (BRANCH,), generator=generator).tolist()
+        ids = torch.randint(vocabulary, (BRANCH_TOKENS,), generator=generator).tolist()
         branch = AnswerBranch(
-            tuple(ids), tuple(place >= BRANCH - ANSWER for place in range(BRANCH))
+            tuple(ids),
+            tuple(place >= BRANCH_TOKENS - ANSWER_TOKENS for place in range(BRANCH_TOKENS)),
         )
         self.request = ScoreRequest(0, tuple(ends), branch)
 

@@ -48,7 +48,7 @@ from openrlhf_swap.sizing.operations import (
     step_flops,
     step_seconds,
 )
-from openrlhf_swap.sizing.settings import PROMPT, Parts, Settings, read_run
+from openrlhf_swap.sizing.settings import MEAN_PROMPT, BytesByUse, Settings, read_run
 
 DEEPSCALER_ROWS = 40_315
 WIDTH = 118  # columns of the text
@@ -109,14 +109,14 @@ class Plan:
     settings: Settings
     optimizer: str | None  # where it is while vLLM generates, on shared GPUs
     copied_bytes: int  # of a GPU, in a step, to the main memory and back
-    phases: dict[str, Parts]  # bytes on a GPU by phase and use
+    phases: dict[str, BytesByUse]  # bytes on a GPU by phase and use
     vllm: EngineCapacity
     step: Step
     seconds: StepSeconds | None  # None for a GPU of unknown speed
     run: Run
-    host_bytes: Parts  # of a node's main memory by use
+    host_bytes: BytesByUse  # of a node's main memory by use
     node_bytes: int | None  # main memory of a node, if it is known
-    savings: dict[str, Parts]  # bytes that each flag saves, by the place that lacks memory
+    savings: dict[str, BytesByUse]  # bytes that each flag saves, by the place that lacks memory
     warnings: list[str] = field(default_factory=list)
     fits: bool = True
 
@@ -142,7 +142,7 @@ def _parser() -> Parser:
     )
     add("--gpus", type=int, help=text)
     add("--rows", type=int, help="prompts in the data set; counted if it is a JSONL file")
-    text = f"mean prompt length (default: {PROMPT})"
+    text = f"mean prompt length (default: {MEAN_PROMPT})"
     add("--prompt", type=int, metavar="TOKENS", help=text)
     text = "mean response length (default: half of the maximum)"
     add("--response", type=int, metavar="TOKENS", help=text)
@@ -251,7 +251,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
 
 def _lengths(own: argparse.Namespace, settings: Settings) -> tuple[int, int]:
     """Mean tokens of a prompt and of a response."""
-    prompt = own.prompt or min(PROMPT, settings.context // 2)
+    prompt = own.prompt or min(MEAN_PROMPT, settings.context // 2)
     response = own.response or settings.longest // 2
     if prompt + response > settings.context:
         raise ConfigError(
@@ -336,7 +336,7 @@ def _warnings(plan: Plan, batch: int) -> Iterator[str]:
     """
     for place, flags in plan.savings.items():
         saved = [f"{flag} saves {gib(size)}" for flag, size in flags.items() if size > GIB / 20]
-        yield f"{_problem(plan, place)}; {', '.join(saved) or NOTHING_HELPS}"
+        yield f"{_shortage(plan, place)}; {', '.join(saved) or NOTHING_HELPS}"
     run = plan.run
     if isinstance(run, CountedRun) and run.steps == 0:
         yield (
@@ -345,7 +345,7 @@ def _warnings(plan: Plan, batch: int) -> Iterator[str]:
         )
 
 
-def _problem(plan: Plan, place: str) -> str:
+def _shortage(plan: Plan, place: str) -> str:
     """What does not fit: a phase of the step, vLLM's cache, or what a node's main memory holds."""
     if place == CACHE:
         return (

@@ -11,9 +11,9 @@ import gc as _gc
 _gc.disable()
 try:
     from openrlhf_swap.integration.runtime.attention import prepare as _prepare_attention
-    from openrlhf_swap.integration.runtime.cpu import install as _install_cpu
+    from openrlhf_swap.integration.runtime.cpu import prepare_for_cpu as _prepare_for_cpu
 
     _prepare_attention()
-    _install_cpu()
+    _prepare_for_cpu()
 finally:
     _gc.enable()

@@ -33,7 +33,7 @@ TRAINS_ALONE = "driver and the processes it starts, without RAY_ADDRESS"
 
 # Dotted name -> its replacement, which stands below `openrlhf_swap.integration` if it begins with a
 # dot. A replacement is written for the version in `VERSIONS` of the package that the name is from.
-NAMES: dict[str, dict[str, str]] = {
+REPLACEMENTS: dict[str, dict[str, str]] = {
     ENGINES_ARE_MADE: {
         # `engine.start` computes it: OpenRLHF's function has no other place for arguments of ours.
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".engine.actor.SwapRolloutActor"
@@ -121,7 +121,7 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
     has another version than the replacements are written for.
     """
     with ExitStack() as restoring:
-        for target, replacement in NAMES.get(where, {}).items():
+        for target, replacement in REPLACEMENTS.get(where, {}).items():
             module, name = target.rsplit(".", 1)
             owner, package = importlib.import_module(module), target.partition(".")[0]
             value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)

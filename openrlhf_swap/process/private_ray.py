@@ -15,7 +15,7 @@ from pathlib import Path
 
 from openrlhf_swap.errors import ConfigError
 
-FOLDER = "RAY_TMPDIR"
+RAY_FOLDER = "RAY_TMPDIR"
 # A variable by which Ray listens on 127.0.0.1 only. Ray reads it when it is imported, on Linux too.
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
@@ -31,7 +31,7 @@ def private_ray() -> Iterator[None]:
         yield
         return
     _ask_for_a_token()
-    if FOLDER in os.environ:
+    if RAY_FOLDER in os.environ:
         yield
         return
     with _private_folder():
@@ -58,13 +58,13 @@ def _private_folder() -> Iterator[None]:
     """
     folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
     before = os.environ.get("TMPDIR")
-    os.environ[FOLDER] = str(folder)
+    os.environ[RAY_FOLDER] = str(folder)
     os.environ["TMPDIR"] = str(folder)
     try:
         yield
         shutil.rmtree(folder, ignore_errors=True)
     finally:
-        del os.environ[FOLDER]
+        del os.environ[RAY_FOLDER]
         del os.environ["TMPDIR"]
         if before is not None:
             os.environ["TMPDIR"] = before

@@ -31,7 +31,7 @@ def engine_weights(model: Model, settings: Settings) -> int:
     return math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
 
 
-def engine_cache(
+def cache_room(
     model: Model,
     settings: Settings,
     gpu: int,
@@ -70,7 +70,7 @@ def engine_capacity(
 
     `mean` has the tokens of a response of mean length, its prompt included.
     """
-    cache = max(0, engine_cache(model, settings, gpu))
+    cache = max(0, cache_room(model, settings, gpu))
     tokens = cache // cached_token(model, settings)
     # vLLM is not told: it starts as many as fit and queues the others.
     fitting = min(settings.engine_responses, tokens // mean, MOST_SEQUENCES)
@@ -91,4 +91,4 @@ def cache_bytes(
     gpu: int,
 ) -> int:
     """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
-    return engine_cache(model, settings, gpu) - VLLM_GRAPHS
+    return cache_room(model, settings, gpu) - VLLM_GRAPHS

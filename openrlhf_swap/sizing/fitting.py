@@ -10,15 +10,15 @@ from openrlhf_swap.sizing.engine import (
     BLOCK_TOKENS,
     VLLM_GRAPHS,
     VLLM_OVERHEAD,
+    cache_room,
     cached_token,
-    engine_cache,
     engine_capacity,
     engine_weights,
 )
 from openrlhf_swap.sizing.host import host_bytes
 from openrlhf_swap.sizing.memory import ADAM, partition, phases, total
 from openrlhf_swap.sizing.models import Model, gib
-from openrlhf_swap.sizing.settings import Parts, Settings
+from openrlhf_swap.sizing.settings import BytesByUse, Settings
 
 MOST_UTILIZATION = 0.95
 CACHE = "vLLM's cache"  # what may be too small besides
@@ -42,7 +42,7 @@ class Machine:
         for phase, parts in phases(model, settings, self.gpu).items():
             lacking[phase] = total(parts) - self.gpu
         longest = settings.context * cached_token(model, settings)
-        lacking[CACHE] = longest - engine_cache(model, settings, self.gpu)
+        lacking[CACHE] = longest - cache_room(model, settings, self.gpu)
         if self.node:
             held = host_bytes(model, settings, self.gpus_of_node)
             lacking[NODE_MEMORY] = total(held) - self.node
@@ -155,11 +155,11 @@ def savings(
     model: Model,
     given: Settings,
     machine: Machine,
-) -> dict[str, Parts]:
+) -> dict[str, BytesByUse]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
     lacking = [place for place, size in missing.items() if size > 0]
-    saved: dict[str, Parts] = {place: {} for place in lacking}
+    saved: dict[str, BytesByUse] = {place: {} for place in lacking}
     for flag, changes in _alternatives(model, given, machine.gpu).items():
         changed = place_optimizer(model, replace(given, **changes), machine)
         left = machine.missing(model, changed)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from openrlhf_swap.sizing.memory import ADAM, SUB_GROUP, partition
 from openrlhf_swap.sizing.models import Model
-from openrlhf_swap.sizing.settings import BIT16, FP32, Parts, Settings
+from openrlhf_swap.sizing.settings import BIT16, FP32, BytesByUse, Settings
 
 MIB = 2**20
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
@@ -37,7 +37,7 @@ def host_bytes(
     model: Model,
     settings: Settings,
     gpus_of_node: int,
-) -> Parts:
+) -> BytesByUse:
     """What a node's main memory holds in addition to the processes, most of it pinned."""
     held = {}
     if settings.shared and settings.vllm_sleeps:

@@ -9,7 +9,7 @@ import math
 
 from openrlhf_swap.sizing.engine import engine_weights
 from openrlhf_swap.sizing.models import GIB, Model
-from openrlhf_swap.sizing.settings import BIT16, BRANCH, FP32, Parts, Settings
+from openrlhf_swap.sizing.settings import BIT16, BRANCH_TOKENS, FP32, BytesByUse, Settings
 
 ADAM = 3 * FP32  # the master copy of a parameter and two moments
 BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucket_size)
@@ -40,7 +40,7 @@ def weights(
     model: Model,
     settings: Settings,
     gathered: bool = False,
-) -> Parts:
+) -> BytesByUse:
     """bf16 weights on a GPU of the actor.
 
     With `gathered`, these include the most that ZeRO-3 gathers for a forward or backward pass.
@@ -56,7 +56,7 @@ def weights(
     return parts
 
 
-def optimizer(model: Model, settings: Settings) -> Parts:
+def optimizer(model: Model, settings: Settings) -> BytesByUse:
     """The fp32 master copy and Adam's two moments on a GPU, from the first update on."""
     if not settings.adam_offload:
         return {"optimizer": ADAM * partition(model, settings)}
@@ -70,7 +70,7 @@ def gradients(
     model: Model,
     settings: Settings,
     backward: bool,
-) -> Parts:
+) -> BytesByUse:
     """Gradients on a GPU after the first micro-batch.
 
     A backward pass adds its own to those of earlier micro-batches.
@@ -114,7 +114,7 @@ def layer_bytes(model: Model) -> int:
     return 2 * norm + attention + sums + mlp
 
 
-def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
+def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
     """What is allocated at the two possible peaks of an update.
 
     One is at its loss ("loss"), the other in the last layer's backward pass ("layer").
@@ -146,14 +146,14 @@ def update_moments(model: Model, settings: Settings) -> dict[str, Parts]:
     }
 
 
-def _held_logits(model: Model, settings: Settings) -> Parts:
+def _held_logits(model: Model, settings: Settings) -> BytesByUse:
     """The logits that OpenRLHF's training step holds until it ends, if they are not in chunks."""
     if settings.logits_chunk:
         return {}
     return {"logits": FP32 * model.vocabulary * settings.update_tokens}
 
 
-def _head(model: Model, settings: Settings) -> Parts:
+def _head(model: Model, settings: Settings) -> BytesByUse:
     """What an update's logits take while they are turned into gradients."""
     n = settings.update_tokens
     if not settings.logits_chunk:
@@ -172,7 +172,7 @@ def _head(model: Model, settings: Settings) -> Parts:
     return {"logits": max(logits, slopes), "gradients of the head": size * weight + of_states}
 
 
-def adam_step(model: Model, settings: Settings) -> Parts:
+def adam_step(model: Model, settings: Settings) -> BytesByUse:
     """What is allocated in the optimizer's step, with the gradients flat and in float32."""
     parts = weights(model, settings) | optimizer(model, settings)
     parts |= gradients(model, settings, backward=False)
@@ -184,7 +184,7 @@ def adam_step(model: Model, settings: Settings) -> Parts:
     return parts | _held_logits(model, settings)
 
 
-def idle(model: Model, settings: Settings) -> Parts:
+def idle(model: Model, settings: Settings) -> BytesByUse:
     """Optimizer and gradient buffers that stay on the GPU while the actor is not updating.
 
     In sleep mode none do.
@@ -197,21 +197,21 @@ def idle(model: Model, settings: Settings) -> Parts:
     return parts
 
 
-def scoring_pass(model: Model, settings: Settings) -> Parts:
+def scoring_pass(model: Model, settings: Settings) -> BytesByUse:
     """What is allocated at the peak of the log-probability pass, or of the passes without steps.
 
     The answer branches run behind the rows of responses. Where need is read, the keys and values of
     the rows are kept for later passes, each without some step.
     """
     branches = settings.score_tokens // settings.context * settings.branches
-    n = settings.score_tokens + branches * BRANCH
+    n = settings.score_tokens + branches * BRANCH_TOKENS
     parts = weights(model, settings, gathered=True) | idle(model, settings)
     if settings.hides_steps:
         parts["kept keys"] = key_bytes(model, settings.score_tokens, len(model.windows))
     of_rows = {**parts, "logits": _forward(model, settings, n)}
     if branches:
         # Each call takes a share of branches and keys.
-        seen = branches * BRANCH * n
+        seen = branches * BRANCH_TOKENS * n
         calls = math.ceil(math.sqrt(seen / MASK_ELEMENTS))
         recurrent = max(1, model.layers - len(model.windows))
         states = 2 * FP32 * branches * model.states // recurrent
@@ -249,7 +249,7 @@ def _forward(
     return max(logits, layer)
 
 
-def _hidden_steps(model: Model, settings: Settings) -> Parts:
+def _hidden_steps(model: Model, settings: Settings) -> BytesByUse:
     """What a pass without steps allocates, besides the kept keys and values.
 
     A layer gathers what each branch sees: assumed are K branches, which see a whole context each.
@@ -262,7 +262,7 @@ def _hidden_steps(model: Model, settings: Settings) -> Parts:
     }
 
 
-def transfer(model: Model, settings: Settings) -> Parts:
+def transfer(model: Model, settings: Settings) -> BytesByUse:
     """What is allocated while the weights travel to vLLM, besides vLLM's own.
 
     They travel in pieces; the adapters are merged into one weight after the other.
@@ -278,7 +278,7 @@ def transfer(model: Model, settings: Settings) -> Parts:
     return parts
 
 
-def total(parts: Parts) -> int:
+def total(parts: BytesByUse) -> int:
     return sum(parts.values())
 
 
@@ -286,7 +286,7 @@ def phases(
     model: Model,
     settings: Settings,
     gpu: int,
-) -> dict[str, Parts]:
+) -> dict[str, BytesByUse]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
     vllm = {"vLLM": int(settings.utilization * gpu)}
     generation = dict(vllm)

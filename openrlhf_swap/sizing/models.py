@@ -255,7 +255,7 @@ def _mlp(config: Any, model: Any) -> tuple[int, int]:
     return idle, chosen * width + shared
 
 
-def read_config(path: str) -> Any:
+def model_config(path: str) -> Any:
     """The model's configuration, from the known ones or as transformers finds it."""
     from transformers import AutoConfig
 
@@ -276,4 +276,4 @@ def _without_weights(path: str) -> Any:
         f"{', '.join(PRESETS)}"
     )
     with reader_errors(message, ConfigError), torch.device("meta"):
-        return make_model(read_config(path))
+        return make_model(model_config(path))

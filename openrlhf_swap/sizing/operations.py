@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from openrlhf_swap.sizing.engine import kept_cache
 from openrlhf_swap.sizing.models import Model, Peaks
-from openrlhf_swap.sizing.settings import ANSWER, BIT16, BRANCH, Settings
+from openrlhf_swap.sizing.settings import ANSWER_TOKENS, BIT16, BRANCH_TOKENS, Settings
 
 # Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
 # (docs/measurements.md), the second is assumed. Loading prompts, sending weights, sleeping and
@@ -34,12 +34,12 @@ def scoring_flops(
     Every branch meets the keys of the response and of all branches there; in a layer with a window,
     of its window.
     """
-    tokens = (steps + 1) * BRANCH
+    tokens = (steps + 1) * BRANCH_TOKENS
     head = model.hidden * model.vocabulary
     layers = 2 * (model.multiplying - head) * tokens
-    output = 2 * head * (steps + 1) * ANSWER
+    output = 2 * head * (steps + 1) * ANSWER_TOKENS
     reach = prompt + response
-    seen = sum(min(window + BRANCH, reach + tokens) for window in model.windows)
+    seen = sum(min(window + BRANCH_TOKENS, reach + tokens) for window in model.windows)
     attention = 4 * model.query * tokens * seen
     return layers + attention + output
 

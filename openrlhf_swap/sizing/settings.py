@@ -11,10 +11,10 @@ from openrlhf_swap.sizing.models import Model, read_model
 
 BIT16 = 2  # bytes of a number
 FP32 = 4
-PROMPT = 200  # assumed: mean tokens of a prompt
-BRANCH = 24  # assumed: tokens of close template and answer together
-ANSWER = 6  # assumed: tokens of the answer
-Parts = dict[str, int]
+MEAN_PROMPT = 200  # assumed: mean tokens of a prompt
+BRANCH_TOKENS = 24  # assumed: tokens of close template and answer together
+ANSWER_TOKENS = 6  # assumed: tokens of the answer
+BytesByUse = dict[str, int]
 """Bytes by use."""
 
 
@@ -65,7 +65,7 @@ class Settings:
     @property
     def mean(self) -> int:
         """Mean tokens of prompt and response, where nobody says more."""
-        return min(PROMPT, self.context // 2) + self.longest // 2
+        return min(MEAN_PROMPT, self.context // 2) + self.longest // 2
 
     @property
     def update_tokens(self) -> int:

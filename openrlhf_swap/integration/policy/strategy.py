@@ -15,7 +15,7 @@ from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, in
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.packages.versions import replace
-from openrlhf_swap.process.private_ray import FOLDER
+from openrlhf_swap.process.private_ray import RAY_FOLDER
 
 _StockStrategy: Any = DeepspeedStrategy
 _BUFFER = "_offload_buffer"  # DeepSpeed's suffix for the place of a moment in main memory
@@ -40,7 +40,7 @@ class SwapStrategy(_StockStrategy):
         it ends the run. A cluster of several nodes has no other way, because the ranks may be on
         any of them, and each node has a folder of its own.
         """
-        folder = os.environ.get(FOLDER)
+        folder = os.environ.get(RAY_FOLDER)
         if folder and _nodes() <= 1:
             torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
             # The port is this group's own number; nothing listens on it.

@@ -24,7 +24,7 @@ WHOLE_PROMPTS = {"enable_chunked_prefill": False}
 
 
 @cache
-def install() -> None:
+def prepare_for_cpu() -> None:
     """Replace calls of CUDA before OpenRLHF is imported, on a CPU build of torch only."""
     if not is_cpu_build():
         return

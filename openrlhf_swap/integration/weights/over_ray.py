@@ -10,11 +10,11 @@ from vllm.distributed.weight_transfer.packed_tensor import pack_tensors, unpack_
 
 from openrlhf_swap.integration.weights.receiving import InPlaceReceiver
 
-PIECE_BYTES = 32 * 2**20  # Ray's store has to hold some
+MESSAGE_BYTES = 32 * 2**20  # Ray's store has to hold some
 
 
 @dataclass
-class Piece(base.WeightTransferUpdateInfo):
+class Message(base.WeightTransferUpdateInfo):
     names: list[str]
     shapes: list[list[int]]
     dtype_names: list[str]
@@ -23,7 +23,7 @@ class Piece(base.WeightTransferUpdateInfo):
 
 
 class BytesSender(base.TrainerWeightTransferEngine):
-    """Sends pieces one after the other; the other ranks only gather with rank 0."""
+    """Sends messages one after the other; the other ranks only gather with rank 0."""
 
     @classmethod
     def trainer_init(cls, *_: Any, **__: Any) -> Any:
@@ -38,22 +38,22 @@ class BytesSender(base.TrainerWeightTransferEngine):
         self.client.start_weight_update()
         weights = iter(self.source)
         while True:
-            chunk = pack_tensors(weights, itemgetter(1), PIECE_BYTES)
+            chunk = pack_tensors(weights, itemgetter(1), MESSAGE_BYTES)
             if not chunk:
                 break
-            piece = Piece(
+            message = Message(
                 names=chunk.names,
                 shapes=chunk.shapes,
                 dtype_names=[str(dtype).removeprefix("torch.") for dtype in chunk.dtypes],
                 sizes=chunk.tensor_sizes,
                 content=chunk.packed_tensor.numpy().tobytes(),
             )
-            self.client.update_weights(asdict(piece))
+            self.client.update_weights(asdict(message))
         self.client.finish_weight_update()
 
 
 class BytesReceiver(InPlaceReceiver, base.WeightTransferEngine[Any, Any]):
-    update_info_cls: ClassVar[Any] = Piece
+    update_info_cls: ClassVar[Any] = Message
 
     def init_transfer_engine(self, init_info: Any) -> None: ...
 

@@ -6,11 +6,11 @@ import pytest
 
 from openrlhf_swap.errors import CompatibilityError
 from openrlhf_swap.integration import patches
-from openrlhf_swap.integration.patches import NAMES
+from openrlhf_swap.integration.patches import REPLACEMENTS
 from openrlhf_swap.packages import versions
 
 
-@pytest.mark.parametrize(("where", "targets"), NAMES.items())
+@pytest.mark.parametrize(("where", "targets"), REPLACEMENTS.items())
 def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where, targets):
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")

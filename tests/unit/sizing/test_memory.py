@@ -33,7 +33,7 @@ from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
 from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
 from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, Model, read_model
-from openrlhf_swap.sizing.settings import ANSWER, BRANCH, read_run
+from openrlhf_swap.sizing.settings import ANSWER_TOKENS, BRANCH_TOKENS, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
 SMALL = read_model(R1 + "1.5B", 14_000)
@@ -375,7 +375,7 @@ def test_flops_are_those_of_the_real_forwards():
     expected = operations.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
     assert counted == pytest.approx(expected, rel=0.01)
 
-    branch = AnswerBranch(ids=(1,) * BRANCH, scored=(False,) * 18 + (True,) * ANSWER)
+    branch = AnswerBranch(ids=(1,) * BRANCH_TOKENS, scored=(False,) * 18 + (True,) * ANSWER_TOKENS)
     ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
     request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
     given = (model, ids, present, [request])
@@ -392,7 +392,7 @@ def test_flops_are_those_of_the_real_forwards():
     without, with_need = (count_flops(run, [torch.ops.aten.bmm]) for run in runs)
     linear = replace(sizes, query=0)
     planned = operations.hiding_flops(linear, replace(NODE, need_window=2), prompt, response, steps)
-    planned += 2 * operations.forward_flops(linear, BRANCH)
+    planned += 2 * operations.forward_flops(linear, BRANCH_TOKENS)
     assert with_need - without == pytest.approx(planned, rel=0.02)
 
 
