@@ -30,6 +30,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, first_line
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import STEP_PHASES
 from openrlhf_swap.runs.model_code import check_model_files
@@ -368,7 +369,8 @@ def polled(memory: Callable[[], int]) -> Iterator[list[Reading]]:
 
 def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
-    model, given = read_run(configure(["--config", str(output / "run.yaml")], on_cpu=False))
+    run = configure(["--config", str(output / "run.yaml")], on_cpu=False)
+    model, given = read_run(run, build(run.method))
     settings = place_optimizer(model, given, Machine(total, 1))
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 

@@ -26,6 +26,7 @@ import torch
 
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.models import GIB, Model, model_config
@@ -69,7 +70,7 @@ def main() -> None:
     config = training.method
     run = training.run
     args = training.args
-    model, settings = read_run(training)
+    model, settings = read_run(training, build(training.method))
     name = args.actor.model_name_or_path
     with tempfile.TemporaryDirectory() as folder:
         fill_in(args, config, run, own.responses, Path(folder))

@@ -27,6 +27,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import FlagValues
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engine import EngineCapacity, engine_capacity
 from openrlhf_swap.sizing.fitting import (
     CACHE,
@@ -209,7 +210,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
     """
     args = training.args
     gpu = own.gpu.memory
-    model, given = read_run(training)
+    model, given = read_run(training, build(training.method))
     if model.heads % given.tensor_parallel:
         raise ConfigError(
             f"--vllm.tensor_parallel_size is {given.tensor_parallel}, which does not divide the "

@@ -57,13 +57,14 @@ def main(argv: list[str]) -> None:
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
     from openrlhf_swap.generate import generate, open_engine
-    from openrlhf_swap.integration.startup.model import check_model
+    from openrlhf_swap.integration.startup.model import TriedModel
     from openrlhf_swap.objectives.peers.formats import is_right
     from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key
 
     with flags_called(TRAINING_FLAGS):
-        tokenizer = check_model(args.model, args.max_model_len or 0, args.trust_remote_code)
+        context = args.max_model_len or 0
+        tokenizer = TriedModel.read(args.model, context, args.trust_remote_code).tokenizer
         set_template_arguments(tokenizer, args.chat_template_kwargs)
         config, messages = resolve_thought(
             SwapConfig(end_of_thought=args.end_of_thought), tokenizer

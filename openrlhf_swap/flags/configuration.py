@@ -26,6 +26,7 @@ from openrlhf_swap.config import (
     FlagSettings,
     RunConfig,
     SwapConfig,
+    extra,
     short_name,
     symbol_remedy,
     type_name,
@@ -128,16 +129,38 @@ class Configuration:
     on_cpu: bool  # whether torch was built without an accelerator
 
     @cached_property
+    def _completed(self) -> tuple[SimpleNamespace, str]:
+        return complete(self.values)
+
+    @property
     def args(self) -> SimpleNamespace:
         """OpenRLHF's arguments as its main hands them to the training.
 
         Raises ConfigError for arguments that its main refuses.
         """
-        return complete(self.values)[0]
+        return self._completed[0]
+
+    @property
+    def notes(self) -> str:
+        """What OpenRLHF's main prints about the arguments."""
+        return self._completed[1]
 
     def replace_flags(self, changes: FlagValues) -> Configuration:
         """A copy with other values of OpenRLHF's flags."""
         return replace(self, values={**self.values, **changes})
+
+    def use_own_whole_paths(self) -> Configuration:
+        """A copy with whole paths in our own settings: the run's folder, the objective's files."""
+        options = dict(self.method.options)
+        for name, spec in objective_class(self.method.objective).Settings.declared().items():
+            if extra(spec)["is_path"] and options.get(name):
+                options[name] = str(Path(options[name]).absolute())
+        output = str(Path(self.run.output_dir).absolute())
+        return replace(
+            self,
+            method=self.method.replaced(options=options),
+            run=self.run.replaced(output_dir=output),
+        )
 
     def use_whole_paths(self) -> Configuration:
         """A copy with whole paths for the files and folders of this machine.

@@ -24,6 +24,13 @@ LEAST_SPACE = 2**20  # bytes that the log must find free
 # "(SwapRolloutActor pid=5) (EngineCore pid=6) ".
 _PREFIXES = re.compile(r"^(\(\w+ pid=\d+[^)]*\) )+")
 _CLEAR_LINE = "\x1b[K"
+MARK = "[swap]"
+"""What each of the command's own lines begins with."""
+
+
+def say(line: str) -> None:
+    """Print one of the command's own lines, which the console shows and the log keeps."""
+    print(f"{MARK} {line}", flush=True)
 
 
 @contextmanager

@@ -95,16 +95,29 @@ def find_backend(
 ) -> ScoringBackend:
     """Find whether prefixes can be scored together, by a trial on a small random model.
 
-    It has the architecture of `config`; `build` makes it, with the family's own code. `wanted` is
-    `scoring` of RunConfig; "per_prefix" is taken without a trial. `packed` says that the forward in
-    which the branches ride has all responses packed into one row.
+    It has the architecture of `config`; `build` makes it, with the family's own code. The other
+    arguments are those of `try_backend`.
+    """
+    return try_backend(lambda: small_model(config, build, device), wanted, packed)
+
+
+def try_backend(
+    make_small: Callable[[], PreTrainedModel],
+    wanted: str = SHARED_PREFIX,
+    packed: bool = False,
+) -> ScoringBackend:
+    """Find whether prefixes can be scored together by a small random model of the architecture.
+
+    `make_small` makes it, or raises `MODEL_ERRORS`. `wanted` is `scoring` of RunConfig;
+    "per_prefix" is taken without a trial. `packed` says that the forward in which the branches ride
+    has all responses packed into one row.
     """
     if wanted == PER_PREFIX:
         return ScoringBackend(PER_PREFIX)
     consequence = "a scoring backend is only chosen if it is exact on a small model"
     warn_if_untested("transformers", consequence)
     try:
-        model = small_model(config, build, device)
+        model = make_small()
         expected = _scores(ScoringBackend(PER_PREFIX), model)
     except MODEL_ERRORS as error:
         reason = f"no small model of its architecture could be run ({first_line(error)})"

@@ -1,13 +1,18 @@
 """The settings of a training run that determine its size."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
-from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.models import Model, read_model
+
+if TYPE_CHECKING:
+    from openrlhf_swap.objectives.base import Objective
 
 BIT16 = 2  # bytes of a number
 FP32 = 4
@@ -80,7 +85,7 @@ class Settings:
         return max(self.context, self.score_limit or whole)
 
 
-def read_run(configuration: Configuration) -> tuple[Model, Settings]:
+def read_run(configuration: Configuration, objective: Objective) -> tuple[Model, Settings]:
     """Read a run's model and the settings that determine its size.
 
     Raises ConfigError for a model or an optimizer that the plan has no formula for.
@@ -104,7 +109,6 @@ def read_run(configuration: Configuration) -> tuple[Model, Settings]:
     score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
-    objective = build(configuration.method)
     settings = Settings(
         ranks=ranks,
         stage=ds.zero_stage,

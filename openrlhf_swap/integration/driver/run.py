@@ -22,6 +22,7 @@ from openrlhf_swap.integration.engine.start import start_engines
 from openrlhf_swap.integration.policy import actors as policy_actors
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from openrlhf_swap.integration.weights.way import share_gpus
+from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs.guards import Guards
@@ -29,7 +30,11 @@ from openrlhf_swap.runs.guards import Guards
 SHARE = 0.2  # of a GPU that several processes share, as OpenRLHF counts them
 
 
-def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> None:
+def train(
+    configuration: Configuration,
+    objective: Objective,
+    engine_arguments: dict[str, Any],
+) -> None:
     """Train, and export the policy; Ray has been started.
 
     `engine_arguments` are vLLM's that OpenRLHF has no flag for. OpenRLHF's actors read our settings
@@ -69,12 +74,13 @@ def train(configuration: Configuration, engine_arguments: dict[str, Any]) -> Non
     ray.get(prepared)
 
     policy = Policy(strategy, tokenizer, actors, reference, engines)
-    run_loop(args, tokenizer, prompts, evaluation_prompts, engines, policy)
+    run_loop(args, objective, tokenizer, prompts, evaluation_prompts, engines, policy)
     ray.get(actors.async_save_model())
 
 
 def run_loop(
     args: SimpleNamespace,
+    objective: Objective,
     tokenizer: Any,
     prompts: Any,
     evaluation_prompts: Any,
@@ -83,7 +89,6 @@ def run_loop(
 ) -> None:
     """Make the loop of a run that was started, and let it train to the end."""
     config = args.swap
-    objective = build(config)
     sampling_objective = build(config) if args.train.async_enable else objective
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
     plain = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)

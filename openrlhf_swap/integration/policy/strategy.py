@@ -10,6 +10,7 @@ import deepspeed
 import ray
 import torch
 from openrlhf.utils.deepspeed import DeepspeedStrategy
+from transformers import AutoConfig
 
 from openrlhf_swap.integration.patches import CPU_RANKS_MEET, STAGE_3_SLEEPS, installed
 from openrlhf_swap.integration.runtime import attention
@@ -30,7 +31,9 @@ class SwapStrategy(_StockStrategy):
         self._trains_policy = hasattr(self.args, "actor")
         trained = self.args.actor if self._trains_policy else self.args.model
         asked = self.args.ds.attn_implementation
-        taken = attention.implementation(asked, trained.model_name_or_path)
+        # OpenRLHF trusts the code of all models; ours was allowed or refused before the start.
+        config = AutoConfig.from_pretrained(trained.model_name_or_path, trust_remote_code=True)
+        taken = attention.implementation(asked, config)
         self.args.ds.attn_implementation = taken
 
     def setup_distributed(self, timeout: timedelta = timedelta(minutes=60)) -> None:

@@ -29,7 +29,7 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AttentionInterface,
     AttentionMaskInterface,
-    AutoConfig,
+    PretrainedConfig,
 )
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -65,16 +65,13 @@ def prepare() -> None:
         sys.modules.update(dict.fromkeys(FLASH_ATTENTION, sys.modules[__name__]))
 
 
-@cache
-def implementation(asked: str, model: str) -> str:
+def implementation(asked: str, config: PretrainedConfig) -> str:
     """The attention of actor and reference model: the one asked for, or the best that they have.
 
-    `asked` is `--ds.attn_implementation`. Code that comes with the model is trusted, as OpenRLHF
-    does.
+    `asked` is `--ds.attn_implementation`, and `config` the model's configuration.
     """
     if asked not in (FLASH, "sdpa"):
         return asked
-    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     code = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     # gpt-oss, whose attention has sinks, takes kernels of the hub instead.
     takes_others = getattr(code, "_compatible_flash_implementations", None)
@@ -86,11 +83,13 @@ def implementation(asked: str, model: str) -> str:
     return NAME if getattr(code, "_supports_attention_backend", False) else "sdpa"
 
 
-def summary(asked: str, model: str) -> str:
+def summary(asked: str, config: PretrainedConfig) -> str:
     """A line for the console about the attention that is taken."""
-    taken = implementation(asked, model)
+    taken = implementation(asked, config)
     words = {FLASH: "flash-attn", NAME: "torch's, without masks for packed responses"}
-    reason = f", because the code of {model} has no {asked}" if taken == "eager" != asked else ""
+    reason = ""
+    if taken == "eager" != asked:
+        reason = f", because the code of {config.model_type} has no {asked}"
     return f"attention: {words.get(taken, taken)}{reason}"
 
 

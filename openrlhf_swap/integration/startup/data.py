@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +28,14 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
 from openrlhf_swap.flags.configuration import Configuration, find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
+from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.process.console import say
 from openrlhf_swap.rewards.answers import visible_fault
 from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
+TRAINED_ON = "--data.prompt_dataset"
 AT_A_TIME = 1000
 CHANGED_PROMPT = (
     "a prompt that the tokenizer changes (such as accents in decomposed form: convert it to "
@@ -59,7 +63,7 @@ class Source:
 def source_of(args: SimpleNamespace, for_training: bool) -> Source:
     if for_training:
         return Source(
-            flag="--data.prompt_dataset",
+            flag=TRAINED_ON,
             names=args.data.prompt_dataset,
             split=args.data.prompt_split,
             title="data",
@@ -88,6 +92,43 @@ class PromptRow:
     reference: Reference
     given_answer: Any
     text: str
+
+
+@dataclass(frozen=True)
+class UsableData:
+    """The files of the rows that a run trains and evaluates on.
+
+    Attributes:
+        flags: the flags of OpenRLHF that name the files, and say how they are read.
+        trained_on: the rows to train on, by the name of their data set and the hash of the usable
+            ones: a checkpoint holds a position among these, whatever their file is called.
+    """
+
+    flags: FlagValues
+    trained_on: Row
+
+
+def write_data(
+    run: Configuration,
+    objective: Objective,
+    tokenizer: PreTrainedTokenizerBase,
+) -> UsableData:
+    """Write the usable rows to train and to evaluate on.
+
+    Raises ConfigError for what the flags name, and DataError for a data set.
+    """
+    args = run.args
+    flags: FlagValues = {}
+    if args.eval.dataset:
+        evaluated = write_usable_prompts(run, objective, tokenizer, evaluates=True)
+        flags |= {"eval.dataset": evaluated, "eval.split": "train"}
+    prompts = write_usable_prompts(run, objective, tokenizer)
+    flags |= {"data.prompt_dataset": prompts, "data.prompt_split": "train"}
+    flags["data.max_samples"] = sys.maxsize  # it has been applied
+    if args.data.chat_template_kwargs:  # the prompts are rendered
+        flags |= {"data.apply_chat_template": False, "data.chat_template_kwargs": None}
+    digest = sha256(Path(prompts).read_bytes()).hexdigest()
+    return UsableData(flags, {"name": args.data.prompt_dataset, "sha256": digest})
 
 
 def write_usable_prompts(
@@ -177,7 +218,7 @@ def _read_source(
     bad = len(entries) - len(rows)
     if bad:
         faults = describe_faults(entries)
-        _say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
+        say(f"{name}: {bad} of {len(entries)} rows cannot be read: {faults}; left out")
     columns = columns_in(rows)
     return [{**columns, **row} for row in rows]
 
@@ -285,7 +326,7 @@ def _report_usable(reasons: list[str | None], source: Source) -> None:
     usable = len(reasons) - counts.total()
     summary = ", ".join(f"{count} with {reason}" for reason, count in sorted(counts.items()))
     dropped = f"; dropped {summary}" if counts else ""
-    _say(f"{source.title}: {usable} of {len(reasons)} rows usable{dropped}")
+    say(f"{source.title}: {usable} of {len(reasons)} rows usable{dropped}")
     if not usable:
         raise DataError(f"{source.called}, of which no row can be used: {summary}")
 
@@ -313,13 +354,13 @@ def _report_answers(
     answers = [prompt.reference.answer for prompt in prompts]
     given = [prompt.given_answer for prompt in prompts]
     for line in example_answers(zip(given, answers, strict=True)):
-        _say(f"reference answer, as it is graded and scored: {line}")
+        say(f"reference answer, as it is graded and scored: {line}")
     if grader == MATH or not objective.scores_steps:  # math has dropped odd answers
         return
     odd = Counter(filter(None, map(visible_fault, answers)))
     if odd:
         listing = ", ".join(f"{count} with {fault}" for fault, count in odd.items())
-        _say(f"warning: rows kept for {grader}: {listing}; steps are scored by these texts")
+        say(f"warning: rows kept for {grader}: {listing}; steps are scored by these texts")
 
 
 def _write(
@@ -354,7 +395,3 @@ def _write(
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(folder / file, written)
     return str(folder / file)
-
-
-def _say(line: str) -> None:
-    print(f"[swap] {line}")

@@ -1,63 +1,44 @@
 """Start a training, and turn whatever ends it into one line."""
 
-import os
 import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import ray
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import RunError, SwapError
-from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import engine_limits
-from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.driver.run import train
-from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE
 from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS, build_communication_op
+from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.weights.way import engine_arguments, expert_kernels
+from openrlhf_swap.process.console import say
 from openrlhf_swap.runs import checkpoints
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
 
 
-def launch(
-    configuration: Configuration,
-    wait_for_ray: Callable[[], None],
-    placed: dict[str, int],
-) -> None:
-    """Train as soon as Ray is there; raises the SwapError that was raised in an actor.
-
-    `placed` are limits of vLLM's engines that follow from their place on the GPUs.
-    """
+def launch(prepared: PreparedRun, wait_for_ray: Callable[[], None]) -> None:
+    """Train as soon as Ray is there; raises the SwapError that was raised in an actor."""
+    configuration = prepared.configuration
     args = configuration.args
-    run = configuration.run
-    patches.install(TRAINS)
-    if "RAY_ADDRESS" not in os.environ:
-        patches.install(TRAINS_ALONE)
-    print(f"[swap] {attention.summary(args.ds.attn_implementation, args.actor.model_name_or_path)}")
-    limits = engine_limits(configuration) | placed
-    # OpenRLHF itself trusts all code.
-    more = {**limits, "trust_remote_code": run.trust_remote_code, **engine_arguments(args)}
+    say(attention.summary(args.ds.attn_implementation, prepared.model_config))
+    limits = prepared.engine_limits
+    say("an engine's limits: " + ", ".join(f"{name} {most}" for name, most in limits.items()))
+    say("starting vLLM and DeepSpeed, which takes a minute or more: their processes import")
     if configuration.on_cpu:
-        more |= WHOLE_PROMPTS
         build_communication_op()
-    else:
-        more |= expert_kernels(args.actor.model_name_or_path)
-    shown = ", ".join(f"{name} {number}" for name, number in limits.items())
-    print(f"[swap] an engine's limits: {shown}")
-    print(
-        "[swap] starting vLLM and DeepSpeed, which takes a minute or more: their processes import",
-        flush=True,
-    )
-    where = "above" if run.verbose else f"at the end of {Path(run.output_dir) / 'train.log'}"
+    where = "above"
+    if not configuration.run.verbose:
+        where = f"at the end of {Path(configuration.run.output_dir) / 'train.log'}"
     try:
         wait_for_ray()
-        train(configuration, more)
+        train(configuration, prepared.objective, vllm_arguments(prepared))
     except ray.exceptions.RayError as error:
         cause = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not None:
@@ -70,6 +51,21 @@ def launch(
     finally:
         if sys.exc_info()[0]:
             time.sleep(LAST_WORDS_SECONDS)
+
+
+def vllm_arguments(prepared: PreparedRun) -> dict[str, Any]:
+    """The arguments of vLLM's engines for which OpenRLHF has no flags."""
+    configuration = prepared.configuration
+    args = configuration.args
+    arguments = {
+        **prepared.engine_limits,
+        # OpenRLHF itself trusts all code.
+        "trust_remote_code": configuration.run.trust_remote_code,
+        **engine_arguments(args),
+    }
+    if configuration.on_cpu:
+        return {**arguments, **WHOLE_PROMPTS}
+    return {**arguments, **expert_kernels(args.actor.model_name_or_path)}
 
 
 def describe_death(

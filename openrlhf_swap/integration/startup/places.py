@@ -1,32 +1,72 @@
-"""Checks of the machine before Ray starts: its GPUs, and its main memory."""
+"""The places of a run on its machine: GPUs, main memory, and what each vLLM engine is given."""
 
 import os
-from contextlib import suppress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import psutil
 import torch
+from transformers import PretrainedConfig
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import gpus_of_run
+from openrlhf_swap.flags.placement import MOST_SEQUENCES, gpus_of_run, responses_of_an_engine
+from openrlhf_swap.flags.stock import FlagValues
+from openrlhf_swap.integration.startup.model import TriedModel
+from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.sizing.engine import cache_bytes
-from openrlhf_swap.sizing.fitting import Machine, describe_place
-from openrlhf_swap.sizing.fitting import place_optimizer as find_place
+from openrlhf_swap.sizing.fitting import Machine, describe_place, place_optimizer
 from openrlhf_swap.sizing.host import host_bytes
 from openrlhf_swap.sizing.models import gib
 from openrlhf_swap.sizing.settings import read_run
 
+BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
+LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
+# Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for
+# which vLLM has its fast kernels there. Its default is 128, which few prefixes fill.
+CPU_PREFIX_BLOCK = 32
+BYTES = 2  # of a number in bfloat16
+# Layers that keep keys and values.
+ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
+CACHE = "kv_cache_memory_bytes"
 
-def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, int]]:
-    """Place optimizer and vLLM on the GPUs of a machine that can carry the run.
 
-    Returns the configuration, and the limits of vLLM's engines that follow, by vLLM's names. A
-    cluster's configuration stays as it is. Raises ConfigError for too few GPUs, for which Ray would
-    wait silently, or too little main memory.
+@dataclass(frozen=True)
+class Places:
+    """Where a run has its parts.
+
+    Attributes:
+        engine_limits: arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
+        flags: the flags of OpenRLHF that place optimizer and vLLM, with their values.
+        messages: lines about the optimizer's place.
     """
-    if "RAY_ADDRESS" in os.environ:
-        return configuration, {}
-    args = configuration.args
+
+    engine_limits: Mapping[str, int]
+    flags: FlagValues = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+
+
+def place(
+    run: Configuration,
+    objective: Objective,
+    model: TriedModel,
+) -> Places:
+    """Place optimizer and vLLM on a machine that can carry the run.
+
+    A CPU has one place for all, and a cluster's GPUs are taken as the flags say. Raises ConfigError
+    for too few GPUs, for which Ray would wait silently, or too little main memory.
+    """
+    limits = engine_limits(run, model.config)
+    if run.on_cpu or "RAY_ADDRESS" in os.environ:
+        return Places(limits)
+    check_gpus(run.args)
+    placed = place_on_gpus(run, objective, smallest_gpu(run.args))
+    return Places({**limits, **placed.engine_limits}, placed.flags, placed.messages)
+
+
+def check_gpus(args: SimpleNamespace) -> None:
+    """Raise ConfigError if the machine has fewer GPUs than the run takes."""
     needed = gpus_of_run(args)
     present = torch.cuda.device_count()
     if present < needed:
@@ -34,17 +74,55 @@ def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, i
             f"the run takes {needed} GPUs (--actor.num_gpus_per_node, --vllm.num_engines), but "
             f"{present} are here; ask for fewer, see nvidia-smi, or set RAY_ADDRESS to a cluster"
         )
-    from ray._private.utils import estimate_available_memory
+
+
+def smallest_gpu(args: SimpleNamespace) -> int:
+    """Bytes of the smallest of the GPUs that the run takes."""
     from vllm.platforms import current_platform
 
     # The driver says it: asked by CUDA, each GPU would give this process memory until it ends.
-    gpu = min(current_platform.get_device_total_memory(number) for number in range(needed))
-    placed, messages = place_optimizer(configuration, gpu)
-    for message in messages:
-        print(f"[swap] {message}")
+    numbers = range(gpus_of_run(args))
+    return min(current_platform.get_device_total_memory(number) for number in numbers)
+
+
+def place_on_gpus(
+    run: Configuration,
+    objective: Objective,
+    gpu: int,
+) -> Places:
+    """Keep on GPUs of `gpu` bytes what fits there: the optimizer, and vLLM beside it.
+
+    `--ds.enable_sleep` and `--vllm.enable_sleep` let them leave. An engine that stays although it
+    might leave gets the size of its cache: vLLM then need not measure its room, and the policy may
+    load beside it. The cache of other engines is left to vLLM. Raises ConfigError for too little
+    main memory.
+    """
+    args = run.args
+    may_leave = args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep
+    try:
+        model, given = read_run(run, objective)
+    except ConfigError as error:  # there is no formula for this model
+        line = f"the optimizer leaves the GPU while vLLM generates: {error}"
+        return Places({}, messages=(line,) if may_leave else ())
+    settings = place_optimizer(model, given, Machine(gpu, args.actor.num_gpus_per_node))
+    check_memory(host_bytes(model, settings, args.actor.num_gpus_per_node))
+    if not may_leave:
+        return Places({})
+    flags = {
+        "ds.enable_sleep": settings.actor_sleeps,
+        "vllm.enable_sleep": settings.vllm_sleeps,
+        "vllm.gpu_memory_utilization": settings.utilization,
+    }
+    limits = {} if settings.vllm_sleeps else {CACHE: cache_bytes(model, settings, gpu)}
+    return Places(limits, flags, (f"the optimizer {describe_place(model, given, settings)}",))
+
+
+def check_memory(pinned: Mapping[str, int]) -> None:
+    """Raise ConfigError for a machine without room for `pinned`, bytes of main memory by use."""
+    from ray._private.utils import estimate_available_memory
+
     # Ray reads the limits of a container, and psutil what other containers leave.
     available = min(estimate_available_memory(), psutil.virtual_memory().available)
-    pinned = pinned_memory(placed)
     total = sum(pinned.values())
     if total > available:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in pinned.items())
@@ -53,54 +131,39 @@ def check_gpus(configuration: Configuration) -> tuple[Configuration, dict[str, i
             f"there ({parts}); openrlhf-swap plan --node-memory {available / 2**30:.0f} with these "
             "flags names some that fit"
         )
-    return placed, engine_cache(configuration, placed, gpu)
 
 
-def place_optimizer(configuration: Configuration, gpu: int) -> tuple[Configuration, list[str]]:
-    """Keep on GPUs of `gpu` bytes what fits there: the optimizer, and vLLM beside it.
+def engine_limits(run: Configuration, config: PretrainedConfig) -> dict[str, int]:
+    """Arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
 
-    `--ds.enable_sleep` and `--vllm.enable_sleep` let them leave. Returns the configuration, and
-    lines for the console.
+    On a GPU these are as many responses as a step has, instead of 128: vLLM itself queues those
+    that its memory has no room for.
     """
-    args = configuration.args
-    if not (args.ds.enable_sleep and args.train.colocate_all and args.vllm.enable_sleep):
-        return configuration, []
-    try:
-        model, given = read_run(configuration)
-    except ConfigError as error:
-        return configuration, [f"the optimizer leaves the GPU while vLLM generates: {error}"]
-    placed = find_place(model, given, Machine(gpu, args.actor.num_gpus_per_node))
-    flags = {
-        "ds.enable_sleep": placed.actor_sleeps,
-        "vllm.enable_sleep": placed.vllm_sleeps,
-        "vllm.gpu_memory_utilization": placed.utilization,
-    }
-    place = f"the optimizer {describe_place(model, given, placed)}"
-    return configuration.replace_flags(flags), [place]
+    args = run.args
+    given = run.run.engine_sequences
+    if run.on_cpu:
+        limits = {CACHE: _cpu_cache(args, config)}
+        if given:
+            limits["max_num_seqs"] = given
+        if args.vllm.enable_prefix_caching:
+            limits["block_size"] = CPU_PREFIX_BLOCK
+        return limits
+    sequences = given or min(responses_of_an_engine(args), MOST_SEQUENCES)
+    return {"max_num_seqs": sequences, "max_num_batched_tokens": max(BATCHED_TOKENS, sequences)}
 
 
-def engine_cache(
-    given: Configuration,
-    placed: Configuration,
-    gpu: int,
-) -> dict[str, int]:
-    """The cache of an engine that stays on its GPU although it might leave, by vLLM's name.
+def _cpu_cache(args: SimpleNamespace, config: PretrainedConfig) -> int:
+    """Bytes of the keys and values of all responses that an engine gets in a step.
 
-    vLLM then need not measure its room, and the policy may load beside it. The cache of other
-    engines is left to vLLM.
+    vLLM occupies all that it is given, so there are limits.
     """
-    if not given.args.vllm.enable_sleep or placed.args.vllm.enable_sleep:
-        return {}
-    model, settings = read_run(placed)
-    return {"kv_cache_memory_bytes": cache_bytes(model, settings, gpu)}
-
-
-def pinned_memory(configuration: Configuration) -> dict[str, int]:
-    """Bytes of main memory that the run pins beside its processes, by use.
-
-    They are {} where there is no formula for the model.
-    """
-    with suppress(ConfigError):
-        model, settings = read_run(configuration)
-        return host_bytes(model, settings, configuration.args.actor.num_gpus_per_node)
-    return {}
+    text = config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ()
+    if getattr(text, "kv_lora_rank", None) or not ATTENTION.issuperset(kinds):
+        return MOST_CACHE  # other layers keep something else
+    heads = text.num_attention_heads
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    width = size * (getattr(text, "num_key_value_heads", None) or heads)
+    token = 2 * BYTES * text.num_hidden_layers * width
+    needed = responses_of_an_engine(args) * args.data.max_len * token
+    return int(min(max(needed, LEAST_CACHE), MOST_CACHE))

@@ -13,8 +13,16 @@ import ray
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, gpus_of_run, policy_ranks
-from openrlhf_swap.integration.patches import CPU_COMMAND, EVERY_CPU, VARIABLES, install
+from openrlhf_swap.integration.patches import (
+    CPU_COMMAND,
+    EVERY_CPU,
+    TRAINS,
+    TRAINS_ALONE,
+    VARIABLES,
+    install,
+)
 from openrlhf_swap.integration.runtime.cpu import THREADS
+from openrlhf_swap.process.console import say
 from openrlhf_swap.process.ctrl_c import ctrl_c_after
 
 # OpenRLHF gives these to its processes.
@@ -36,7 +44,11 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
     Yields a function that waits for Ray. Until then a Ctrl-C is held back: in the middle of an
     import it may get lost.
     """
+    # Ray inherits the environment, so variables are set before its thread starts.
     args = configuration.args
+    install(TRAINS)
+    if "RAY_ADDRESS" not in os.environ:
+        install(TRAINS_ALONE)
     if configuration.on_cpu:
         install(CPU_COMMAND)
         os.environ.setdefault(THREADS, str(threads(args, len(os.sched_getaffinity(0)))))
@@ -74,7 +86,7 @@ def wait_for_gpus(needed: int) -> None:
                 "(--actor.num_nodes, --actor.num_gpus_per_node, --vllm.num_engines)"
             )
         if present != shown:
-            print(f"[swap] {state}", flush=True)
+            say(state)
         shown = present
         time.sleep(POLL_SECONDS)
 

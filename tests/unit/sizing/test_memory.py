@@ -24,6 +24,7 @@ from transformers import (
 from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
 from openrlhf_swap.scoring.branches import MAX_MASK
 from openrlhf_swap.scoring.need import MAX_TOKENS
@@ -121,7 +122,8 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
 def place(gib, *flags, size="1gpu", gpus=1):
     """A model, and its settings as they are given and as they are placed."""
     file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
-    model, given = read_run(configure(["--config", file, *flags], on_cpu=False))
+    run = configure(["--config", file, *flags], on_cpu=False)
+    model, given = read_run(run, build(run.method))
     return model, given, place_optimizer(model, given, Machine(int(gib * GIB), gpus))
 
 

@@ -1,16 +1,20 @@
 """What is found out about model and machine before Ray starts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from support.paths import POLICY, ROOT
 from support.sizing import R1
-from transformers import CONFIG_MAPPING
+from transformers import CONFIG_MAPPING, AutoConfig
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup import model as model_checks
-from openrlhf_swap.integration.startup import places as machine
-from openrlhf_swap.scoring.backends import SHARED_PREFIX, ScoringBackend
+from openrlhf_swap.integration.startup import places
+from openrlhf_swap.integration.startup.model import TriedModel, check_heads
+from openrlhf_swap.integration.startup.settling import choose_scoring, settle_packing
+from openrlhf_swap.objectives.registry import build
 
 PADDED = ["--no-ds.packing_samples", "--no-train.dynamic_batch_enable"]
 MODEL = "--actor.model_name_or_path"
@@ -19,6 +23,18 @@ MODEL = "--actor.model_name_or_path"
 def run_of(folder, *flags):
     file = str(ROOT / "scripts" / "train_swap_1gpu.yaml")
     return configure(["--config", file, MODEL, str(folder), *flags], on_cpu=False)
+
+
+@pytest.fixture
+def model_of(tmp_path, tokenizer):
+    """A model of a family, by what a folder with its configuration and a tokenizer says."""
+
+    def model_of(family, **sizes):
+        tokenizer.save_pretrained(tmp_path)
+        CONFIG_MAPPING[family](**sizes).save_pretrained(tmp_path)
+        return TriedModel.read(str(tmp_path), 100)
+
+    return model_of
 
 
 @pytest.mark.parametrize(
@@ -34,31 +50,54 @@ def run_of(folder, *flags):
         ("mamba2", "could not be tried ("),
     ],
 )
-def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason, tmp_path):
-    CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-    padded = run_of(tmp_path, *PADDED)
-    assert model_checks.settle_packing(padded) == (padded, [])
-    run = run_of(tmp_path)
-    settled, lines = model_checks.settle_packing(run)
+def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason, model_of):
+    model = model_of(family)
+    padded = run_of(model.path, *PADDED)
+    settled = settle_packing(padded, model)
+    assert (settled.configuration, settled.messages) == (padded, ())
+    run = run_of(model.path)
+    settled = settle_packing(run, model)
     if reason is None:
-        assert (settled, lines) == (run, [])
+        assert (settled.configuration, settled.messages) == (run, ())
         return
     assert run.args.ds.packing_samples and run.args.train.dynamic_batch_enable
-    assert not (settled.args.ds.packing_samples or settled.args.train.dynamic_batch_enable)
-    (line,) = lines
+    args = settled.configuration.args
+    assert not (args.ds.packing_samples or args.train.dynamic_batch_enable)
+    (line,) = settled.messages
     assert line.startswith("responses are padded instead of packed") and reason in line
 
 
-def test_need_is_refused_where_steps_cannot_be_hidden(tmp_path):
-    shared = ScoringBackend(SHARED_PREFIX)
-    for family in ("qwen2", "gemma3_text", "deepseek_v3"):
-        CONFIG_MAPPING[family]().save_pretrained(tmp_path)
-        model_checks.check_hidden_steps(run_of(tmp_path), shared)
-    with pytest.raises(ConfigError, match="cannot be hidden to read need, because it is odd; use"):
-        model_checks.check_hidden_steps(run_of(tmp_path), ScoringBackend("per_prefix", "it is odd"))
-    CONFIG_MAPPING["qwen3_5_text"]().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"recurrent layers.*use --swap.step_reward gain"):
-        model_checks.check_hidden_steps(run_of(tmp_path), shared)
+@pytest.mark.parametrize(
+    ("family", "flags", "obstacle"),
+    [
+        ("qwen2", [], None),
+        ("gemma3_text", [], None),
+        ("deepseek_v3", [], None),
+        ("qwen2", ["--swap.scoring", "per_prefix"], "because --swap.scoring is per_prefix; use"),
+        ("qwen3_5_text", [], "recurrent layers.*use --swap.step_reward gain"),
+    ],
+)
+def test_need_is_refused_where_steps_cannot_be_hidden(family, flags, obstacle, model_of):
+    model = model_of(family)
+    run = run_of(model.path, "--swap.step_reward", "need", *PADDED, *flags)
+    objective = build(run.method)
+    if obstacle is None:
+        (line,) = choose_scoring(run, objective, model).messages
+        assert "(shared_prefix)" in line
+        return
+    with pytest.raises(ConfigError, match=f"cannot be hidden to read need, .*{obstacle}"):
+        choose_scoring(run, objective, model)
+
+
+def test_the_small_model_is_made_once_and_no_trial_changes_it(model_of):
+    model = model_of("qwen2")
+    weights = {name: weight.clone() for name, weight in model.small.state_dict().items()}
+    attention = model.small.config._attn_implementation
+    run = run_of(model.path)
+    settle_packing(run, model)
+    choose_scoring(run, build(run.method), model)
+    assert model.small.config._attn_implementation == attention
+    assert all(torch.equal(weights[name], w) for name, w in model.small.state_dict().items())
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3"])
@@ -71,7 +110,7 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
     assert is_vlm_model(str(tmp_path))
     refused = r"a multimodal model .* give a checkpoint of its language model alone"
     with pytest.raises(ConfigError, match=refused):
-        model_checks.check_model(str(tmp_path), 100)
+        TriedModel.read(str(tmp_path), 100)
 
 
 @pytest.mark.parametrize(
@@ -83,28 +122,31 @@ def test_a_multimodal_model_is_refused(family, tmp_path, tokenizer):
         ("mamba2", {}, True),
     ],
 )
-def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes, taken, tmp_path):
-    CONFIG_MAPPING[family](**sizes).save_pretrained(tmp_path)
+def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes, taken, model_of):
+    model = model_of(family, **sizes)
     if taken:
-        return model_checks.check_heads(run_of(tmp_path))
+        return check_heads(model)
     refused = "have 16 dimensions, which vLLM does not take on a CPU: use a model wi"
     with pytest.raises(ConfigError, match=refused):
-        model_checks.check_heads(run_of(tmp_path))
+        check_heads(model)
 
 
 @pytest.mark.parametrize(("colocate_all", "needed"), [(True, 2), (False, 4)])
 def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
-    monkeypatch, colocate_all, needed
+    monkeypatch, colocate_all, needed, model_of
 ):
-    flags = [MODEL, str(POLICY), "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
+    model = model_of("qwen2")
+    flags = [MODEL, model.path, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
     run = configure([*flags, *["--train.colocate_all"] * colocate_all], on_cpu=False)
+    objective = build(run.method)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: needed - 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     refused = f"^the run takes {needed} GPUs .* but {needed - 1} are here"
     with pytest.raises(ConfigError, match=refused):
-        machine.check_gpus(run)
+        places.place(run, objective, model)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert machine.check_gpus(run) == (run, {})
+    placed = places.place(run, objective, model)
+    assert (placed.flags, placed.messages) == ({}, ())
 
 
 GIB = 2**30
@@ -128,11 +170,46 @@ SHORT += ["--actor.num_gpus_per_node", "1", "--vllm.num_engines", "1"]  # 4 x 16
         (["--no-ds.enable_sleep"], 24, (False, True), []),
     ],
 )
-def test_what_fits_stays_on_the_gpu(flags, gpu, sleep, says):
+def test_what_fits_stays_on_the_gpu(monkeypatch, flags, gpu, sleep, says):
     run = configure([*SHARED, *flags], on_cpu=False)
-    placed, lines = machine.place_optimizer(run, gpu * GIB)
-    assert (placed.args.ds.enable_sleep, placed.args.vllm.enable_sleep) == sleep
-    assert placed.args.vllm.gpu_memory_utilization <= 0.7
+    monkeypatch.setattr(places, "check_memory", lambda pinned: None)  # not this machine's
+    placed = places.place_on_gpus(run, build(run.method), gpu * GIB)
+    args = run.replace_flags(placed.flags).args
+    assert (args.ds.enable_sleep, args.vllm.enable_sleep) == sleep
+    assert args.vllm.gpu_memory_utilization <= 0.7
+    lines = placed.messages
     assert [line[: len(begins)] for line, begins in zip(lines, says, strict=True)] == says
-    cache = machine.engine_cache(run, placed, gpu * GIB)
-    assert list(cache) == ["kv_cache_memory_bytes"] * (True not in sleep)
+    assert list(placed.engine_limits) == ["kv_cache_memory_bytes"] * (True not in sleep)
+
+
+def limits(model, *flags, on_cpu=False, engines=8, **run):
+    words = ["--actor.model_name_or_path", str(model), "--vllm.num_engines", str(engines), *flags]
+    configuration = configure(words, on_cpu)
+    config = AutoConfig.from_pretrained(model) if on_cpu else None  # GPUs do not look at it
+    return places.engine_limits(replace(configuration, run=RunConfig(**run)), config)
+
+
+def test_an_engine_is_given_all_of_a_step_whatever_its_gpu():
+    model = R1 + "1.5B"
+    assert limits(model) == {"max_num_seqs": 256, "max_num_batched_tokens": 8192}
+    assert limits(model, engine_sequences=9) == {"max_num_seqs": 9, "max_num_batched_tokens": 8192}
+    assert limits(model, engines=3)["max_num_seqs"] == 683  # 2,048 responses: 682 or 683 each
+    assert limits(model, engines=1)["max_num_seqs"] == 1024
+    many = {"max_num_seqs": 9000, "max_num_batched_tokens": 9000}
+    assert limits(model, engine_sequences=9000) == many
+
+
+def test_a_cache_on_a_cpu_is_as_large_as_what_an_engine_gets():
+    flags = "--rollout.batch_size=64 --rollout.n_samples_per_prompt=8 --train.batch_size=512 "
+    flags = [*(flags + "--rollout.max_new_tokens=320").split(), "--data.max_len"]
+    # Four layers of two heads of 32, keys and values, two bytes each: 1,024 bytes a token.
+    cache = {"kv_cache_memory_bytes": 64 * 8 * 400 * 1024}
+    assert limits(POLICY, *flags, "400", on_cpu=True, engines=1) == cache
+    own = limits(POLICY, *flags, "400", on_cpu=True, engines=1, engine_sequences=9)
+    assert own == {"max_num_seqs": 9, **cache}
+    assert limits(POLICY, *flags, "4000", on_cpu=True, engines=1) == {"kv_cache_memory_bytes": GIB}
+    few = ["--rollout.batch_size=1", "--rollout.n_samples_per_prompt=8", "--data.max_len=4000"]
+    small = {"kv_cache_memory_bytes": GIB // 8}
+    assert limits(POLICY, *few, on_cpu=True, engines=1) == small
+    few += ["--vllm.enable_prefix_caching"]
+    assert limits(POLICY, *few, on_cpu=True, engines=1) == {**small, "block_size": 32}

@@ -9,7 +9,10 @@ from support.paths import POLICY
 
 from openrlhf_swap.errors import CheckpointError, ConfigError
 from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.integration.startup.preflight import choose_checkpoint, resolve_run, settings_of
+from openrlhf_swap.integration.startup.checkpoint import choose_checkpoint
+from openrlhf_swap.integration.startup.data import TRAINED_ON, write_data
+from openrlhf_swap.integration.startup.model import read_policy
+from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.recipes import as_words
 from openrlhf_swap.runs import checkpoints
 
@@ -23,11 +26,19 @@ def run_of(folder, rows, **flags):
     return configure(as_words(given | flags))
 
 
+def begin(run):
+    """Begin a run as its start does, up to its data; returns the chosen checkpoint."""
+    chosen = choose_checkpoint(run)
+    data = write_data(run, build(run.method), read_policy(run).tokenizer)
+    chosen.with_setting(TRAINED_ON, data.trained_on).write()
+    return chosen
+
+
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     """The folder of a run of forty prompts that was started, and has written a checkpoint."""
     folder = tmp_path_factory.mktemp("first")
-    resolve_run(run_of(folder, rows_file(folder / "rows.jsonl", ROWS)))
+    begin(run_of(folder, rows_file(folder / "rows.jsonl", ROWS)))
     checkpoint = folder / "checkpoints" / "_actor" / f"{checkpoints.UNFINISHED}global_step2"
     checkpoint.mkdir(parents=True)
     (checkpoint / "states.pt").write_bytes(b"x")
@@ -42,18 +53,17 @@ def start(tmp_path, first):
 
     def start(rows=None, **flags):
         if rows is None:
-            run = run_of(tmp_path, first / "rows.jsonl", **flags)
-            return choose_checkpoint(run.args, settings_of(run))
-        return resolve_run(run_of(tmp_path, rows_file(tmp_path / "other.jsonl", rows), **flags))
+            return choose_checkpoint(run_of(tmp_path, first / "rows.jsonl", **flags))
+        return begin(run_of(tmp_path, rows_file(tmp_path / "other.jsonl", rows), **flags))
 
     return start
 
 
-def test_another_path_to_the_same_model_and_rows_is_no_difference(capsys, tmp_path, start):
+def test_another_path_to_the_same_model_and_rows_is_no_difference(tmp_path, start):
     shutil.copytree(POLICY, tmp_path / "moved")
-    start(ROWS, **{"actor.model_name_or_path": tmp_path / "moved"})
-    said = capsys.readouterr().out
-    assert f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}" in said
+    chosen = start(ROWS, **{"actor.model_name_or_path": tmp_path / "moved"})
+    expected = f"resuming from checkpoint global_step2 in {tmp_path / 'checkpoints'}"
+    assert chosen.messages == (expected,)
 
 
 @pytest.mark.parametrize("written", ["[]", "{", '"x"'])

@@ -1,0 +1,97 @@
+"""What a run has to settle about its model: the marks of a thought, packing, and scoring."""
+
+from dataclasses import dataclass, replace
+
+from openrlhf_swap.algorithm.signals import NEED
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
+from openrlhf_swap.flags.rules import check_flags
+from openrlhf_swap.integration.startup.model import TriedModel
+from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.rewards.graded_text import closes_thought
+from openrlhf_swap.rollouts.families import prompt_text, resolve_thought
+from openrlhf_swap.scoring.backends import try_backend
+from openrlhf_swap.scoring.need import check_can_hide_steps
+
+
+@dataclass(frozen=True)
+class SettledRun:
+    """A configuration that fits the model, and lines about what was changed or assumed."""
+
+    configuration: Configuration
+    messages: tuple[str, ...]
+
+
+def settle(given: Configuration, model: TriedModel) -> SettledRun:
+    """Put the marks of the model's family into a configuration, and leave out what it cannot do.
+
+    A model that mixes packed responses trains on padded rows. Raises ConfigError for marks that the
+    tokenizer does not know, and for flags that do not fit padded rows.
+    """
+    packing = settle_packing(given, model)
+    method, thought = resolve_thought(given.method, model.tokenizer)
+    configuration = replace(packing.configuration, method=method)
+    return SettledRun(configuration, (*packing.messages, *thought))
+
+
+def settle_packing(given: Configuration, model: TriedModel) -> SettledRun:
+    """Leave out packing where a trial shows that the model mixes packed responses."""
+    args = given.args
+    if not packs(given):
+        return SettledRun(given, ())
+    reason = model.why_not_packed(args.ds.attn_implementation)
+    if reason is None:
+        return SettledRun(given, ())
+    unpacked = {"ds.packing_samples": False, "train.dynamic_batch_enable": False}
+    padded = given.replace_flags(unpacked)
+    check_flags(padded)
+    rows = (
+        f"--rollout.micro_batch_size {args.rollout.micro_batch_size}, "
+        f"--train.micro_batch_size {args.train.micro_batch_size}"
+    )
+    change = f"responses are padded instead of packed ({rows})"
+    return SettledRun(padded, (f"{change}: {model.path} {reason}",))
+
+
+def packs(configuration: Configuration) -> bool:
+    """Whether a micro-batch's responses share a row: OpenRLHF also packs dynamic batches."""
+    args = configuration.args
+    return bool(args.ds.packing_samples or args.train.dynamic_batch_enable)
+
+
+@dataclass(frozen=True)
+class ChosenScoring:
+    """Lines about how the steps of a run will be scored."""
+
+    messages: tuple[str, ...]
+
+
+def choose_scoring(
+    run: Configuration,
+    objective: Objective,
+    model: TriedModel,
+) -> ChosenScoring:
+    """Try how the answer can be scored after each step, if the objective wants that.
+
+    Raises ConfigError where the objective wants need of a model from which steps cannot be hidden.
+    """
+    name = run.method.objective
+    if not objective.scores_steps:
+        return ChosenScoring((f"objective {name} needs no step scores; none will be computed",))
+    backend = try_backend(lambda: model.small, run.run.scoring, packs(run))
+    if NEED.name in objective.wanted_signals:
+        obstacle = backend.obstacle_to_branches
+        check_can_hide_steps(None if obstacle else model.small, obstacle)
+    if not _template_closes_thought(run, model):
+        return ChosenScoring((str(backend),))
+    warning = (
+        f"warning: the chat template closes the thought, but {name} scores its steps, and only "
+        "what follows is left to cut; if the template has an argument that lets the model think, "
+        f"give it: {TEMPLATE_ARGUMENTS} '{{\"enable_thinking\": true}}'"
+    )
+    return ChosenScoring((warning, str(backend)))
+
+
+def _template_closes_thought(run: Configuration, model: TriedModel) -> bool:
+    if not (run.args.data.apply_chat_template and model.tokenizer.chat_template):
+        return False
+    return closes_thought(prompt_text(model.tokenizer, "?"), run.method.end_of_thought)
