@@ -26,11 +26,9 @@ import torch
 from transformers import AutoTokenizer
 
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.integration.driver.advantages import set_advantages
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
-from openrlhf_swap.integration.driver.experience_maker import (
-    RemoteExperienceMaker,
-    SwapExperienceMaker,
-)
+from openrlhf_swap.integration.driver.experience import RemoteExperienceMaker, SwapExperienceMaker
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective, evaluate
@@ -121,11 +119,12 @@ class Driver:
     def learn(self, rollouts: list[Rollout]) -> list[Any]:
         """Return the experiences with their advantages."""
         rollouts = cut_into_steps([rollouts], self.objective, self._reader)
-        experiences, rollouts = self._policy.forward(rollouts, self.objective)
-        batch = batch_of(rollouts, GROUP, self.objective, self._reader)
-        rewards, token_advantages = evaluate(self.objective, batch)
-        self._policy.set_advantages(experiences, self.objective, rewards, token_advantages)
-        return experiences
+        forward = self._policy.forward(rollouts, self.objective)
+        batch = batch_of(forward.rollouts, GROUP, self.objective, self._reader)
+        judged = evaluate(self.objective, batch)
+        maker = self._policy.experience_maker()
+        set_advantages(maker, forward.micro_batches, self.objective, judged)
+        return forward.micro_batches
 
 
 def timed(function: Callable[[Any], Any], argument: Any) -> tuple[Any, float]:

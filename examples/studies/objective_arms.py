@@ -141,7 +141,8 @@ class ObjectiveLoop(Loop):
 
 def objective_advantages(objective: Objective, batch: Batch) -> Tensor:
     """(responses, A) the advantage of each token, by what the objective returns for a batch."""
-    rewards, terms = evaluate(objective, batch)
+    judged = evaluate(objective, batch)
+    rewards = judged.rewards
     outcome = rewards
     if objective.normaliser == "group":
         outcome = outcome_advantages(rewards, objective.coefficients.eps)
@@ -149,7 +150,7 @@ def objective_advantages(objective: Objective, batch: Batch) -> Tensor:
         outcome = rewards - rewards.mean(-1, keepdim=True)
     outcome = outcome[..., None].expand(-1, -1, int(batch.lengths.max()))
     weights = objective.outcome_weight, objective.process_weight
-    return unified_advantages(outcome, terms, *weights).flatten(0, 1)
+    return unified_advantages(outcome, judged.token_advantages, *weights).flatten(0, 1)
 
 
 def objective_settings(world: str, name: str) -> dict[str, Any]:

@@ -322,6 +322,18 @@ def unified_advantages(
     return advantages + (process_weight * process).to(outcome.dtype)
 
 
+@dataclass(frozen=True)
+class AdvantageTerms:
+    """The advantages of all generated tokens of a batch, and the two terms that they consist of.
+
+    All are (tokens,); `outcome` and `process` are not weighted.
+    """
+
+    advantages: Tensor
+    outcome: Tensor
+    process: Tensor
+
+
 def group_advantages(
     batch: StepBatch,
     rewards: Tensor,

@@ -253,8 +253,21 @@ class Objective:
             setattr(self, name, value)
 
 
-def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    """`rewards` and `token_advantages` of a batch.
+@dataclass(frozen=True)
+class JudgedBatch:
+    """What an objective makes of a batch.
+
+    Attributes:
+        rewards: (G, N) float64.
+        token_advantages: (G, N, A) what is added to each token's normalised outcome, or None.
+    """
+
+    rewards: Tensor
+    token_advantages: Tensor | None
+
+
+def evaluate(objective: Objective, batch: Batch) -> JudgedBatch:
+    """Ask an objective for the rewards and token advantages of a batch.
 
     Raises ObjectiveError for another shape, or a number that is not finite. What stands after the
     end of a response reaches no update, so it may be anything.
@@ -266,7 +279,7 @@ def evaluate(objective: Objective, batch: Batch) -> tuple[Tensor, Tensor | None]
         longest = int(batch.lengths.max())
         is_token = torch.arange(longest) < batch.lengths.unsqueeze(-1)
         _check(objective, "token_advantages", values, is_token)
-    return rewards, values
+    return JudgedBatch(rewards, values)
 
 
 def _check(

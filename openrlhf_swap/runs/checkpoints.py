@@ -1,4 +1,4 @@
-"""Checkpoints that are complete or absent.
+"""The checkpoints of a run: those that are complete, and which of them is the best.
 
 Each is written as `unfinished_...`, and renamed when it is complete. They are in
 `<--ckpt.path>/_actor/<tag>`, where a tag is `global_step4` or `best_global_step4`; DeepSpeed loads
@@ -8,10 +8,12 @@ the one whose tag is in `latest`. The next start deletes what a killed process l
 import os
 import re
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from openrlhf_swap.errors import CheckpointError
+from openrlhf_swap.errors import CheckpointError, ConfigError
 from openrlhf_swap.files import write_text
 
 # In the output folder: the run's settings, its command, and what trackers call it.
@@ -21,6 +23,8 @@ LATEST = "latest"
 ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
 UNFINISHED = "unfinished_"
 BEST = "best_"
+LoopStates = dict[str, Any]
+"""What a checkpoint keeps of the loop, by name."""
 _TAG = re.compile(r"(best_)?global_step\d+")
 
 
@@ -137,3 +141,49 @@ def _complete(folder: Path) -> list[Path]:
 def _age(checkpoint: Path) -> tuple[int, bool]:
     step = checkpoint.name.rpartition("global_step")[2]
     return int(step), checkpoint.name.startswith(BEST)
+
+
+class BestCheckpoint:
+    """The largest value so far of one metric of the evaluations during the training.
+
+    `--ckpt.best_metric_key` names the metric. An empty one takes the first share of correct
+    answers, and "none" looks for no best checkpoint.
+    """
+
+    def __init__(self, asked: str) -> None:
+        self._asked = asked or ""
+        self.key = self._asked
+        self.value = float("-inf")
+
+    def observe(self, metrics: Mapping[str, float]) -> bool:
+        """Whether an evaluation is better than all before it.
+
+        Raises ConfigError for a metric that the evaluations do not measure.
+        """
+        if self.key == "none":
+            return False
+        if not self.key:
+            shares = sorted(name for name in metrics if name.endswith("_pass1"))
+            if not shares:
+                return False
+            self.key = shares[0]
+        if self.key not in metrics:
+            raise ConfigError(
+                f"--ckpt.best_metric_key is {self.key!r}, which no evaluation measures; use one of "
+                f"{', '.join(metrics)}"
+            )
+        is_best = metrics[self.key] > self.value
+        self.value = max(self.value, metrics[self.key])
+        return is_best
+
+    def states(self) -> LoopStates:
+        """What a checkpoint keeps, by OpenRLHF's names."""
+        return {"best_eval_metric_key": self.key, "best_eval_metric_value": self.value}
+
+    def resume(self, states: LoopStates) -> None:
+        """Go on from a checkpoint's states, unless the flag names another metric than they do."""
+        kept = states.get("best_eval_metric_key")
+        if not kept or (self._asked and self._asked != kept):
+            return
+        self.key = kept
+        self.value = states["best_eval_metric_value"]

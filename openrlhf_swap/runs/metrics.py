@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -16,10 +15,11 @@ from openrlhf_swap.files import Row, read_rows, to_line, write_rows
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
 
-    from openrlhf_swap.algorithm.advantages import StepCredit
+    from openrlhf_swap.algorithm.advantages import AdvantageTerms, StepCredit
     from openrlhf_swap.algorithm.batch import StepBatch
+    from openrlhf_swap.objectives.base import Objective
     from openrlhf_swap.rollouts.reader import StepReader
-    from openrlhf_swap.rollouts.rollout import Rollout
+    from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
 Metrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
@@ -28,7 +28,7 @@ NEEDED = 0.01  # nats per token; a step with less need is one that nobody needs
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
 LENGTH_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
-# Column of a step in the table of rollouts -> the step signal in it.
+# Column of a step in the table of rollouts -> the field of `StepCredit` in it.
 STEP_COLUMNS = {
     "gain": "gains",
     "local_gain": "local_gains",
@@ -48,40 +48,50 @@ STEP_PHASES = {
 }
 
 
-def step_metrics(
-    batch: StepBatch,
-    credit: StepCredit,
-    advantages: Tensor,
-    outcome: Tensor,
-    process: Tensor,
-    process_weight: float,
-    price_by_weights: bool = False,
-) -> Metrics:
-    """Summarise one batch in finite numbers; a mean over nothing is left out.
+def batch_metrics(batch: Batch, terms: AdvantageTerms, objective: Objective) -> Metrics:
+    """The metrics of a batch: OpenRLHF's of its rewards and lengths, ours, the objective's."""
+    rewards = batch.rewards.float()
+    lengths = batch.lengths.float()
+    metrics = {
+        "rollout/reward_mean": rewards.mean().item(),
+        "rollout/reward_std": rewards.std().item(),
+        "rollout/response_length_mean": lengths.mean().item(),
+        "rollout/truncated_rate": batch.truncated.float().mean().item(),
+        "rollout/num_samples": float(rewards.numel()),
+        "swap/thought_unclosed_frac": 1 - batch.closed.double().mean().item(),
+    }
+    metrics |= step_metrics(batch, terms, objective.process_weight)
+    metrics |= turn_metrics(batch)
+    return metrics | objective.metrics()
 
-    `advantages` (actions,) are the unified advantages of all actions, `outcome` and `process`
-    (actions,) their two terms without weights; `process_weight` is theta. With `price_by_weights`
-    every correct response pays by its weights, otherwise those with a penalty.
+
+def step_metrics(batch: Batch, terms: AdvantageTerms, process_weight: float) -> Metrics:
+    """Summarise the steps of a batch in finite numbers; a mean over nothing is left out.
+
+    `process_weight` is theta.
     """
-    paid = credit.weights if price_by_weights else credit.penalties
+    steps = batch.steps
+    credit = batch.credit
+    # Where the price is shared by weights, every correct response pays, also without a penalty.
+    paid = credit.weights if batch.coefficients.price_by_weights else credit.penalties
     means = {
-        **_of_lengths(batch),
-        **_of_groups(batch, credit, process_weight),
-        **_of_steps(batch, credit),
-        "swap/weights_from_uniform": distances_from_uniform(paid, batch.step_mask),
-        "swap/adv_outcome_absmean": outcome.abs(),
-        "swap/adv_process_absmean": process.abs(),
-        "swap/adv_negative_frac": advantages < 0,
+        **_of_lengths(steps),
+        **_of_groups(steps, credit, process_weight),
+        **_of_steps(steps, credit),
+        "swap/weights_from_uniform": distances_from_uniform(paid, steps.step_mask),
+        "swap/adv_outcome_absmean": terms.outcome.abs(),
+        "swap/adv_process_absmean": terms.process.abs(),
+        "swap/adv_negative_frac": terms.advantages < 0,
     }
     metrics = {name: values.double().mean() for name, values in means.items() if values.numel()}
-    lengths = batch.lengths.double()
+    lengths = steps.lengths.double()
     for name, share in LENGTH_QUANTILES.items():
         metrics[f"length/{name}"] = lengths.quantile(share)
     metrics["length/std"] = lengths.std()
-    gains = credit.gains[batch.step_mask]
+    gains = credit.gains[steps.step_mask]
     if len(gains) > 1:
         metrics["swap/gain_std"] = gains.std()
-        metrics["swap/local_gain_std"] = credit.local_gains[batch.step_mask].std()
+        metrics["swap/local_gain_std"] = credit.local_gains[steps.step_mask].std()
     return {name: value.item() for name, value in metrics.items()}
 
 
@@ -100,11 +110,7 @@ def _of_lengths(batch: StepBatch) -> dict[str, Tensor]:
     }
 
 
-def _of_groups(
-    batch: StepBatch,
-    credit: StepCredit,
-    process_weight: float,
-) -> dict[str, Tensor]:
+def _of_groups(batch: StepBatch, credit: StepCredit, process_weight: float) -> dict[str, Tensor]:
     correct = batch.correct
     solved = correct.any(-1)
     signalled = ~credit.price.isnan()  # groups whose steps get a signal
@@ -177,13 +183,14 @@ def distances_from_uniform(penalties: Tensor, step_mask: Tensor) -> Tensor:
     return (weights - uniform).abs().sum(-1) / 2
 
 
-def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metrics:
-    """Turns and observations of an agent's responses, and which turns pay, from (G, N, K) P w_k."""
-    rollouts = [rollout for group in groups for rollout in group]
+def turn_metrics(batch: Batch) -> Metrics:
+    """Turns and observations of an agent's responses, and the turns' shares of the penalty."""
+    rollouts = [rollout for group in batch.groups for rollout in group]
     if not any(rollout.observations for rollout in rollouts):
         return {}
+    penalties = batch.credit.penalties.flatten(0, 1).tolist()
     paid: dict[int, list[float]] = {}
-    for rollout, shares in zip(rollouts, penalties.flatten(0, 1).tolist(), strict=True):
+    for rollout, shares in zip(rollouts, penalties, strict=True):
         mass = sum(shares)
         if not mass:
             continue
@@ -202,11 +209,7 @@ def turn_metrics(groups: Sequence[Sequence[Rollout]], penalties: Tensor) -> Metr
     return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
 
 
-def step_line(
-    step: int,
-    last: int | None,
-    metrics: Metrics,
-) -> str:
+def step_line(step: int, last: int | None, metrics: Metrics) -> str:
     """A training step as one line; `last` is the number of the run's last step, if known."""
 
     def show(name: str, form: str) -> str:
@@ -220,12 +223,7 @@ def step_line(
     )
 
 
-def append_metrics(
-    folder: Path,
-    step: int,
-    metrics: Metrics,
-    file: str = METRICS,
-) -> None:
+def append_metrics(folder: Path, step: int, metrics: Metrics, file: str = METRICS) -> None:
     """Append the numbers among the metrics as one line; one that is not finite becomes null."""
     numbers = {
         name: (float(value) if math.isfinite(value) else None)
@@ -251,30 +249,22 @@ def drop_metrics_after(folder: Path, step: int) -> None:
             write_rows(path, [row for row in rows if row["step"] <= step])
 
 
-def write_rollouts(
-    folder: Path,
-    step: int,
-    rows: list[Row],
-) -> None:
+def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:
     """Write `rollouts/step_<n>.jsonl`, one response a line."""
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)
     write_rows(folder / "rollouts" / f"step_{step:06d}.jsonl", rows)
 
 
-def rollout_rows(
-    groups: Sequence[Sequence[Rollout]],
-    batch: StepBatch,
-    credit: StepCredit,
-    reader: StepReader,
-) -> list[Row]:
-    """Describe the responses of the first groups: what each of their steps earned and paid.
+def rollout_rows(batch: Batch, count: int, reader: StepReader) -> list[Row]:
+    """Describe the responses of the first `count` groups: what each step earned and paid.
 
-    Only correct responses have scores; signals with a number for each step, such as need, stand in
+    Only correct responses have scores. Signals with a number for each step, such as need, stand in
     their steps by name. `known_after_steps` are the steps after which the answer is known for good,
-    null for never (`algorithm.known`). `batch` and `credit` may be those of more groups.
+    null for never (`algorithm.known`).
     """
+    credit = batch.credit
     rows: list[Row] = []
-    for g, group in enumerate(groups):
+    for g, group in enumerate(batch.groups[:count]):
         for n, rollout in enumerate(group):
             scores = rollout.answer_logprobs
             row: Row = {

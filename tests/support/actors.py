@@ -77,7 +77,7 @@ def rollouts_of(responses):
 
 def make_row(response, context=400):
     """Make OpenRLHF's row of an engine's response."""
-    from openrlhf_swap.integration.driver.rows import experience_row, fit_context
+    from openrlhf_swap.integration.driver.experience import experience_row, fit_context
 
     (rollout,) = rollouts_of([response])
     return experience_row(fit_context(rollout, context), context)
@@ -136,21 +136,24 @@ class Learned:
 
     @property
     def metrics(self):
-        from openrlhf_swap.integration.driver.batch import describe
+        from openrlhf_swap.runs.metrics import batch_metrics
 
-        return describe(self.batch, self.experiences, self.terms, self.objective)
+        return batch_metrics(self.batch, self.terms, self.objective)
 
 
 def learn(policy, objective, reader, rollouts, size=GROUP_SIZE):
     """Do with rollouts what `Loop.step` does with them between sampling and update."""
+    from openrlhf_swap.integration.driver.advantages import set_advantages
     from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
     from openrlhf_swap.objectives.base import evaluate
 
     rollouts = cut_into_steps([rollouts], objective, reader)
-    experiences, rollouts = policy.forward(rollouts, objective)
-    batch = batch_of(rollouts, size, objective, reader)
-    terms = policy.set_advantages(experiences, objective, *evaluate(objective, batch))
-    return Learned(experiences, batch, terms, objective)
+    forward = policy.forward(rollouts, objective)
+    batch = batch_of(forward.rollouts, size, objective, reader)
+    judged = evaluate(objective, batch)
+    maker = policy.experience_maker()
+    terms = set_advantages(maker, forward.micro_batches, objective, judged)
+    return Learned(forward.micro_batches, batch, terms, objective)
 
 
 def learn_from(actor_group, tokenizer, responses, config):

@@ -11,8 +11,8 @@ from typing import Any
 import ray
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
-from openrlhf_swap.integration.driver.best import States
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+from openrlhf_swap.runs.checkpoints import LoopStates
 from openrlhf_swap.runs.metrics import Metrics
 
 STOP_SECONDS = 10  # that the thread has to notice that its engines are gone
@@ -27,11 +27,7 @@ class Ahead:
     """
 
     def __init__(
-        self,
-        sampler: Sampler,
-        engines: Sequence[Any],
-        size: int,
-        pauses_engines: bool,
+        self, sampler: Sampler, engines: Sequence[Any], size: int, pauses_engines: bool
     ) -> None:
         self._sampler = sampler
         self._engines = engines
@@ -40,7 +36,11 @@ class Ahead:
         self._turns = _Turns()
         self._thread: Thread | None = None
 
-    def batches(self, position: States) -> Iterator[SampledBatch]:
+    def resume(self, step: int, objective_state: LoopStates | None) -> None:
+        """Go on after a step, before the first batch is sampled."""
+        self._sampler.resume(step, objective_state)
+
+    def batches(self, position: LoopStates) -> Iterator[SampledBatch]:
         """Yield the sampler's batches with their age, and raise its errors."""
         free = Semaphore(self._size)
         sampled: SimpleQueue[SampledBatch | Exception | None] = SimpleQueue()
@@ -86,7 +86,10 @@ class Ahead:
 
     @contextmanager
     def replacing_weights(self) -> Iterator[None]:
-        """Keep the engines from sampling while the block replaces their weights."""
+        """Keep the engines from sampling while the block replaces their weights.
+
+        An error in the block ends the run: paused engines are then ended, too (`stop`).
+        """
         with self._turn():
             if self._pauses_engines:
                 batch_vllm_engine_call(self._engines, "pause_generation")
@@ -96,7 +99,7 @@ class Ahead:
                 batch_vllm_engine_call(self._engines, "resume_generation")
 
     def _turn(self) -> AbstractContextManager[None]:
-        """What is done with the engines alone; engines that pause need no turns."""
+        """Keep the other thread from the engines; engines that pause need no turns."""
         return nullcontext() if self._pauses_engines else self._turns.turn()
 
     def stop(self) -> None:
@@ -108,7 +111,7 @@ class Ahead:
 
 
 class _Turns:
-    """A lock of two threads, of which the one that waits comes next."""
+    """A lock of two threads: a thread that waits comes before one that has just had its turn."""
 
     def __init__(self) -> None:
         self._next = Lock()

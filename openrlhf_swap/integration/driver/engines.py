@@ -19,7 +19,7 @@ from openrlhf_swap.rollouts.rollout import Rollout
 
 
 @dataclass(frozen=True)
-class Prompt:
+class PromptRow:
     """A row of a data set: the text, as the chat template renders it, and the reference answer."""
 
     text: str
@@ -61,7 +61,10 @@ class Engines:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Wake engines that share their GPUs with the policy, and let them sleep afterwards."""
+        """Wake engines that share their GPUs with the policy, and let them sleep afterwards.
+
+        An error in the block ends the run, and the engines with it: they are not put to sleep.
+        """
         sleeps = self._args.vllm.enable_sleep
         if sleeps:
             batch_vllm_engine_call(self._actors, "wake_up")
@@ -71,7 +74,7 @@ class Engines:
 
     def draw(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[PromptRow],
         parts: Sequence[Sequence[Part]],
         temperature: float,
         step: int,
@@ -111,7 +114,7 @@ class Engines:
 
     def _request(
         self,
-        prompt: Prompt,
+        prompt: PromptRow,
         wanted: SamplingRequest,
         temperature: float,
         step: int,
@@ -132,7 +135,7 @@ class Engines:
             seed=self.seed(step),
         )
 
-    def _new_tokens(self, prompt: Prompt, wanted: SamplingRequest) -> int:
+    def _new_tokens(self, prompt: PromptRow, wanted: SamplingRequest) -> int:
         """The tokens that a response may have after what is forced on it."""
         tokens = wanted.max_new_tokens - len(self._reader.ids(wanted.forced))
         if wanted.prompt == prompt.text:  # it fits, as was seen before the run

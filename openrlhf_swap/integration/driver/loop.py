@@ -6,18 +6,18 @@ from types import SimpleNamespace
 
 from openrlhf_swap.errors import NonFiniteError
 from openrlhf_swap.files import Row
+from openrlhf_swap.integration.driver.advantages import set_advantages
 from openrlhf_swap.integration.driver.ahead import Ahead
-from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps, describe
-from openrlhf_swap.integration.driver.best import BestCheckpoint, States
-from openrlhf_swap.integration.driver.clock import StepClock
+from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
 from openrlhf_swap.integration.driver.policy import Policy
-from openrlhf_swap.integration.driver.records import Records, is_due
+from openrlhf_swap.integration.driver.records import Records, StepClock, is_due
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch
+from openrlhf_swap.runs.checkpoints import BestCheckpoint, LoopStates
 from openrlhf_swap.runs.guards import SkippedSteps
-from openrlhf_swap.runs.metrics import Metrics, rollout_rows
+from openrlhf_swap.runs.metrics import Metrics, batch_metrics, rollout_rows
 
 FIRST_POSITION = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
 
@@ -30,7 +30,8 @@ class Loop:
     know how. A response is an immutable `Rollout`: each stage makes a new one. OpenRLHF carries it
     as a row of an `Experience` to the policy and back.
 
-    With `process_weight` 0 nothing is scored, and the advantages equal OpenRLHF's bit for bit.
+    With `process_weight` 0 nothing is scored, and the advantages equal OpenRLHF's bit for bit. Only
+    a group whose rewards have no spread differs: it gets 0.
 
     In an asynchronous run the sampler runs ahead with an objective of its own. An objective's state
     changes where it samples, and its rewards only read it: so the state travels with every batch,
@@ -57,9 +58,9 @@ class Loop:
         self._group_size = args.rollout.n_samples_per_prompt
         self._step = 0
 
-    def fit(self, sampling_objective: Objective) -> None:
-        """Train to the end of the run; `sampling_objective` is the one that the sampler asks."""
-        position = self.resume(sampling_objective)
+    def fit(self) -> None:
+        """Train to the end of the run."""
+        position = self.resume()
         batches = self._sampler.batches(position)
         while self.step(batches):
             pass
@@ -80,17 +81,18 @@ class Loop:
         try:
             with clock.phase("make_experience"):
                 rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
-                experiences, rollouts = self._policy.forward(rollouts, self._objective)
-                batch = batch_of(rollouts, self._group_size, self._objective, self._reader)
-                rewards, token_advantages = evaluate(self._objective, batch)
-                terms = self._policy.set_advantages(
-                    experiences, self._objective, rewards, token_advantages
-                )
+                forward = self._policy.forward(rollouts, self._objective)
+                micro_batches = forward.micro_batches
+                batch = batch_of(forward.rollouts, self._group_size, self._objective, self._reader)
+                judged = evaluate(self._objective, batch)
+                maker = self._policy.experience_maker()
+                terms = set_advantages(maker, micro_batches, self._objective, judged)
             with clock.phase("ppo_train"):
-                metrics |= self._policy.update(experiences)
+                metrics |= self._policy.update(micro_batches)
             with clock.phase("broadcast"):
                 self._publish()
-            metrics |= describe(batch, experiences, terms, self._objective)
+            metrics |= batch_metrics(batch, terms, self._objective)
+            metrics["timing/score"] = forward.scoring_seconds
             ruined = metrics["swap/skipped_updates"]
             skipped = "a loss or gradient was not finite" if ruined else None
         except NonFiniteError as error:
@@ -101,15 +103,16 @@ class Loop:
         self._save(sampled.position)
         return True
 
-    def resume(self, sampling_objective: Objective) -> States:
+    def resume(self) -> LoopStates:
         """Restore what a checkpoint holds, if the policy has loaded one; returns where data begins.
 
         An evaluation that was interrupted after its step's checkpoint is made up for.
         """
         states = self._policy.restored_states()
         self._step = states.get("global_step", 0)
-        for objective in (self._objective, sampling_objective):
-            objective.resume(self._step, states.get("objective_state"))
+        objective_state = states.get("objective_state")
+        self._objective.resume(self._step, objective_state)
+        self._sampler.resume(self._step, objective_state)
         self._records.resume(self._step)
         self._records.guards.history = states.get("guards", [])
         self._best.resume(states)
@@ -129,12 +132,7 @@ class Loop:
             print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
         self._skipped.observe(skipped)
 
-    def _record(
-        self,
-        batch: Batch | None,
-        metrics: Metrics,
-        clock: StepClock,
-    ) -> None:
+    def _record(self, batch: Batch | None, metrics: Metrics, clock: StepClock) -> None:
         """Let the guards see the step's metrics, and write them.
 
         `batch` is None for a step that was skipped before its update.
@@ -143,7 +141,6 @@ class Loop:
         if batch is None:
             self._records.write_step(self._step, metrics)
             return
-        metrics["timing/score"] = self._policy.scoring_seconds
         table = partial(self._table, batch)
         first = batch.groups[0][0]
         self._records.guard(self._step, metrics, table)
@@ -151,10 +148,9 @@ class Loop:
         self._records.write_step(self._step, metrics, sample, table)
 
     def _table(self, batch: Batch) -> list[Row]:
-        shown = batch.groups[: self._args.swap_run.rollouts_groups]
-        return rollout_rows(shown, batch.steps, batch.credit, self._reader)
+        return rollout_rows(batch, self._args.swap_run.rollouts_groups, self._reader)
 
-    def _save(self, position: States) -> None:
+    def _save(self, position: LoopStates) -> None:
         """Write a checkpoint and evaluate, if they are due.
 
         After a skipped step neither the checkpoint nor a best one is written: a ruined policy must
@@ -177,7 +173,7 @@ class Loop:
                 self._policy.save(f"global_step{self._step}", states | self._best.states())
         self._evaluate_if_due(states)
 
-    def _evaluate_if_due(self, states: States) -> None:
+    def _evaluate_if_due(self, states: LoopStates) -> None:
         """Evaluate the policy, and write a checkpoint if it is the best so far."""
         evaluation = self._args.eval
         if not evaluation.dataset or not is_due(self._step, evaluation.steps):

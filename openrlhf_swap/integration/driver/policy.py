@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,22 +11,35 @@ import ray
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
-from torch import Tensor
 
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.driver.best import States
-from openrlhf_swap.integration.driver.experience_maker import AdvantageTerms, SwapExperienceMaker
-from openrlhf_swap.integration.driver.rows import experience_row
+from openrlhf_swap.integration.driver.experience import SwapExperienceMaker, experience_row
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.runs.checkpoints import LoopStates
 from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import ScoreRequest, answer_branch
 from openrlhf_swap.scoring.signals import WantedSignals
 
 NOTICE_SECONDS = 2  # that vLLM needs to notice that its engine has ended
 BRANCHES = 10_000  # reference answers whose tokens are remembered
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What the forward of the policy, and of the reference model, gave for a batch.
+
+    Attributes:
+        micro_batches: OpenRLHF's, whose rows find their rollout by `Experience.index`.
+        rollouts: the rollouts in order, with their log-probabilities and signals.
+        scoring_seconds: what reading the signals took, the mean of the ranks.
+    """
+
+    micro_batches: list[Experience]
+    rollouts: list[Rollout]
+    scoring_seconds: float
 
 
 class Policy:
@@ -46,50 +59,40 @@ class Policy:
         self._engines = engines
         kl_controller = FixedKLController(self._args.algo.kl.init_coef)
         models = (actors, None, None, reference)
-        self._maker = SwapExperienceMaker(*models, kl_controller, strategy, tokenizer)
+        self.experience_maker = partial(
+            SwapExperienceMaker, *models, kl_controller, strategy, tokenizer
+        )
+        """Makes OpenRLHF's experience maker for one batch; takes `requests` to the policy."""
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
-        self.scoring_seconds = 0.0  # of the last `forward`, the mean of the ranks
 
-    def forward(
-        self, rollouts: Sequence[Rollout], objective: Objective
-    ) -> tuple[list[Experience], list[Rollout]]:
-        """Ask the policy for log-probabilities and for what else the objective needs.
-
-        Returns the micro-batches, whose rows find their rollout by `Experience.index`, and the
-        rollouts with their log-probabilities and signals.
-        """
+    def forward(self, rollouts: Sequence[Rollout], objective: Objective) -> Forward:
+        """Ask the policy for log-probabilities and for what else the objective needs."""
         context = self._args.data.max_len
         rows = [experience_row(rollout, context) for rollout in rollouts]
-        micro_batches = self._maker.split_rollout_samples(rows)
+        micro_batches = self.experience_maker().split_rollout_samples(rows)
         requests = self._requests(micro_batches, rollouts, objective)
         asked: dict[str, Sequence[Any]] = {}
         if objective.wanted_signals:
             wanted = [objective.wanted_signals] * len(requests)
             asked = {"requests": requests, "wanted": wanted}
-        experiences, answers = self._maker.ask(micro_batches, asked)
-        known = self._read_answers(experiences, rollouts, requests, answers)
+        maker = self.experience_maker(requests=asked)
+        micro_batches = maker.make_experience(micro_batches)
+        known = _with_logprobs(rollouts, micro_batches)
+        if maker.answers:
+            known = _with_signals(known, micro_batches, requests, maker.answers)
         if objective.reshapes_responses:
-            for experience in experiences:
-                _set_chances(experience, known)
-        return experiences, known
+            for micro_batch in micro_batches:
+                _set_chances(micro_batch, known)
+        seconds = sum(answer.seconds for answer in maker.answers)
+        return Forward(micro_batches, known, seconds / policy_ranks(self._args))
 
-    def set_advantages(
-        self,
-        experiences: list[Experience],
-        objective: Objective,
-        rewards: Tensor,
-        token_advantages: Tensor | None,
-    ) -> AdvantageTerms:
-        """Put the advantages into the micro-batches."""
-        return self._maker.set_advantages(experiences, objective, rewards, token_advantages)
-
-    def update(self, experiences: list[Experience]) -> Metrics:
+    def update(self, micro_batches: list[Experience]) -> Metrics:
         """Update the policy once with the whole batch; returns what OpenRLHF reports."""
         args = self._args
         if args.train.dynamic_batch_enable:
-            experiences = balance_experiences(experiences, args)
-        ray.get(self._actors.async_run_method_batch("append", experience=experiences))
+            micro_batches = balance_experiences(micro_batches, args)
+        ray.get(self._actors.async_run_method_batch("append", experience=micro_batches))
         if args.ds.enable_sleep:
             ray.get(self._actors.async_run_method("reload_states"))
         fitting = self._actors.async_run_method("fit", kl_ctl=args.algo.kl.init_coef)
@@ -101,8 +104,9 @@ class Policy:
         return status
 
     def publish(self) -> None:
-        """Send the weights to the engines, of which those that sleep keep their cache asleep.
+        """Send the weights to the engines.
 
+        Engines that sleep wake up for the weights alone: their caches stay asleep.
         Raises RunError for an engine that is stuck, EngineDeadError for one that ended.
         """
         limit = self._args.swap_run.generation_timeout
@@ -122,13 +126,13 @@ class Policy:
             ray.get([engine.check_health.remote() for engine in self._engines])
             raise
 
-    def save(self, tag: str, states: States) -> None:
+    def save(self, tag: str, states: LoopStates) -> None:
         """Write a checkpoint with the loop's states."""
         ray.get(self._actors.async_run_method("save_checkpoint", tag=tag, client_states=states))
 
-    def restored_states(self) -> States:
+    def restored_states(self) -> LoopStates:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
-        states: States = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
+        states: LoopStates = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
         return states
 
     def _requests(
@@ -143,34 +147,42 @@ class Policy:
             objective.wanted_signals, self._branch, config.need_window, config.need_every
         )
         requests = []
-        for batch in micro_batches:
-            members = [
-                wanted.request(row, rollouts[index]) for row, index in enumerate(batch.index)
-            ]
-            requests.append([request for request in members if request is not None])
+        for micro_batch in micro_batches:
+            asked = []
+            for row, index in enumerate(micro_batch.index):
+                request = wanted.request(row, rollouts[index])
+                if request is not None:
+                    asked.append(request)
+            requests.append(asked)
         return requests
 
-    def _read_answers(
-        self,
-        experiences: Sequence[Experience],
-        rollouts: Sequence[Rollout],
-        requests: Sequence[Sequence[ScoreRequest]],
-        answers: Sequence[ScoredForward],
-    ) -> list[Rollout]:
-        """Give the rollouts what the policy said of them."""
-        known = list(rollouts)
-        for experience in experiences:
-            for row, index in enumerate(experience.index):
-                actions = rollouts[index].positions - 1
-                logprobs = experience.action_log_probs[row, actions]
-                known[index] = replace(known[index], logprobs=logprobs)
-        for experience, asked, answer in zip(experiences, requests, answers, strict=False):
-            for request, signals in zip(asked, answer.signals, strict=True):
-                index = experience.index[request.row]
-                known[index] = known[index].with_signals(**signals)
-        total = sum(answer.seconds for answer in answers)
-        self.scoring_seconds = total / policy_ranks(self._args)
-        return known
+
+def _with_logprobs(
+    rollouts: Sequence[Rollout], micro_batches: Sequence[Experience]
+) -> list[Rollout]:
+    """The rollouts with the log-probabilities of their tokens."""
+    known = list(rollouts)
+    for micro_batch in micro_batches:
+        for row, index in enumerate(micro_batch.index):
+            actions = rollouts[index].positions - 1
+            logprobs = micro_batch.action_log_probs[row, actions]
+            known[index] = replace(rollouts[index], logprobs=logprobs)
+    return known
+
+
+def _with_signals(
+    rollouts: Sequence[Rollout],
+    micro_batches: Sequence[Experience],
+    requests: Sequence[Sequence[ScoreRequest]],
+    answers: Sequence[ScoredForward],
+) -> list[Rollout]:
+    """The rollouts with the signals that were requested of them."""
+    known = list(rollouts)
+    for micro_batch, asked, answer in zip(micro_batches, requests, answers, strict=True):
+        for request, signals in zip(asked, answer.signals, strict=True):
+            index = micro_batch.index[request.row]
+            known[index] = rollouts[index].with_signals(**signals)
+    return known
 
 
 def _set_chances(experience: Experience, rollouts: Sequence[Rollout]) -> None:

@@ -3,8 +3,10 @@
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +36,29 @@ def is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
+class StepClock:
+    """Measures a step from its own creation, and the phases that the step consists of."""
+
+    def __init__(self) -> None:
+        self._started = monotonic()
+        self._phases: Metrics = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the block, also where it ends with an error."""
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self._phases[f"timing/{name}"] = monotonic() - started
+
+    def metrics(self) -> Metrics:
+        """The seconds so far: of each phase, of what lies between, and of all of it."""
+        total = monotonic() - self._started
+        other = total - sum(self._phases.values())
+        return {**self._phases, "timing/other": other, "timing/step_total": total}
+
+
 class SwapWandb(WandbLogger):
     """OpenRLHF's logger, with every setting, without the API key, and with runs that resume."""
 
@@ -61,12 +86,7 @@ class SwapWandb(WandbLogger):
 class Records:
     """The files in `--swap.output_dir`, the console and the trackers of one run."""
 
-    def __init__(
-        self,
-        args: SimpleNamespace,
-        guards: Guards,
-        last_step: int | None,
-    ) -> None:
+    def __init__(self, args: SimpleNamespace, guards: Guards, last_step: int | None) -> None:
         """`last_step` is the number of the run's last step, where it is known."""
         self._args = args
         self._folder = Path(args.swap_run.output_dir)
@@ -87,12 +107,7 @@ class Records:
             event = Event(step=step + 1, session_log=start)
             self._tensorboard.writer.file_writer.add_event(event)
 
-    def guard(
-        self,
-        step: int,
-        metrics: Metrics,
-        table: Table,
-    ) -> None:
+    def guard(self, step: int, metrics: Metrics, table: Table) -> None:
         """Tell what the guards say of a step; where they stop the run, its table is written."""
         try:
             lines = self.guards.observe(step, metrics)

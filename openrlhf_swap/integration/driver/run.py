@@ -104,7 +104,7 @@ def run_loop(
         last_step = args.swap_run.total_steps(steps_a_pass, args.train.num_episodes)
     records = Records(args, guards, last_step)
     try:
-        Loop(args, objective, reader, sampler, policy, records).fit(sampling_objective)
+        Loop(args, objective, reader, sampler, policy, records).fit()
     except BaseException:
         sampler.stop()
         raise

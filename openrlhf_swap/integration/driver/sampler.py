@@ -18,13 +18,13 @@ from openrlhf.trainer.ppo_trainer import compute_eval_metrics
 from tqdm import tqdm
 
 from openrlhf_swap.errors import CompatibilityError, DataError
-from openrlhf_swap.integration.driver.best import States
 from openrlhf_swap.integration.driver.continuations import Continuations
-from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, Prompt
-from openrlhf_swap.integration.driver.rows import check_names, experience_row, fit_context
+from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, PromptRow
+from openrlhf_swap.integration.driver.experience import check_names, experience_row, fit_context
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
+from openrlhf_swap.runs.checkpoints import LoopStates
 from openrlhf_swap.runs.metrics import Metrics
 
 Groups = list[list[Rollout]]
@@ -44,15 +44,18 @@ class SampledBatch:
     """
 
     groups: Groups
-    position: States
+    position: LoopStates
     objective_step: int
-    objective_state: States
+    objective_state: LoopStates
     updates: int
     metrics: Metrics
 
 
 class Sampler:
-    """Samples the batches of a run one after the other, and its evaluations."""
+    """Samples the batches of a run one after the other, and its evaluations.
+
+    The objective is the sampler's own in an asynchronous run, and otherwise that of the loop.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,11 @@ class Sampler:
         self._filters = args.algo.dynamic_filtering_enable
         self.updates = 0  # how often `replacing_weights` was left without an error
 
-    def batches(self, position: States) -> Iterator[SampledBatch]:
+    def resume(self, step: int, objective_state: LoopStates | None) -> None:
+        """Go on after a step, with the objective's state in its checkpoint, if there is one."""
+        self._objective.resume(step, objective_state)
+
+    def batches(self, position: LoopStates) -> Iterator[SampledBatch]:
         """Sample until the last step or the last episode ends, from a position in the data."""
         consumed = position["total_consumed_prompts"]
         if position["data_loader_state_dict"]:
@@ -122,7 +129,7 @@ class Sampler:
             return itertools.count(first)
         return range(first, self._args.train.num_episodes)
 
-    def _sample_batch(self, prompts: Iterator[Prompt]) -> tuple[Groups, int, Metrics]:
+    def _sample_batch(self, prompts: Iterator[PromptRow]) -> tuple[Groups, int, Metrics]:
         """Return the groups of a step, how many prompts they took, and numbers about them.
 
         There are no groups when the prompts that are left do not fill a batch. A step that is
@@ -163,12 +170,12 @@ class Sampler:
         data = self._prompts.dataset
         size = min(most, len(data))
         chosen = random.Random(self._args.train.seed).sample(range(len(data)), size)
-        prompts = [Prompt(*data[index][1:3]) for index in chosen]
+        prompts = [PromptRow(*data[index][1:3]) for index in chosen]
         drawn = dict(self._draw(prompts, count))
         groups = [[each.rollout for each in drawn[number]] for number in range(len(prompts))]
         self._objective.observe_monitor(self._batch(groups))
 
-    def _sample_groups(self, prompts: Sequence[Prompt], metrics: Metrics) -> Groups:
+    def _sample_groups(self, prompts: Sequence[PromptRow], metrics: Metrics) -> Groups:
         """Sample a finished group for each prompt."""
         drawn = self._draw(prompts, self._args.rollout.n_samples_per_prompt)
         if self._objective.continues:
@@ -179,7 +186,7 @@ class Sampler:
         }
         return [groups[number] for number in range(len(prompts))]
 
-    def _draw(self, prompts: Sequence[Prompt], count: int) -> Iterator[DrawnGroup]:
+    def _draw(self, prompts: Sequence[PromptRow], count: int) -> Iterator[DrawnGroup]:
         """Draw so many responses to each prompt, in the parts that the objective wants."""
         rollout = self._args.rollout
         parts = []
@@ -254,7 +261,7 @@ class Sampler:
 
     @contextmanager
     def replacing_weights(self) -> Iterator[None]:
-        """Keep engines from sampling while the block replaces their weights, and count that."""
+        """Count that the block has replaced the engines' weights, unless it ends with an error."""
         yield
         self.updates += 1
 
@@ -262,10 +269,10 @@ class Sampler:
         """End what runs beside the training, because the training ends with an error."""
 
 
-def _rows(loader: Any) -> Iterator[Prompt]:
+def _rows(loader: Any) -> Iterator[PromptRow]:
     """Draw the rows of OpenRLHF's loader, which come one by one."""
     for _, (text,), (label,), _ in loader:
-        yield Prompt(text, label)
+        yield PromptRow(text, label)
 
 
 def _tell_left_over(count: int) -> None:

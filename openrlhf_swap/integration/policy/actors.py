@@ -93,18 +93,17 @@ class SwapReferenceActor(_StockReferenceActor):
 class SwapPolicyTrainer(ActorPPOTrainer):
     """OpenRLHF's trainer of the policy, which sends its weights by vLLM's own transfer."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.vllm_engines:
+    def __init__(self, *args: Any, vllm_engines: Any, **kwargs: Any) -> None:
+        # With engines, OpenRLHF would connect one rank with them in its own way.
+        super().__init__(*args, vllm_engines=None, **kwargs)
+        self.vllm_engines = vllm_engines
+        if vllm_engines:
             model = self.actor.model.module
             plain = adapters.without_adapters(model)
             named = adapters.named_weights(model)
             source = PolicyWeights(plain, named, adapters.merges(model))
             rank = torch.distributed.get_rank()
-            self._sender = make_sender(self.args, self.vllm_engines, source, rank)
-
-    def _init_vllm_sync_group(self, backend: str) -> None:
-        """Does nothing: OpenRLHF would connect one rank with the engines in its own way."""
+            self._sender = make_sender(self.args, vllm_engines, source, rank)
 
     def broadcast_to_vllm(self) -> None:
         """Send all weights, those with LoRA adapters merged; OpenRLHF sends one at a time."""

@@ -8,7 +8,7 @@ from support.objectives import MARKS, READER, CharacterReader, assert_rows, roll
 from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
-from openrlhf_swap.integration.driver.rows import fit_context
+from openrlhf_swap.integration.driver.experience import fit_context
 from openrlhf_swap.objectives.registry import build
 
 

@@ -1,5 +1,6 @@
 """Where thoughts, steps and turns end in token space, and what they earn; worked by hand."""
 
+import math
 from dataclasses import replace
 from itertools import chain
 
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from support.tokenizers import deepseek, tokenizer_of
 
 from openrlhf_swap import SwapConfig, swap_advantages
+from openrlhf_swap.algorithm.coefficients import Coefficients, Tau
 from openrlhf_swap.rewards.graded_text import text_after_thought
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts import reader as readers
 from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import turn_metrics
 
 
@@ -237,10 +239,11 @@ def test_a_group_of_two_turns_worked_by_hand():
     first, second = swap_advantages(traces, SwapConfig(tau=float("inf"), process_weight=1.0))
     assert first.tolist() == pytest.approx([a + b] * 2 + [b] * 2 + [0.0] * 2)
     assert second.tolist() == pytest.approx([c, 0.0])
-    assert turn_metrics([[long, short]], torch.tensor([[[0.25, 0.25], [0.0, 0.0]]])) == {
+    uniform = Coefficients(tau=Tau(math.inf))
+    assert turn_metrics(Batch([[long, short]], uniform, reader=None)) == {
         "swap/turns": 1.5,
         "swap/observation_tokens": 50.0,
         "swap/penalty_turn_1": 0.5,
         "swap/penalty_turn_2": 0.5,
     }
-    assert turn_metrics([[short]], torch.zeros(1, 1, 1)) == {}
+    assert turn_metrics(Batch([[short]], uniform, reader=None)) == {}

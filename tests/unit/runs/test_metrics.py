@@ -11,13 +11,13 @@ import torch
 from support.loops import READER
 from support.metric_names import meaning
 
-from openrlhf_swap.algorithm.advantages import step_credit
-from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
+from openrlhf_swap.algorithm.advantages import AdvantageTerms
+from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.known import Known, known_in
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import (
     append_metrics,
     drop_metrics_after,
@@ -27,11 +27,26 @@ from openrlhf_swap.runs.metrics import (
 
 
 def metrics_of(*groups, **settings):
-    batch = StepBatch.from_traces(groups)
-    numbers = Coefficients(**settings)
-    signals = step_credit(batch, numbers)
+    """The metrics of groups of traces, with made-up advantages of four tokens."""
+    rollouts = [[rollout_of(trace) for trace in group] for group in groups]
+    batch = Batch(rollouts, Coefficients(**settings), READER)
     flat = torch.tensor([1.0, -1.0, 0.0, 0.0])
-    return step_metrics(batch, signals, flat, flat, 2 * flat, 0.3, numbers.price_by_weights)
+    return step_metrics(batch, AdvantageTerms(flat, flat, 2 * flat), 0.3)
+
+
+def rollout_of(trace):
+    """A rollout of which the trace is made."""
+    rollout = Rollout(
+        prompt="?",
+        answer="4",
+        response_ids=range(trace.length),
+        prompt_ids=[7],
+        reward=float(trace.correct),
+        step_ends=trace.step_ends,
+    )
+    if trace.answer_logprobs:
+        rollout = rollout.with_signals(answer_logprobs=trace.answer_logprobs)
+    return rollout.with_signals(**trace.signals)
 
 
 def test_metrics_by_hand():
@@ -96,16 +111,13 @@ def test_the_table_of_rollouts_has_the_signals_of_steps():
         answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, math.nan]
     )
     wrong = Rollout("?", "4", range(6), [7], 0.0, step_ends=(1, 3))
-    group = [scored, wrong]
-    batch = StepBatch.from_traces([[rollout.trace() for rollout in group]])
-    signals = step_credit(batch, Coefficients(step_reward="need"))
-    first, second = rollout_rows([group], batch, signals, READER)
+    batch = Batch([[scored, wrong]], Coefficients(step_reward="need"), READER)
+    first, second = rollout_rows(batch, 1, READER)
     assert [step["need"] for step in first["steps"]] == [1.5, None]
     assert [step["gain"] for step in first["steps"]] == pytest.approx([3.9, 0])
     assert (first["known_after_steps"], second["steps"]) == (1, [])
     measured = replace(wrong, signals={"entropy": torch.tensor([0.5, 0.25])})
-    entropic = StepBatch.from_traces([[measured.trace()]])
-    (row,) = rollout_rows([[measured]], entropic, step_credit(entropic, Coefficients()), READER)
+    (row,) = rollout_rows(Batch([[measured]], Coefficients(), READER), 1, READER)
     assert row["steps"] == [
         {"text": "", "end": 1, "entropy": 0.5},
         {"text": "", "end": 3, "entropy": 0.25},

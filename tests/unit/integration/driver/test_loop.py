@@ -15,10 +15,10 @@ from support.running import of_the_run
 
 from openrlhf_swap.errors import ConfigError, NonFiniteError
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.integration.driver import clock
-from openrlhf_swap.integration.driver.best import BestCheckpoint
+from openrlhf_swap.integration.driver import records
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.runs.checkpoints import BestCheckpoint
 from openrlhf_swap.runs.metrics import METRICS
 
 STEPS = 6
@@ -105,7 +105,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
         if actors.checkpoint:
             actors.checkpoint = {k: v for k, v in actors.checkpoint.items() if k not in forgets}
         loop, _ = make(objective, actors, folder, groups=until_killed)
-        loop.fit(objective)
+        loop.fit()
         return objective
 
     calm = Actors()
@@ -140,10 +140,10 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
 def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):
     """By the clock: scoring is a part of a phase, and what lies between the phases counts."""
     seconds = itertools.count()
-    monkeypatch.setattr(clock, "monotonic", lambda: next(seconds))  # a second a look
+    monkeypatch.setattr(records, "monotonic", lambda: next(seconds))  # a second a look
     objective = build(MARKS.replaced(objective="step_entropy"))
     loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
-    loop.fit(objective)
+    loop.fit()
     names = ("generation", "make_experience", "ppo_train", "broadcast", "other", "step_total")
     for row in read_rows(tmp_path / "run" / METRICS):
         assert [row[f"timing/{name}"] for name in names] == [1, 1, 1, 1, 5, 9]
@@ -164,7 +164,7 @@ def skipping(make):
 
         settings = {"ckpt.load_enable": False, "run": {"max_skipped_steps": 3}, **changes}
         loop, _ = make(objective, actors, groups=groups, evaluations=evaluations, **settings)
-        return loop, objective, actors
+        return loop, actors
 
     return run
 
@@ -172,8 +172,8 @@ def skipping(make):
 def test_after_a_skipped_step_no_checkpoint_is_written(skipping, tmp_path, capsys):
     scores = [{"eval_default_pass1": share} for share in (0.9, 0.5, 0.6)]
     changes = {"ckpt.save_steps": 2, "eval.dataset": "x", "eval.steps": 2}
-    loop, objective, actors = skipping((2, 3, 4), scores, **changes, run={"max_skipped_steps": 4})
-    loop.fit(objective)
+    loop, actors = skipping((2, 3, 4), scores, **changes, run={"max_skipped_steps": 4})
+    loop.fit()
     tags = [saved["tag"] for saved in actors.saved]
     assert tags == ["global_step6", "best_global_step6"]  # not after 2 and 4, whatever they scored
     rows = list(read_rows(tmp_path / "run" / METRICS))
@@ -186,9 +186,9 @@ def test_after_a_skipped_step_no_checkpoint_is_written(skipping, tmp_path, capsy
     [((2, 3, 4), "3 steps in a row were skipped"), ((6,), "the run ended with 1 skipped")],
 )
 def test_a_run_that_makes_no_steps_any_more_ends(skipping, skipped, message):
-    loop, objective, _ = skipping(skipped)
+    loop, _ = skipping(skipped)
     with pytest.raises(NonFiniteError, match=message):
-        loop.fit(objective)
+        loop.fit()
 
 
 def test_rewards_that_are_not_finite_skip_the_update(make, tmp_path, capsys):
@@ -201,7 +201,7 @@ def test_rewards_that_are_not_finite_skip_the_update(make, tmp_path, capsys):
     actors = Actors()
     objective = Broken(make_config(objective="test_loop:Broken"))
     loop, sampler = make(objective, actors, **{"ckpt.load_enable": False})
-    loop.fit(objective)
+    loop.fit()
     assert len(actors.updates) == STEPS - 1 == sampler.updates
     assert "step 2 was skipped, because answer_logprobs[0] is nan" in capsys.readouterr().out
 
@@ -217,7 +217,7 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(make, tmp_path, step,
     scores = [{"eval_a_pass1": 0.5}]
     changes = {"eval.dataset": "x", "eval.steps": 4}
     loop, sampler = make(objective, actors, evaluations=scores, **changes)
-    loop.resume(objective)
+    loop.resume()
     assert sampler.evaluated == ([(step, 1)] if evaluated else [])
     assert [saved["tag"] for saved in actors.saved] == [f"best_global_step{step}"] * evaluated
 

@@ -15,7 +15,7 @@ from support.loops import run_args
 from support.objectives import READER, rollout
 
 from openrlhf_swap.errors import SwapError
-from openrlhf_swap.integration.driver.experience_maker import SwapExperienceMaker
+from openrlhf_swap.integration.driver.experience import SwapExperienceMaker
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.objectives.base import Objective
 

@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.driver.rows import experience_row, fit_context
+from openrlhf_swap.integration.driver.experience import experience_row, fit_context
 from openrlhf_swap.integration.engine import actor
 from openrlhf_swap.integration.engine.responses import EngineRequest
 

@@ -9,7 +9,7 @@ import torch
 from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.integration.driver.rows import check_names, experience_row, fit_context
+from openrlhf_swap.integration.driver.experience import check_names, experience_row, fit_context
 from openrlhf_swap.integration.engine.responses import read_response
 from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
 

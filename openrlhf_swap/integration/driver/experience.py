@@ -1,13 +1,18 @@
-"""A rollout as OpenRLHF's row of a batch: the only place that fills an `Experience`."""
+"""Rollouts as OpenRLHF's rows of a batch, and OpenRLHF's experience maker for them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
+from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
+from torch import Tensor
 
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.rollouts.rollout import Rollout
 
 
@@ -71,3 +76,45 @@ def check_names(rollouts: Sequence[Rollout]) -> None:
             f"the extra_logs of {lacking} of {len(rollouts)} responses lack {rare[0]!r}: return "
             "the same names in every turn, with 0 where there is nothing to count"
         )
+
+
+class SwapExperienceMaker(RemoteExperienceMaker):
+    """OpenRLHF's experience maker for one batch, which asks the policy for more.
+
+    Attributes:
+        requests: what is asked of each micro-batch, by the argument of the policy's forward.
+        answers: the policy's answer for each micro-batch, after `make_experience`; empty if
+            nothing was asked.
+    """
+
+    def __init__(self, *models: Any, requests: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Take the arguments of OpenRLHF's maker, and the requests."""
+        super().__init__(*models)
+        self.requests = requests or {}
+        self.answers: list[ScoredForward] = []
+
+    def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
+        """Overrides RemoteExperienceMaker: the policy also gets the requests."""
+        if group is self.actor_model_group:
+            batch |= self.requests
+        return super()._dispatch_forward(group, sync_condition, **batch)
+
+    def _flatten_results(self, refs: list[Any], duplicate_factor: int) -> list[Any]:
+        """Overrides RemoteExperienceMaker: takes the log-probabilities out of the answers."""
+        log_probs = []
+        for result in super()._flatten_results(refs, duplicate_factor):
+            if isinstance(result, ScoredForward):
+                self.answers.append(result)
+                log_probs.append(result.action_log_probs)
+            else:
+                log_probs.append(result)
+        return log_probs
+
+    def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:
+        """Overrides RemoteExperienceMaker: the same bits for a gamma of 1.
+
+        OpenRLHF's loop over tokens takes 0.05 s a response.
+        """
+        # NumPy adds one float32 after the other, as the loop does; torch.cumsum adds in float64.
+        from_the_end = (action_mask * rewards).flip(-1).numpy()
+        return torch.from_numpy(np.add.accumulate(from_the_end, axis=-1)).flip(-1)
