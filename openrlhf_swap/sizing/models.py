@@ -196,6 +196,12 @@ def _served(model: Any) -> tuple[int, ...]:
     return tuple(served.values())
 
 
+def head_size(config: Any) -> int:
+    """Numbers of an attention head, by the configuration of a model without latent attention."""
+    size = getattr(config, "head_dim", None)
+    return int(size or config.hidden_size // config.num_attention_heads)
+
+
 def _attention_widths(config: Any) -> tuple[int, int, int]:
     """Widths of queries and of keys, and the numbers that a layer keeps per token.
 
@@ -207,7 +213,7 @@ def _attention_widths(config: Any) -> tuple[int, int, int]:
         keys = config.qk_nope_head_dim + config.qk_rope_head_dim
         query = heads * (keys + config.v_head_dim) // 2
         return query, heads * keys, latent + config.qk_rope_head_dim
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = head_size(config)
     width = config.num_key_value_heads * size
     return heads * size, width, 2 * width
 

@@ -20,7 +20,7 @@ MEAN_PROMPT = 200  # assumed: mean tokens of a prompt
 BRANCH_TOKENS = 24  # assumed: tokens of close template and answer together
 ANSWER_TOKENS = 6  # assumed: tokens of the answer
 BytesByUse = dict[str, int]
-"""Bytes by use."""
+"""What memory is used for -> bytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
