@@ -23,6 +23,7 @@ from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.small_model import WORDS, small_model
+from openrlhf_swap.sizing.models import head_size
 
 MODEL = "--actor.model_name_or_path"
 LEAK = 1e-3  # most that logits of a packed response may differ from those of the response alone
@@ -151,11 +152,11 @@ def check_heads(model: TriedModel) -> None:
     from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
     config = model.config.get_text_config()
-    heads = getattr(config, "num_attention_heads", None)
-    if heads is None or getattr(config, "kv_lora_rank", None):
+    has_heads = getattr(config, "num_attention_heads", None) is not None
+    if not has_heads or getattr(config, "kv_lora_rank", None):
         return
     sizes = CPUAttentionBackend.get_supported_head_sizes()
-    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    size = head_size(config)
     if size not in sizes:
         raise ConfigError(
             f"{MODEL} is {model.path}, whose attention heads have {size} dimensions, which vLLM "

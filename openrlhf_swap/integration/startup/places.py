@@ -18,7 +18,7 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.sizing.engine import cache_bytes
 from openrlhf_swap.sizing.fitting import Machine, describe_place, place_optimizer
 from openrlhf_swap.sizing.host import host_bytes
-from openrlhf_swap.sizing.models import gib
+from openrlhf_swap.sizing.models import gib, head_size
 from openrlhf_swap.sizing.settings import read_run
 
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
@@ -161,9 +161,7 @@ def _cpu_cache(args: SimpleNamespace, config: PretrainedConfig) -> int:
     kinds = getattr(text, "layer_types", None) or ()
     if getattr(text, "kv_lora_rank", None) or not ATTENTION.issuperset(kinds):
         return MOST_CACHE  # other layers keep something else
-    heads = text.num_attention_heads
-    size = getattr(text, "head_dim", None) or text.hidden_size // heads
-    width = size * (getattr(text, "num_key_value_heads", None) or heads)
-    token = 2 * BYTES * text.num_hidden_layers * width
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    token = 2 * BYTES * text.num_hidden_layers * heads * head_size(text)
     needed = responses_of_an_engine(args) * args.data.max_len * token
     return int(min(max(needed, LEAST_CACHE), MOST_CACHE))
