@@ -25,7 +25,7 @@ Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes (`
 
 Every method of the paper's main table as its authors run it, and the paper's own. `openrlhf-swap train --swap.recipe
 NAME --dry-run` prints a column, the settings of the objective alone, and each value with its name at the origin. All
-eight train with `python examples/studies/run_sweep.py --preset paper` ([how](objectives.md#sweeps)). **Bold: the recipe
+eight train with `python -m studies.comparison.run_sweep --preset paper` ([how](objectives.md#sweeps)). **Bold: the recipe
 sets it**; otherwise it is this package's default.
 
 {values}

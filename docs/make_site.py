@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))  # not installed where the site is built
 
 from openrlhf_swap import _HOMES  # noqa: E402
 
-PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md")
+PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "studies/**/*.md")
 LINK = re.compile(r"(?:\]\(|src(?:set)?=\")([^)\"#\s:]+)(?:#[^)\s]*)?[)\"]")
 NAMES = (  # beside those that `openrlhf_swap` exports
     "openrlhf_swap.rewards.grade_answer",

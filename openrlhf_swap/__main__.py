@@ -19,7 +19,8 @@ from openrlhf_swap.errors import ConfigError
 # Words after `openrlhf-swap` -> the module whose `main` takes the flags. Commands may share a first
 # word.
 COMMANDS = {
-    "quickstart": "openrlhf_swap.quickstart",
+    "quickstart": "openrlhf_swap.quickstart.run",
+    "check": "openrlhf_swap.check",
     "train": "openrlhf_swap.train",
     "plan": "openrlhf_swap.plan",
     "prepare": "openrlhf_swap.prepare",
@@ -30,7 +31,6 @@ COMMANDS = {
     "eval figures": "openrlhf_swap.evaluation.figures",
     "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
-    "eval hints": "openrlhf_swap.evaluation.hints",
 }
 
 

@@ -13,4 +13,4 @@ source scripts/common.sh
 
 read_flags "" "$@"
 export PATH="${VENV:-$PWD/.venv}/bin:$PATH" HF_HUB_OFFLINE=1
-exec python -m benchmarks.gpu_check "${FLAGS[@]}"
+exec openrlhf-swap check "${FLAGS[@]}"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed. Needs no GPU.
-# Arguments go to examples/worlds/quickstart.py:
+# Arguments go to openrlhf-swap quickstart:
 #   --output outputs/quickstart          folder for tables, pictures and the trained policy
-#   --model examples/worlds/policies/addition     the base policy
+#   --model openrlhf_swap/quickstart/policy     the base policy
 #   --steps 24                           training steps of 16 prompts x 8 responses
 #   --problems 500                       held-out problems
 #   --samples 1                          responses per held-out problem
@@ -18,4 +18,4 @@ read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
-exec python examples/worlds/quickstart.py "${FLAGS[@]}"
+exec python -m openrlhf_swap.quickstart.run "${FLAGS[@]}"

@@ -12,16 +12,9 @@ read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
-# One test needs SciPy. It lies beside the environment, because transformers and vLLM import it wherever they find it,
-# which costs each process of a run a second.
-SCIPY=1.17.1
-if [[ ! -d "$VENV/tests_only/scipy-$SCIPY.dist-info" ]]; then
-    python -m pip install -qq --no-deps --no-input --upgrade --target "$VENV/tests_only" "scipy==$SCIPY" \
-        || fail "SciPy could not be installed into $VENV/tests_only; see above"
-fi
 ruff check .
 ruff format --check .
-shellcheck -x scripts/*.sh scripts/*.sbatch evaluation/*.sh examples/*/*.sh .ci/run
+shellcheck -x scripts/*.sh scripts/*.sbatch evaluation/*.sh studies/*/*.sh .ci/run
 mypy
 lint-imports --no-logo --no-cache
 if (( ${#FLAGS[@]} )); then exec python -m pytest "${FLAGS[@]}"; fi

@@ -49,8 +49,8 @@ def in_foreground():
 @pytest.fixture(scope="session")
 def prompts_file(tmp_path_factory):
     """Sixty-four addition problems as a prompt data set."""
-    from addition import problems
-    from make_data import write
+    from openrlhf_swap.quickstart.addition import problems
+    from openrlhf_swap.quickstart.make_data import write
 
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
     write(path, [problem for problem, _ in zip(problems(7), range(64), strict=False)])
@@ -108,8 +108,14 @@ def actor_group(ray_session, arguments):
 @pytest.fixture(scope="module")
 def responses(tokenizer):
     """Sixteen responses to four problems, about a quarter of them incorrect."""
-    from addition import overthinking_trace, problems, prompt, shortest_trace
     from support.actors import GROUP_SIZE, GROUPS, response_to
+
+    from openrlhf_swap.quickstart.addition import (
+        overthinking_trace,
+        problems,
+        prompt,
+        shortest_trace,
+    )
 
     rng = random.Random(5)
     made = []

@@ -22,7 +22,6 @@ EVERY_CPU = f"{EVERY}, on CPU"
 NO_CLUSTER = f"{EVERY}, on CPU without RAY_ADDRESS"
 CPU_COMMAND = "commands that train or generate and the processes they start, on CPU"
 ENGINES_ARE_MADE = "driver, while OpenRLHF starts the engines"
-SFT = "`openrlhf_swap.sft`, while OpenRLHF's command runs"
 CPU_RANKS_MEET = "policy and reference model, on CPU, while their ranks meet"
 POLICY_LOADS = "policy, while its model is loaded"
 STAGE_3_SLEEPS = "policy under ZeRO-3, while its optimizer is moved to main memory"
@@ -38,7 +37,6 @@ REPLACEMENTS: dict[str, dict[str, str]] = {
         # `engine.start` computes it: OpenRLHF's function has no other place for arguments of ours.
         "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ".engine.actor.SwapRolloutActor"
     },
-    SFT: {"openrlhf.utils.deepspeed.DeepspeedStrategy": ".policy.strategy.SwapStrategy"},
     POLICY_LOADS: {
         "openrlhf.trainer.ray.ppo_actor.Actor": ".policy.chunked_actor.ChunkedActor",
         "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ".policy.actors.SwapPolicyTrainer",

@@ -1,8 +1,8 @@
 """Which of torch's kernels a process computes with: no cuDNN attention, and no emulated products.
 
 Some processors have no instructions for matrix products in bfloat16. There these products take
-several times as long as in float32 (docs/measurements.md), and a run on a CPU computes in bfloat16,
-as a run on GPUs does.
+several times as long as in float32 (studies/records/measurements.md), and a run on a CPU computes
+in bfloat16, as a run on GPUs does.
 """
 
 import platform

@@ -6,9 +6,9 @@ from openrlhf_swap.sizing.engine import kept_cache
 from openrlhf_swap.sizing.models import Model, Peaks
 from openrlhf_swap.sizing.settings import ANSWER_TOKENS, BIT16, BRANCH_TOKENS, Settings
 
-# Shares of the data sheet's peaks: the first is what an H100 reached in benchmarks.policy_step
-# (docs/measurements.md), the second is assumed. Loading prompts, sending weights, sleeping and
-# waking are left out.
+# Shares of the data sheet's peaks: the first is what an H100 reached
+# (studies/records/measurements.md), the second is assumed. Loading prompts, sending weights,
+# sleeping and waking are left out.
 OF_OPERATIONS = 0.3
 OF_BYTES = 0.6
 

@@ -113,6 +113,6 @@ def test_the_host_waits_neither_for_layers_nor_for_tokens(packing):
 
 
 def test_the_check_of_a_gpu_finds_both_backends_alike():
-    from benchmarks.gpu_check import MOST_SCORE, largest_difference
+    from openrlhf_swap.check import MOST_SCORE, largest_difference
 
     assert largest_difference(str(POLICY), torch.device("cuda", 0)) < MOST_SCORE

@@ -1,5 +1,7 @@
 """The policy's actor on a GPU with DeepSpeed: asleep between updates, saved, resumed."""
 
+from unittest import mock
+
 import pytest
 import torch
 from support.actors import changed
@@ -26,22 +28,58 @@ def runs(request, arguments, tmp_path_factory):
     return whole, resumed
 
 
+def start_actor(args):
+    """The policy's actor in this process, the only rank, without engines."""
+    # The package prepares the process before OpenRLHF is imported.
+    from openrlhf_swap.integration.policy.actors import IntrinsicRewardActor
+    from openrlhf_swap.integration.policy.strategy import SwapStrategy
+
+    from openrlhf.utils import get_strategy  # isort: skip
+
+    args.local_rank = -1
+    with mock.patch("openrlhf.utils.deepspeed.DeepspeedStrategy", SwapStrategy):
+        strategy = get_strategy(args)
+    strategy.print = lambda *words: None
+    actor = IntrinsicRewardActor(1, 0, "127.0.0.1", None)
+    actor.init_model_from_pretrained(strategy, args.actor.model_name_or_path, 1000, None)
+    return actor
+
+
+def random_response(generator):
+    """A micro-batch of a prompt of 100 random tokens and a response of as many."""
+    actions = torch.ones(1, 199, dtype=torch.bool)
+    actions[:, :99] = False
+    return {
+        "sequences": torch.randint(50, (1, 200), generator=generator),
+        "action_mask": actions,
+        "attention_mask": torch.ones(1, 200, dtype=torch.int64),
+    }
+
+
+def experience_of(batch, log_probs):
+    """What an update reads of a response: advantages that change their sign within it."""
+    from openrlhf.trainer.ppo_utils.experience import Experience
+
+    actions = batch["action_mask"]
+    advantages = torch.linspace(1, -1, actions.shape[1])[None] * actions
+    numbers = {"action_log_probs": log_probs, "advantages": advantages, "returns": advantages}
+    return Experience(**batch, **numbers, index=[0], info={"reward": torch.ones(1)})
+
+
 class Run:
     def __init__(self, args):
-        from benchmarks.policy_step import start_actor
-
         self.actor = start_actor(args)
-        self.awake, self.asleep, self.norms = [], [], []
+        self.awake = []
+        self.asleep = []
+        self.norms = []
 
     def update(self, step):
-        from benchmarks.policy_step import Responses, experience
-
-        responses = Responses(4, 200, 5, 50, seed=step)
-        batches = [responses.batch(row) for row in range(4)]
+        generator = torch.Generator().manual_seed(step)
+        batches = [random_response(generator) for _ in range(4)]
         log_probs = [self.actor.forward(**batch) for batch in batches]
         self.actor.reload_states()
-        for row in range(4):
-            self.actor.append(experience(batches[row], log_probs[row]))
+        for batch, own in zip(batches, log_probs, strict=True):
+            self.actor.append(experience_of(batch, own))
         status = self.actor.fit()
         self.norms.append(float(status["actor_grad_norm"]))
         self.awake.append(torch.cuda.memory_allocated())

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.paths import POLICY
-from support.running import words
+from support.running import training_command, words
 from support.scripts import MULTINODE, bash
 
 from openrlhf_swap.files import read_rows
@@ -46,10 +45,8 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     settings = {"PORT": port, "DASHBOARD_PORT": dashboard}
     settings |= {"NUM_GPUS": "1", "NUM_NODES": "2", "WAIT": "120"}
     flags = words("--num-cpus 3 --object-store-memory 200000000 --dashboard-agent-listen-port")
-    training = words(
-        f"env MODEL={POLICY} PROMPTS={prompts_file} OUTPUT={tmp_path / 'run'} STEPS=3 "
-        "bash examples/worlds/train_swap.sh --train.async_enable"
-    )
+    flags_of_training = ("--train.async_enable", "--data.max_samples", "48")
+    training = training_command(tmp_path / "run", prompts_file, *flags_of_training)
     with ExitStack() as stack:
         folders = [tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") for _ in range(2)]
         of_head, of_worker = (

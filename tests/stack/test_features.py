@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pytest
 import ray
 import torch
-from addition import problems, prompt, shortest_trace
 from support.actors import changed, learn_from, make_config, response_to, running_actors
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
+from openrlhf_swap.quickstart.addition import problems, prompt, shortest_trace
 from openrlhf_swap.runs import checkpoints
 
 pytestmark = pytest.mark.slow

@@ -6,14 +6,14 @@ import os
 
 import pytest
 import yaml
-from addition import problems
 from safetensors.torch import load_file
 from support.running import SMALL_STEPS, run_training, train_by
 from support.scripts import python
 
-from benchmarks.gpu_check import SHARED_GPU
+from openrlhf_swap.check import SHARED_GPU
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.quickstart.addition import problems
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights

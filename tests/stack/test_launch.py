@@ -6,10 +6,6 @@ from support.scripts import MULTINODE, bash
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
-from openrlhf_swap.flags.stock import nested, stock_parser
-
-SCRIPT = "scripts/train_sft_deepspeed.sh"
-SFT = "train_sft_deepspeed.sh MODEL=m DATA=d"
 
 
 @pytest.mark.parametrize(
@@ -21,8 +17,6 @@ SFT = "train_sft_deepspeed.sh MODEL=m DATA=d"
         ("train_swap_multinode.sh RAY_FOLDER=/no stop", "/no/started.pid names no running Ray"),
         ("train_swap.sh", "the first argument is missing; use laptop, 1gpu, 1.5b or 7b"),
         ("train_swap_slurm.sbatch", "this is not a SLURM job; use sbatch"),
-        ("train_sft_deepspeed.sh", "MODEL is not set; use"),
-        (f"{SFT} NUM_GPUS=3", "BATCH_SIZE is 64; use a multiple"),
         ("../evaluation/eval_benchmarks.sh MODEL=m ENGINES=many", "ENGINES is many; use"),
     ],
 )
@@ -103,34 +97,6 @@ def test_slurm_starts_a_head_and_workers_and_submits():
         assert words[-4:] == ["bash", MULTINODE, subcommand, "--block"]
     args, _ = parse_submission("\n".join(submission))
     assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.train.seed) == (2, 8, 3)
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus", "slots"),
-    [("", "8", None), ("4,5,6,7", "4", [4, 5, 6, 7]), ("2, 6,7", "2", [2, 6])],
-)
-def test_supervised_training_is_launched_with_flags_that_exist(visible, gpus, slots):
-    """DeepSpeed's launcher drops CUDA_VISIBLE_DEVICES next to --num_gpus."""
-    from deepspeed.launcher.runner import parse_args, parse_inclusion_exclusion
-
-    variables = {"MODEL": "some/model", "DATA": "rows.jsonl", "OUTPUT": "elsewhere", "EPOCHS": "2"}
-    variables |= {"LEARNING_RATE": "3e-6", "MICRO_BATCH": "2", "MASTER_PORT": "29501"}
-    variables |= {"PROFILE": "gpu", "NUM_GPUS": gpus, "CUDA_VISIBLE_DEVICES": visible}
-    output = bash(SCRIPT, "--dry-run", "--train.seed", "3", **variables).stdout
-    launcher, *words = shlex.split(output)
-    launch = parse_args(words)
-    assert (launcher, launch.module, launch.user_script) == ("deepspeed", True, "openrlhf_swap.sft")
-    assert (launch.num_gpus, launch.master_port) == (-1 if slots else 8, 29501)
-    if slots:  # the launcher takes only one of the two
-        found = parse_inclusion_exclusion({"localhost": 8}, launch.include, launch.exclude)
-        assert found == {"localhost": slots}
-    args = nested(vars(stock_parser("train_sft").parse_args(launch.user_args)))
-    assert (args.model.model_name_or_path, args.data.dataset) == ("some/model", "rows.jsonl")
-    keys = (args.data.input_key, args.data.output_key, args.data.input_template)
-    assert keys == ("input", "output", "{}")
-    assert (args.train.batch_size, args.train.micro_batch_size, args.train.max_epochs) == (64, 2, 2)
-    assert (args.adam.lr, args.train.seed, args.ckpt.output_dir) == (3e-6, 3, "elsewhere")
-    assert args.ckpt.load_enable
 
 
 NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}

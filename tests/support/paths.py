@@ -1,6 +1,6 @@
 from pathlib import Path
 
+from openrlhf_swap.quickstart import POLICY
+
+__all__ = ["POLICY", "ROOT"]
 ROOT = Path(__file__).parents[2]
-WORLDS = ROOT / "examples" / "worlds"
-STUDIES = ROOT / "examples" / "studies"
-POLICY = WORLDS / "policies" / "addition"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.files import read_rows
+from openrlhf_swap.quickstart.world import CLOSE
 from support.paths import POLICY, ROOT
 from support.scripts import make_tool
 
@@ -17,18 +18,42 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# A quarter of the script's responses, for tests that do not look at what is learnt.
+# Four steps of the embedded policy, of 16 prompts with 8 responses, and an update each.
+FLAGS = words(
+    "--data.input_key problem --data.label_key answer --data.apply_chat_template "
+    "--data.max_len 400 --data.max_samples 64 "
+    "--rollout.batch_size 16 --rollout.n_samples_per_prompt 8 --rollout.max_new_tokens 320 "
+    "--rollout.temperature 1.0 --rollout.micro_batch_size 32 "
+    "--train.batch_size 128 --train.micro_batch_size 32 --train.seed 42 "
+    "--actor.adam.lr 1e-3 --actor.lr_scheduler constant --swap.step_tokens 8"
+)
+# A quarter of these responses, for tests that do not look at what is learnt.
 SMALL_STEPS = words("--rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --train.batch_size 32")
 
 
 def training(output: Path, prompts: Path, *extra: str) -> dict:
     """Command, environment and folder of a training run of four steps."""
-    environment = {"MODEL": str(POLICY), "PROMPTS": str(prompts), "OUTPUT": str(output)}
-    environment |= {"STEPS": "4", "LEARNING_RATE": "1e-3"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = ["bash", str(ROOT / "examples" / "worlds" / "train_swap.sh"), *extra]
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     output.parent.mkdir(exist_ok=True)
+    command = training_command(output, prompts, *extra)
     return {"args": command, "env": os.environ | environment, "cwd": output.parent}
+
+
+def training_command(output: Path, prompts: Path, *extra: str) -> list[str]:
+    """The words of the command."""
+    flags = {
+        "--actor.model_name_or_path": POLICY,
+        "--data.prompt_dataset": prompts,
+        "--swap.output_dir": output,
+        # The policy closes its thought on a new line, so the template starts without one.
+        "--swap.close_template": CLOSE.replace("\n", "\\n"),
+        "--ckpt.output_dir": output / "policy",
+        "--ckpt.path": output / "checkpoints",
+    }
+    command = [sys.executable, "-m", "openrlhf_swap", "train", *FLAGS]
+    for flag, value in flags.items():
+        command += [flag, str(value)]
+    return [*command, *extra]
 
 
 def train_by(module: str, folder: Path, monkeypatch: Any) -> None:

@@ -100,19 +100,17 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
 
 
 OUT = "--swap.output_dir {out} --ckpt.path {out}/checkpoints"
-COMMANDS = {
-    "train": "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
-    "--data.label_key answer --actor.model_name_or_path {model} " + OUT,
-    "sft": "openrlhf_swap.sft --data.dataset {rows} --model.model_name_or_path {model}",
-}
+TRAIN = (
+    "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
+    "--data.label_key answer --actor.model_name_or_path {model} " + OUT
+)
 
 
-@pytest.mark.parametrize(("command", "place"), [("train", "processor"), ("sft", "custom_generate")])
-def test_no_command_runs_it_unasked(hostile, tmp_path, command, place):
-    model, marker = hostile(place)
-    row = {"problem": "1+1", "answer": "2", "input": "a", "output": "b"}
+def test_a_training_does_not_run_it_unasked(hostile, tmp_path):
+    model, marker = hostile("processor")
+    row = {"problem": "1+1", "answer": "2"}
     rows = rows_file(tmp_path / "rows.jsonl", [row])
-    line = COMMANDS[command].format(rows=rows, out=tmp_path / "out", model=model)
+    line = TRAIN.format(rows=rows, out=tmp_path / "out", model=model)
     result = python("-m", *line.split())
     assert result.returncode == 2, result.stderr[-2000:]
     error = result.stderr.splitlines()[-1]

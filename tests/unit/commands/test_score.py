@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from addition import CLOSE, overthinking_trace, problems
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
@@ -15,6 +14,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data
 from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.quickstart.addition import CLOSE, overthinking_trace, problems
 
 
 @pytest.fixture

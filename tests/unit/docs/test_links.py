@@ -16,11 +16,11 @@ PACKAGE = ROOT / "openrlhf_swap"
 ROOMS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
 # What a run may put beside them is not the repository's.
 TOP = {path.name for path in ROOT.iterdir() if path.name not in ("data", "outputs")}
-FOLDERS = "benchmarks docs evaluation examples openrlhf_swap scripts tests".split()  # noqa: SIM905
+FOLDERS = ("docs", "evaluation", "examples", "openrlhf_swap", "scripts", "studies", "tests")
 SOURCES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
 SOURCES |= {path.name for path in ROOT.glob("*")}
 PAGES = [*ROOT.glob("*.md")]
-for folder in ("docs", "evaluation", "examples"):
+for folder in ("docs", "evaluation", "examples", "studies"):
     PAGES += sorted((ROOT / folder).rglob("*.md"))
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 

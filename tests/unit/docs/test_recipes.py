@@ -1,23 +1,9 @@
 """Recipes have their authors' numbers."""
 
-import runpy
-
 import pytest
-from run_sweep import PRESETS
-from support.paths import ROOT
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.flags.configuration import configure
-
-METHODS = runpy.run_path(str(ROOT / "docs" / "make_recipes.py"))["METHODS"]
-ROWS = {name: row for rows in PRESETS.values() for name, row in rows.items()}
-
-
-def test_every_row_of_a_preset_names_its_objective():
-    assert tuple(PRESETS["paper"]) == METHODS
-    for name, row in ROWS.items():
-        assert configure(row["train"], on_cpu=True).method.objective == name
-
 
 # By hand from the authors' scripts: mini-batch of responses, rates, KL, entropy bonus, temperature
 # and longest response; and the steps that they trained, or their passes over DeepScaleR.

@@ -17,7 +17,7 @@ TWO = [*ONE, {"id": "q", "problem": "1 + 2?", "answer": "3"}]
 
 def test_no_module_has_the_name_of_one_of_the_standard_library():
     """Python looks for modules in the folder of a script before the standard library."""
-    for folder in ("openrlhf_swap", "examples", "benchmarks", "scripts", "tests"):
+    for folder in ("openrlhf_swap", "examples", "scripts", "tests"):
         modules = {path.stem for path in (ROOT / folder).rglob("*.py")} - {"__main__"}
         assert not modules & sys.stdlib_module_names
 

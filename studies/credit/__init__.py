@@ -1,0 +1,1 @@
+"""Who pays for a step: trainings in one process, for many seeds, and their paired tests."""

@@ -1,0 +1,1 @@
+"""Supervised fine-tuning of the policies that the studies start from."""

@@ -1,0 +1,26 @@
+"""Toy tasks, called worlds: each with a policy that overthinks it, small enough for a CPU."""
+
+from pathlib import Path
+
+from openrlhf_swap import quickstart
+from openrlhf_swap.quickstart.world import World, load_world
+
+NAMES = ("addition", "decomposition", "words", "word_pairs", "columns")
+
+
+def module_of(name: str) -> str:
+    """The module that defines the world of this name."""
+    package = quickstart.__name__ if name == "addition" else __name__
+    return f"{package}.{name}"
+
+
+def load(name: str) -> World:
+    """The world of this name, one of NAMES."""
+    return load_world(module_of(name))
+
+
+def policy_of(name: str) -> Path:
+    """The folder of the policy that overthinks this world."""
+    if name == "addition":
+        return quickstart.POLICY
+    return Path(__file__).parent / "policies" / name
