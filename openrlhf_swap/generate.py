@@ -22,11 +22,16 @@ QUEUE = 1024
 def open_engine(
     model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any
 ) -> LLM:
-    """A vLLM engine in this process; `close_engine` before another is opened.
+    """A vLLM engine in this process.
 
-    Its KV cache outlives the object. Its context is `max_model_len` or, without it, at most
-    `longest`, the tokens of the longest prompt and response together. `options` for `vllm.LLM`
-    override ours.
+    Its KV cache outlives the object: call `close_engine` before another engine is opened.
+
+    Args:
+        model: a hub id or folder.
+        longest: tokens of the longest prompt and response together.
+        max_model_len: the engine's context in tokens; by default `longest`, or less if the model's
+            own context is shorter.
+        options: for `vllm.LLM`; they override ours.
     """
     # Imports torch, before vLLM is imported.
     from openrlhf_swap.integration.patches import CPU_COMMAND, install

@@ -139,27 +139,28 @@ def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidat
     candidates = []
     faults = []
     for row, reference in zip(rows, references, strict=True):
-        chat, fault = read_chat(row["problem"])
-        if chat:
+        messages, fault = read_chat(row["problem"])
+        if messages:
             # Without the suffix, so that a prepared file can be prepared again.
-            chat[-1]["content"] = chat[-1]["content"].removesuffix(args.suffix)
-        candidates.append(Candidate(row, chat, reference))
+            messages[-1]["content"] = messages[-1]["content"].removesuffix(args.suffix)
+        candidates.append(Candidate(row, messages, reference))
         faults.append(fault)
-    index = None
-    if not args.no_benchmarks:
-        keep = "--benchmarks, or keep their problems: --no-benchmarks"
-        with flags_called({"--data": keep}):
-            index = BenchmarkIndex(
-                {
-                    name: load_benchmark(name, args.benchmarks, needs_answers=False)
-                    for name in PAPER_BENCHMARKS
-                }
-            )
+    index = None if args.no_benchmarks else _read_benchmarks(args.benchmarks)
     problems = [each.problem for each in candidates]
     reasons = find_reasons(problems, references, index, args.grader, faults)
     for each, reason in zip(candidates, reasons, strict=True):
         each.reason = reason
     return candidates
+
+
+def _read_benchmarks(folder: Path | None) -> BenchmarkIndex:
+    """The paper's benchmarks, from a folder or from the hub."""
+    benchmarks = {}
+    remedy = "--benchmarks, or keep their problems: --no-benchmarks"
+    with flags_called({"--data": remedy}):
+        for name in PAPER_BENCHMARKS:
+            benchmarks[name] = load_benchmark(name, folder, needs_answers=False)
+    return BenchmarkIndex(benchmarks)
 
 
 def _write(
@@ -184,11 +185,7 @@ def _write(
             write_rows(path, content)
 
 
-def _prompt_row(
-    candidate: Candidate,
-    suffix: str,
-    as_chat: bool,
-) -> Row:
+def _prompt_row(candidate: Candidate, suffix: str, as_chat: bool) -> Row:
     *before, last = candidate.chat
     problem = last["content"] + suffix
     row = {**candidate.row, **candidate.reference.metadata}

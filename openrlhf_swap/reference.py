@@ -127,7 +127,8 @@ def _parser() -> Parser:
     add("--samples", type=int, default=16, help="responses per problem")
     add("--temperature", type=float, default=0.6)
     add("--top-p", type=float, default=0.95)
-    add("--max-tokens", type=int, default=12000, help="longest response, as in training (12000)")
+    text = "longest response, as in training (default: %(default)s)"
+    add("--max-tokens", type=int, default=12000, help=text)
     text = "limit for prompt and response (default: the longest one)"
     add("--max-model-len", type=int, help=text)
     return parser

@@ -103,11 +103,7 @@ def main(argv: list[str]) -> None:
         )
 
 
-def _settings(
-    args: argparse.Namespace,
-    config: SwapConfig,
-    run: RunConfig,
-) -> Row:
+def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> Row:
     """What the scores depend on, by flag."""
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     return settings | {
@@ -160,11 +156,7 @@ def _load_model(args: argparse.Namespace) -> tuple[PreTrainedModel, PreTrainedTo
     return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
-def _score_rows(
-    scorer: Scorer,
-    rows: Sequence[Entry],
-    args: argparse.Namespace,
-) -> Counter[str]:
+def _score_rows(scorer: Scorer, rows: Sequence[Entry], args: argparse.Namespace) -> Counter[str]:
     """Append the scores of every row that the output does not hold yet.
 
     Returns how many rows had which outcome.
@@ -191,11 +183,7 @@ def _score_rows(
     return outcomes
 
 
-def _scored(
-    scorer: Scorer,
-    entry: Entry,
-    grader: Grader | None,
-) -> Row:
+def _scored(scorer: Scorer, entry: Entry, grader: Grader | None) -> Row:
     """A row with its scores, and with its grade where that is asked for."""
     if entry.row is None:
         raise DataError(entry.fault)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from openrlhf_swap.command import counted
-from openrlhf_swap.data.files import read_entries
+from openrlhf_swap.data.files import SHOWN, read_entries
 from openrlhf_swap.data.references import find_faults, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
@@ -20,12 +20,13 @@ from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
 LONGEST_SHOWN = 40  # characters of a value in a message
-SHOWN = 3  # problems that a message names
 REMEDY = "give every row a problem and an answer"
 
 
 @dataclass(frozen=True)
 class Benchmark:
+    """A benchmark of the table: where it is on the hub, and what a complete copy has."""
+
     title: str
     hub: str
     revision: str
@@ -105,7 +106,10 @@ def _read_benchmark(name: str, folder: Path | None) -> list[Problem]:
 
 
 def _describe_faults(problems: Sequence[Problem]) -> str:
-    """The answers that math-verify cannot grade against, as "has 2 answers ..."; "" for none."""
+    """What is wrong with the answers: "has 2 answers that no response can be graded against: ...".
+
+    Empty if nothing is, and for other graders than math-verify.
+    """
     if any(problem.grader != MATH for problem in problems):
         return ""
     faults = find_faults([problem.reference for problem in problems], MATH, "benchmarks")
@@ -127,6 +131,7 @@ def checksum(problems: Iterable[str]) -> str:
 
 
 def title_of(name: str) -> str:
+    """The title of a benchmark; a file's own name for any other."""
     return BENCHMARKS[name].title if name in BENCHMARKS else name
 
 
@@ -172,15 +177,11 @@ def _read_hub(name: str, benchmark: Benchmark) -> list[Problem]:
     return problems
 
 
-def _problem(
-    where: str,
-    own_id: object,
-    row: Row,
-    grader: str,
-) -> Problem:
-    """A row as a problem; raises DataError if the grader cannot use its answer.
+def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
+    """A row as a problem.
 
-    Every evaluation would count that as wrong.
+    Raises DataError for an answer that the grader cannot use, against which every response would
+    count as wrong.
     """
     text = row.get("problem")
     answer = row.get("answer")

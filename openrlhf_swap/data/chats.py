@@ -4,34 +4,44 @@ import ast
 import json
 import re
 from contextlib import suppress
+from typing import NamedTuple
 
 from openrlhf_swap.files import Row
 
 EMPTY_PROBLEM = "an empty problem, or one that is neither text nor a chat"
 
 
-def read_chat(problem: object) -> tuple[list[Row], str | None]:
-    """A problem as a chat that ends with the user's turn, and what is wrong with it.
+class Chat(NamedTuple):
+    """The messages of a problem, each of `role` and `content`, of which the last is the user's.
+
+    A chat that cannot be used has no messages but a fault, worded to follow "dropped with".
+    """
+
+    messages: list[Row]
+    fault: str | None = None
+
+
+def read_chat(problem: object) -> Chat:
+    """A problem as a chat.
 
     The problem is a text, or a list of messages of `role` and `content`. Such a list may be written
-    out as text, and a content is a text or a list of parts. A chat with a fault is empty; the
-    fault's words follow "dropped with".
+    out as text, and a content is a text or a list of parts.
     """
     messages = _listed_chat(problem) if isinstance(problem, str) else problem
     if isinstance(messages, str) and messages.strip():
-        return [{"role": "user", "content": messages}], None
+        return Chat([{"role": "user", "content": messages}])
     if not isinstance(messages, list) or not messages:
-        return [], EMPTY_PROBLEM
+        return Chat([], EMPTY_PROBLEM)
     chat = []
     for message in messages:
         turn = _read_turn(message)
         if turn is None:
-            return [], "a chat whose messages are no texts with role and content"
+            return Chat([], "a chat whose messages are no texts with role and content")
         chat.append(turn)
     last = chat[-1]["role"]
     if last != "user":
-        return [], f"a chat that ends with the {last}'s turn"
-    return chat, None
+        return Chat([], f"a chat that ends with the {last}'s turn")
+    return Chat(chat)
 
 
 def _listed_chat(text: str) -> object:

@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.files import Row, checked_row, decoded, parse_row, parse_value
 
-DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
+READ_BY_ROW = (".jsonl", ".json", ".csv")
+DATA_FILES = (*READ_BY_ROW, ".parquet")
 LOOKED_AT = 20_000  # rows of a file that are read before anything slow is imported
 SHOWN = 3  # unreadable rows that a message names
 
@@ -34,7 +35,7 @@ class Entry(NamedTuple):
 
 def has_rows(path: Path) -> bool:
     """Whether `read_entries` can read a file of this name."""
-    return path.suffix.lower() in (".jsonl", ".json", ".csv")
+    return path.suffix.lower() in READ_BY_ROW
 
 
 def read_entries(
@@ -56,6 +57,7 @@ def read_entries(
 
 
 def readable_rows(entries: Sequence[Entry]) -> list[Row]:
+    """The fields of the rows that can be read."""
     return [entry.row for entry in entries if entry.row is not None]
 
 

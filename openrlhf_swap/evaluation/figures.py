@@ -8,7 +8,7 @@ openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,18 +34,8 @@ def main(argv: list[str]) -> None:
     """Draw a figure; raises DataError for inputs that lack the data it shows."""
     parser = Parser("openrlhf-swap eval figures", __doc__)
     parser.add_argument("figure", choices=FIGURES)
-    parser.add_argument(
-        "inputs",
-        type=Path,
-        nargs="+",
-        help="what to draw, see above",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        help="output path without extension",
-    )
+    parser.add_argument("inputs", type=Path, nargs="+", help="what to draw, see above")
+    parser.add_argument("--output", type=Path, required=True, help="output path without extension")
     args = parser.parse_args(argv)
     figure = FIGURES[args.figure](args.inputs)
     figure.axes[0].legend(fontsize="small")
@@ -77,11 +67,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 def pareto(folders: Sequence[Path]) -> Figure:
     """Accuracy vs. tokens of every evaluation, one panel per benchmark, with the Pareto front."""
-    figure, parts = _by_benchmark(
-        folders,
-        xlabel="tokens per response",
-        ylabel="pass@1, %",
-    )
+    figure, parts = _by_benchmark(folders, xlabel="tokens per response", ylabel="pass@1, %")
     for panel, runs in parts:
         points = []
         for folder, measured in runs.items():
@@ -90,22 +76,10 @@ def pareto(folders: Sequence[Path]) -> Figure:
             y = 100 * values["accuracy"]
             below = max(0, y - 100 * values["accuracy_low"])
             above = max(0, 100 * values["accuracy_high"] - y)
-            panel.errorbar(
-                x,
-                y,
-                [[below], [above]],
-                fmt="o",
-                capsize=3,
-                label=folder.name,
-            )
+            panel.errorbar(x, y, [[below], [above]], fmt="o", capsize=3, label=folder.name)
             points.append((x, y))
         front = [points[i] for i in pareto_front(points)]
-        panel.plot(
-            *zip(*front, strict=True),
-            color="0.6",
-            zorder=0,
-            linestyle="--",
-        )
+        panel.plot(*zip(*front, strict=True), color="0.6", zorder=0, linestyle="--")
     return figure
 
 
@@ -117,11 +91,7 @@ def accuracy_within(samples: pd.DataFrame, budgets: Sequence[int]) -> list[float
 
 def budget(folders: Sequence[Path]) -> Figure:
     """Accuracy vs. token budget, one panel per benchmark: longer responses count as wrong."""
-    labels = {
-        "xlabel": "token budget",
-        "ylabel": "correct within budget, %",
-        "xscale": "log",
-    }
+    labels = {"xlabel": "token budget", "ylabel": "correct within budget, %", "xscale": "log"}
     figure, parts = _by_benchmark(folders, **labels)
     for panel, runs in parts:
         longest = max(run.samples["tokens"].max() for run in runs.values())
@@ -140,10 +110,7 @@ def gains(files: Sequence[Path]) -> Figure:
     """
     from openrlhf_swap.runs.metrics import HIGH_GAIN  # imports torch, so not at module level
 
-    labels = {
-        "xlabel": "information gain of a step, nats",
-        "ylabel": "share of steps",
-    }
+    labels = {"xlabel": "information gain of a step, nats", "ylabel": "share of steps"}
     figure, (panel,) = _panels([labels])
     values = {}
     for file in files:
@@ -181,7 +148,7 @@ FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, dynamic
 
 def _by_benchmark(
     folders: Sequence[Path], **labels: str
-) -> tuple[Figure, Iterator[tuple[Axes, dict[Path, Measures]]]]:
+) -> tuple[Figure, list[tuple[Axes, dict[Path, Measures]]]]:
     """A figure with one panel per benchmark.
 
     The second value has each panel with the evaluations that have its benchmark.
@@ -189,8 +156,11 @@ def _by_benchmark(
     runs = {folder: measure_evaluation(folder) for folder in folders}
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels([{"title": title_of(name), **labels} for name in names])
-    shown = ({folder: run[name] for folder, run in runs.items() if name in run} for name in names)
-    return figure, zip(panels, shown, strict=True)
+    parts = []
+    for name, panel in zip(names, panels, strict=True):
+        shown = {folder: run[name] for folder, run in runs.items() if name in run}
+        parts.append((panel, shown))
+    return figure, parts
 
 
 def _panels(labels: Sequence[dict[str, str]]) -> tuple[Figure, list[Axes]]:
@@ -200,10 +170,7 @@ def _panels(labels: Sequence[dict[str, str]]) -> tuple[Figure, list[Axes]]:
     columns = min(len(labels), COLUMNS)
     rows = -(-len(labels) // COLUMNS)
     width, height = SIZE
-    figure = Figure(
-        figsize=(width * columns, height * rows),
-        layout="constrained",
-    )
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = []
     for number, label in enumerate(labels, start=1):
         panel = figure.add_subplot(rows, columns, number, **label)

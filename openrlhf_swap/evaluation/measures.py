@@ -26,13 +26,17 @@ RESAMPLES = 10_000
 class Measures:
     """Measures of one benchmark's samples.
 
-    `problems` has P rows, in order: `problem`, its text (its id where a folder lacks the file of
-    its problems), `accuracy`, the share of its correct samples, and `tokens`, their mean.
+    Attributes:
+        problems: P rows, in order, of `problem` (its text, or its id in a folder without the file
+            of its problems), `accuracy` (the share of its correct samples) and `tokens` (the mean
+            of its samples).
+        values: measures of all samples, by name.
+        samples: the graded samples without their texts.
     """
 
     problems: pd.DataFrame
-    values: Values  # named measures of all samples
-    samples: pd.DataFrame  # graded, without their texts
+    values: Values
+    samples: pd.DataFrame
 
 
 Evaluation = dict[str, Measures]
@@ -64,10 +68,7 @@ def measure_benchmark(files: SampleFiles) -> Measures:
     rows = [{**sample, **grade, "text": None} for sample, grade in files.graded()]
     samples = pd.DataFrame(rows)
     by_problem = samples.groupby("id", sort=False)
-    problems = by_problem.agg(
-        accuracy=("correct", "mean"),
-        tokens=("tokens", "mean"),
-    )
+    problems = by_problem.agg(accuracy=("correct", "mean"), tokens=("tokens", "mean"))
     problems = problems.reset_index(names="problem")
     asked = files.problems()
     texts = [asked.get(key, {}).get("problem", key) for key in problems["problem"]]
@@ -151,31 +152,41 @@ def known_after(files: SampleFiles) -> Values:
 
 
 def count_votes(group: pd.DataFrame) -> list[str | None]:
-    """The vote of each sample of a problem: answers that the grader finds equal have the same.
+    """The vote of each sample of a problem; None for a sample that states no answer.
 
-    The grader found all right answers equal. Wrong answers are compared where they could outnumber
-    the right ones together; everywhere else by text alone, because nothing depends on it.
+    Answers that the grader finds equal have one vote. It found all right answers equal. Wrong
+    answers are compared with each other only where they could outnumber the right ones; elsewhere
+    the majority does not depend on it, and their texts are the votes.
     """
-    votes = [None if pd.isna(answer) else strip_answer(answer) for answer in group["answer"]]
-    graded = list(zip(votes, group["correct"], strict=True))
-    right = next((vote for vote, correct in graded if correct and vote), None)
-    votes = [right if correct and vote else vote for vote, correct in graded]
+    votes: list[str | None] = []
+    right = None
+    for answer, correct in zip(group["answer"], group["correct"], strict=True):
+        vote = None if pd.isna(answer) else strip_answer(answer)
+        if correct and vote:
+            right = right or vote
+            vote = right
+        votes.append(vote)
     wrong = [vote for vote in votes if vote and vote != right]
     if right is None or len(wrong) < votes.count(right):
         return votes
-    first_equal: dict[str | None, str] = {}
-    for vote in dict.fromkeys(wrong):
-        kinds = dict.fromkeys(first_equal.values())
-        equal = (kind for kind in kinds if grade_answer(f"\\boxed{{{vote}}}", kind).correct)
-        first_equal[vote] = next(equal, vote)
-    return [first_equal.get(vote, vote) for vote in votes]
+    first_equal = _first_equal(wrong)
+    return [vote if vote is None else first_equal.get(vote, vote) for vote in votes]
 
 
-def pass_at_k(
-    correct: int,
-    samples: int,
-    k: int,
-) -> float:
+def _first_equal(answers: Sequence[str]) -> dict[str, str]:
+    """Each answer -> the first of the answers that the grader finds equal to it."""
+    found: dict[str, str] = {}
+    for answer in dict.fromkeys(answers):
+        distinct = dict.fromkeys(found.values())
+        found[answer] = answer
+        for earlier in distinct:
+            if grade_answer(f"\\boxed{{{answer}}}", earlier).correct:
+                found[answer] = earlier
+                break
+    return found
+
+
+def pass_at_k(correct: int, samples: int, k: int) -> float:
     """Unbiased estimate that at least one of k samples is correct, 1 - C(n-c, k)/C(n, k).
 
     Raises ValueError for k > n.
@@ -197,32 +208,20 @@ def majority_is_correct(answers: Sequence[str | None], correct: Sequence[bool]) 
     return fmean(answer in right for answer in winners)
 
 
-def bootstrap_interval(
-    values: Floats,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
+def bootstrap_interval(values: Floats, level: float = 0.95, seed: int = 0) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of (P,) values, at a confidence level.
 
     Problems are drawn with replacement, so their counts are multinomial.
     """
     problems = len(values)
     chances = np.full(problems, 1 / problems)
-    counts = np.random.default_rng(seed).multinomial(
-        problems,
-        chances,
-        size=RESAMPLES,
-    )
+    counts = np.random.default_rng(seed).multinomial(problems, chances, size=RESAMPLES)
     tail = (1 - level) / 2
     low, high = np.quantile(counts @ values / problems, [tail, 1 - tail])
     return float(low), float(high)
 
 
-def paired_difference(
-    first: Floats,
-    second: Floats,
-    seed: int = 0,
-) -> tuple[float, float, float]:
+def paired_difference(first: Floats, second: Floats, seed: int = 0) -> tuple[float, float, float]:
     """Mean of second - first over the same problems, and its 95% interval."""
     difference = second - first
     return float(difference.mean()), *bootstrap_interval(difference, seed=seed)

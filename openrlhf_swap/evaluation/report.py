@@ -9,6 +9,7 @@ with paired-bootstrap intervals.
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
@@ -47,13 +48,7 @@ COLUMNS = {
 # Of evaluations with scored traces.
 KNOWN = {"after known %": "{known_after}"}
 COUNTS = ("tokens", "problems", "samples")  # measures that are no shares
-DIFFERENCE = [
-    "difference",
-    "benchmark",
-    "problems",
-    "pass@1, points (95%)",
-    "tokens (95%)",
-]
+DIFFERENCE = ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"]
 # A format -> tabulate's name for it.
 FORMATS = {
     "terminal": "plain",
@@ -61,29 +56,25 @@ FORMATS = {
     "latex": "latex_booktabs",
     "csv": "",
 }
-Cells = list[list[str]]
 Runs = Mapping[str, Evaluation]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header and rows of texts."""
+
+    header: list[str]
+    rows: list[list[str]]
 
 
 def main(argv: list[str]) -> None:
     """Print the tables."""
     parser = Parser("openrlhf-swap eval report", __doc__)
-    parser.add_argument(
-        "folders",
-        type=Path,
-        nargs="+",
-        help="folders of evaluations; the baseline first",
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        default="terminal",
-    )
-    parser.add_argument(
-        "--paper",
-        choices=["1.5B", "7B"],
-        help="also print the paper's numbers, marked as such",
-    )
+    add = parser.add_argument
+    add("folders", type=Path, nargs="+", help="folders of evaluations; the baseline first")
+    add("--format", choices=FORMATS, default="terminal")
+    text = "also print the paper's numbers, marked as such"
+    add("--paper", choices=["1.5B", "7B"], help=text)
     args = parser.parse_args(argv)
     runs = measure_evaluations(args.folders)
     for warning in settings_that_differ(args.folders):
@@ -113,7 +104,7 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
 def evaluation_table(runs: Runs, style: str) -> str:
     """A table of evaluations, by name, in one of FORMATS; csv has all measures."""
     if style != "csv":
-        return _table(*evaluation_cells(runs), style)
+        return _formatted(evaluation_cells(runs), style)
     lines = []
     for run, benchmarks in runs.items():
         for name, measured in benchmarks.items():
@@ -121,8 +112,8 @@ def evaluation_table(runs: Runs, style: str) -> str:
     return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
 
 
-def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[list[str], Cells]:
-    """Header and rows of the table; `chosen` are its columns.
+def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> Table:
+    """The table of evaluations; `chosen` are its columns.
 
     There is one row per evaluation and benchmark, and one for the average over several. An
     evaluation that lacks a benchmark of the others has no average, which would not be comparable.
@@ -133,24 +124,17 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> tuple[l
     columns = dict(chosen)
     if "known_after" in found:
         columns |= KNOWN
-    rows: Cells = []
+    rows = []
     for run, benchmarks in runs.items():
         for name, each in benchmarks.items():
             problems = f"{each.values['problems']:.0f}"
-            rows.append(
-                [
-                    run,
-                    title_of(name),
-                    problems,
-                    *_cells(each.values, columns),
-                ]
-            )
+            rows.append([run, title_of(name), problems, *_cells(each.values, columns)])
         if len(names) > 1 and names <= benchmarks.keys():
             means = {}
             for key in ("accuracy", "tokens"):
                 means[key] = fmean(each.values[key] for each in benchmarks.values())
             rows.append([run, "Average", "", *_cells(means, columns)])
-    return ["evaluation", "benchmark", "problems", *columns], rows
+    return Table(["evaluation", "benchmark", "problems", *columns], rows)
 
 
 def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:
@@ -170,12 +154,13 @@ def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]
     return cells
 
 
-def difference_cells(runs: Runs) -> tuple[list[str], Cells, list[str]]:
-    """Header and rows of each evaluation minus each earlier one, on the problems they share.
+def difference_cells(runs: Runs) -> tuple[Table, list[str]]:
+    """The table of each evaluation minus each earlier one, on the problems they share.
 
-    The third value has a note for each pair that shares no problem of a benchmark.
+    The second value has a note for each pair that shares no problem of a benchmark.
     """
-    rows, notes = [], []
+    rows = []
+    notes = []
     for (earlier, first), (later, second) in combinations(runs.items(), 2):
         for name in second:
             if name not in first:
@@ -186,13 +171,13 @@ def difference_cells(runs: Runs) -> tuple[list[str], Cells, list[str]]:
             else:
                 shared = f"{later} and {earlier} share no problem of the same text"
                 notes.append(f"no difference on {title_of(name)}: {shared}")
-    return DIFFERENCE, rows, notes
+    return Table(DIFFERENCE, rows), notes
 
 
 def difference_tables(runs: Runs, style: str) -> list[str]:
     """The differences as a table, and the notes."""
-    header, rows, notes = difference_cells(runs)
-    return [_table(header, rows, style), *notes] if rows else notes
+    table, notes = difference_cells(runs)
+    return [_formatted(table, style), *notes] if table.rows else notes
 
 
 def _difference(first: Measures, second: Measures) -> list[str]:
@@ -202,16 +187,13 @@ def _difference(first: Measures, second: Measures) -> list[str]:
     a problem different ids. Without a shared problem there are no cells.
     """
     before = _by_text(first).drop_duplicates("text", keep="last")
-    pairs = _by_text(second).merge(
-        before,
-        on="text",
-        suffixes=("", "_first"),
-    )
+    pairs = _by_text(second).merge(before, on="text", suffixes=("", "_first"))
     if pairs.empty:
         return []
     cells = [str(len(pairs))]
     for name, scale, form in (("accuracy", 100, "+z.1f"), ("tokens", 1, "+z.0f")):
-        earlier, later = pairs[f"{name}_first"].to_numpy(), pairs[name].to_numpy()
+        earlier = pairs[f"{name}_first"].to_numpy()
+        later = pairs[name].to_numpy()
         numbers = [format(scale * value, form) for value in paired_difference(earlier, later)]
         cells.append("{} ({} to {})".format(*numbers))
     return cells
@@ -237,29 +219,16 @@ def paper_table(model: str, style: str) -> str:
         pairs = zip(accuracy, tokens, strict=True)
         rows.append([f"{method} (paper)", *map(" / ".join, pairs)])
     header = ["method", *map(title_of, names), "Average"]
-    return f"{model}, {PAPER_TITLE}\n\n{_table(header, rows, style)}"
+    return f"{model}, {PAPER_TITLE}\n\n{_formatted(Table(header, rows), style)}"
 
 
-def _table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    style: str,
-) -> str:
-    """A table of text cells; numbers are right-aligned for the terminal."""
+def _formatted(table: Table, style: str) -> str:
+    """A table as text; numbers are right-aligned for the terminal."""
     form = FORMATS[style]
+    rows = table.rows
     if style != "terminal":
-        return tabulate(
-            rows,
-            header,
-            tablefmt=form,
-            stralign=None,
-            disable_numparse=True,
-        )
-    alignment = ["left", "left"] + ["right"] * (len(header) - 2)
+        return tabulate(rows, table.header, tablefmt=form, stralign=None, disable_numparse=True)
+    alignment = ["left", "left"] + ["right"] * (len(table.header) - 2)
     # As a header, tabulate would make the columns wider than needed; as a row it does not.
-    return tabulate(
-        [header, *rows],
-        tablefmt=form,
-        colalign=alignment,
-        disable_numparse=True,
-    )
+    lines = [table.header, *rows]
+    return tabulate(lines, tablefmt=form, colalign=alignment, disable_numparse=True)

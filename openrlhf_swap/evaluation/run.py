@@ -167,11 +167,7 @@ def check_numbers(args: Namespace) -> None:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 
 
-def check_unchanged(
-    args: Namespace,
-    name: str,
-    problems: Sequence[Problem],
-) -> None:
+def check_unchanged(args: Namespace, name: str, problems: Sequence[Problem]) -> None:
     """Raise ConfigError if a benchmark's samples answer other problems, or were graded otherwise.
 
     Problems without samples may change, and any number of them may come or go.
@@ -210,11 +206,7 @@ def changed_fields(problem: Problem, earlier: Row) -> set[str]:
     return {field for field, value in earlier.items() if now.get(field, value) != value}
 
 
-def write_problems(
-    files: SampleFiles,
-    problems: Sequence[Problem],
-    limit: int | None,
-) -> None:
+def write_problems(files: SampleFiles, problems: Sequence[Problem], limit: int | None) -> None:
     """Write the first `limit` problems, and those that have samples from an earlier start."""
     sampled = files.sampled_ids()
     first = {problem.id for problem in problems[:limit]}
@@ -225,12 +217,7 @@ def write_problems(
 def sample_and_grade(args: Namespace, problems: Problems) -> None:
     """Generate the missing samples of the first --limit problems, then grade what has no grade."""
     first = {name: rows[: args.limit] for name, rows in problems.items()}
-    missing = missing_samples(
-        args.output,
-        first,
-        args.samples,
-        args.suffix,
-    )
+    missing = missing_samples(args.output, first, args.samples, args.suffix)
     total = sum(map(len, first.values())) * args.samples
     done = total - len(missing)
     print(f"{MARK} {done} of {counted(total, 'sample')} already generated", flush=True)

@@ -20,18 +20,12 @@ from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "max_tokens",
-    "max_model_len",
-    "seed",
-    "suffix",
-)
+SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
 RENDERING = ("chat_template_kwargs", "system_prompt")
 SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
 # Flags that are called as in training.
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
+SAMPLES = ".samples.jsonl"
 GRADES = ".grades.jsonl"
 
 
@@ -76,11 +70,7 @@ class SampleFiles:
                 yield row, grade
 
 
-def text_of(
-    row: Row,
-    end_of_thought: str,
-    field: str = "text",
-) -> str:
+def text_of(row: Row, end_of_thought: str, field: str = "text") -> str:
     """A sample's text as it is graded; a prompt may have closed the thought before it."""
     prompt = end_of_thought if row.get("closed_by_prompt") else ""
     return text_to_grade(prompt, row[field], end_of_thought)
@@ -99,6 +89,7 @@ def graded_benchmarks(folder: Path) -> list[SampleFiles]:
 
 
 def settings_path(folder: Path) -> Path:
+    """The file of an evaluation's settings and provenance."""
     return folder / "run.json"
 
 
@@ -112,16 +103,20 @@ def flag_of(name: str) -> str:
 
 
 def read_settings(folder: Path) -> Row:
-    """The settings that a folder's samples were made with.
+    """The settings that a folder's samples were made with; {} for a folder without samples.
 
-    They are {} without samples: a start that failed has bound the folder to nothing.
+    A start that failed before its first sample binds the folder to nothing.
     """
-    has_samples = any(True for path in folder.glob("*.samples.jsonl") for _ in read_rows(path))
+    has_samples = any(map(_has_rows, folder.glob(f"*{SAMPLES}")))
     path = settings_path(folder)
     if not has_samples or not path.exists():
         return {}
     settings: Row = json.loads(path.read_text(encoding="utf-8"))
     return settings
+
+
+def _has_rows(path: Path) -> bool:
+    return next(iter(read_rows(path)), None) is not None
 
 
 def compare_settings(args: Namespace, origin: Row) -> None:
@@ -134,9 +129,9 @@ def compare_settings(args: Namespace, origin: Row) -> None:
 
 
 def _by_flag(settings: Row, origin: Row) -> Row:
-    """The settings by flag.
+    """The settings by flag; the model by a hash of all of its files.
 
-    The model stands for all of its files, because its template and tokenizer matter, too.
+    Its template and tokenizer matter as much as its weights.
     """
     (model,) = origin["inputs"]["weights"]
     files = model["files"]
@@ -146,11 +141,7 @@ def _by_flag(settings: Row, origin: Row) -> Row:
     return by_flag
 
 
-def write_settings(
-    args: Namespace,
-    origin: Row,
-    benchmarks: Sequence[str],
-) -> None:
+def write_settings(args: Namespace, origin: Row, benchmarks: Sequence[str]) -> None:
     """Write `run.json`: the settings, and the provenance of this start."""
     paths = (SampleFiles(args.output, name).path("problems") for name in benchmarks)
     origin["inputs"]["data"] = [fingerprint(str(path)) for path in paths]
@@ -165,23 +156,13 @@ def asked(problem: Row, suffix: str) -> str:
     return str(problem["problem"]) + suffix
 
 
-def sampling(
-    settings: Row,
-    benchmark: str,
-    problem: str,
-    sample: int,
-) -> Row:
+def sampling(settings: Row, benchmark: str, problem: str, sample: int) -> Row:
     """The arguments of vLLM's SamplingParams for one sample, with a seed of its own."""
     arguments = {name: settings[name] for name in ("temperature", "top_p", "max_tokens")}
     return arguments | {"seed": seed_of(benchmark, problem, sample, settings["seed"])}
 
 
-def seed_of(
-    benchmark: str,
-    problem: str,
-    sample: int,
-    seed: int,
-) -> int:
+def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
     """The sampling seed of one sample; the same in every run, whatever else is sampled."""
     digest = hashlib.sha256(f"{seed}:{benchmark}:{problem}:{sample}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

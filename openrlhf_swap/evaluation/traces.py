@@ -26,21 +26,13 @@ def main(argv: list[str]) -> None:
     Raises DataError, and leaves an existing file untouched, for a folder without graded samples.
     """
     parser = Parser("openrlhf-swap eval traces", __doc__)
-    parser.add_argument(
-        "folder",
-        type=Path,
-        help="folder of an evaluation",
-    )
+    parser.add_argument("folder", type=Path, help="folder of an evaluation")
     parser.add_argument(
         "--output",
         type=Path,
         help="JSONL to write (default: traces.jsonl in the folder)",
     )
-    parser.add_argument(
-        "--samples",
-        type=int,
-        help="maximum responses per problem; all by default",
-    )
+    parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
     args = parser.parse_args(argv)
     output = args.output or args.folder / "traces.jsonl"
     check_writable("--output", output.parent)

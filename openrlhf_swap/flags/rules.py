@@ -252,12 +252,7 @@ def _check_reward(configuration: Configuration) -> None:
             )
 
 
-def _check_defines(
-    flag: str,
-    source: str,
-    name: str,
-    form: str,
-) -> None:
+def _check_defines(flag: str, source: str, name: str, form: str) -> None:
     """Raise ConfigError for a file that cannot be read or has not the name; nothing of it runs."""
     try:
         text = Path(source).read_text(encoding="utf-8")

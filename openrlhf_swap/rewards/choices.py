@@ -13,12 +13,7 @@ from openrlhf_swap.rewards.statements import LETTERS, OPTIONS, stated_answer
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Verdict
 
 
-def verify(
-    problem: str,
-    answer: str,
-    response: str,
-    metadata: Metadata,
-) -> Verdict:
+def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """Whether the letter that a response states is the reference answer."""
     options = metadata.get(OPTIONS) or ()
     stated = stated_letter(response, options, metadata[THOUGHT_CLOSED])
@@ -39,15 +34,12 @@ def find_fault(answer: str, metadata: Metadata) -> str | None:
     return None
 
 
-def stated_letter(
-    text: str,
-    options: Sequence[str] = (),
-    closed: bool = True,
-) -> str | None:
+def stated_letter(text: str, options: Sequence[str] = (), closed: bool = True) -> str | None:
     """The letter that a text states as its answer, in upper case; None if there is none.
 
-    Behind a box that holds neither a letter nor an option an announcement counts, and a letter that
-    stands alone above its explanation.
+    The stated answer may be a letter or an option's text. If it is neither, a second place is
+    looked at: what is stated behind the last box, or without a box the paragraph at the beginning,
+    where a letter may stand above its explanation.
     """
     stated = stated_answer(text, closed) or ""
     box, _, behind = text.rpartition(stated + "}")

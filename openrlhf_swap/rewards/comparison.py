@@ -106,11 +106,7 @@ def _with_both_signs(items: Sequence[str]) -> list[str]:
     return signed
 
 
-def _same_list(
-    gold: list[str],
-    response: list[str],
-    is_ordered: bool,
-) -> bool:
+def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
     if len(gold) != len(response):
         return False
     items = [*gold, *response]

@@ -142,11 +142,7 @@ def write_latex(text: str) -> str:
     return apply(_UNICODE, text)
 
 
-def depths(
-    text: str,
-    opening: str = "([{",
-    closing: str = ")]}",
-) -> list[int]:
+def depths(text: str, opening: str = "([{", closing: str = ")]}") -> list[int]:
     """How many brackets are open behind each character."""
     changes = ((one in opening) - (one in closing) for one in text)
     return list(accumulate(changes))

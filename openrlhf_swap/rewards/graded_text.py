@@ -6,11 +6,7 @@ END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
 TAIL = 400  # last characters, among which a family's tokens stand: `<|im_end|>`, `<turn|>`, `</s>`
 
 
-def text_to_grade(
-    prompt: str,
-    response: str,
-    end_of_thought: str = END_OF_THOUGHT,
-) -> str:
+def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUGHT) -> str:
     """The response as it is graded: after the end of the thought, if the prompt closed it already.
 
     Args:

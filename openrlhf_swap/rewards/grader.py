@@ -79,12 +79,7 @@ class Grader:
     asked once.
     """
 
-    def __init__(
-        self,
-        processes: int = 2,
-        time_limit: float = 10.0,
-        verifier: str = MATH,
-    ) -> None:
+    def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
         self._processes = processes
         # The last one used is the likeliest to be started.
         self._idle: LifoQueue[_Child] = LifoQueue()
@@ -105,9 +100,9 @@ class Grader:
         """Grade pairs of a response and a reference in parallel; one grade each, in order.
 
         The text after the first `end_of_thought` of a response is graded, or all of it without one.
-        There math-verify and `multiple_choice` ask for a stated final answer, because a number in a
-        thought is not an answer. Raises DataError for a response that is no text, or an answer that
-        is neither text nor a number; never for what they say.
+        In a response without one math-verify and `multiple_choice` ask for a stated final answer,
+        because a number in a thought is no answer. Raises DataError for a response that is no text,
+        or an answer that is neither text nor a number; never for what they say.
         """
         requests = []
         for response, answer in pairs:
@@ -146,7 +141,10 @@ class Grader:
 
 
 class _Child:
-    """One grading process, and a socket to it: started when it is asked, again when it is gone."""
+    """One grading process, and a socket to it.
+
+    The process starts at the first question, and again at the next one after it has ended.
+    """
 
     def __init__(self, verifier: str, cpu_seconds: float) -> None:
         self._verifier = verifier
@@ -157,9 +155,9 @@ class _Child:
     def ask(self, message: bytes) -> Grade:
         """The grade that the process answers.
 
-        A process that dies, or is late though it hardly computes, is replaced and asked again: it
-        may have been killed or stopped from outside. A second one that fares the same was the
-        grading's own doing.
+        A process may have been killed or stopped from outside. So one that dies, or is late though
+        it hardly computes, is replaced, and its successor is asked again. If that fares the same,
+        the grading itself is to blame.
         """
         grade = _FAILED
         for attempt in range(ATTEMPTS):
@@ -192,7 +190,8 @@ class _Child:
         if self._running and self._running[0].poll() is None:
             return self._running[1]
         self.stop()
-        if self._verifier == MATH and find_spec("math_verify") is None:  # it would only be gone
+        if self._verifier == MATH and find_spec("math_verify") is None:
+            # Of the process one would only see that it has ended.
             raise ModuleNotFoundError("No module named 'math_verify'", name="math_verify")
         arguments = json.dumps([sys.path, self._cpu_seconds, self._verifier])
         command = [sys.executable, "-c", _PROGRAM, arguments]
@@ -205,11 +204,7 @@ class _Child:
         return ours
 
 
-def _exchange(
-    connection: socket.socket,
-    message: bytes,
-    seconds: float,
-) -> Any:
+def _exchange(connection: socket.socket, message: bytes, seconds: float) -> Any:
     """Send a message and read a line of JSON that may take as long; else OSError or ValueError."""
     connection.settimeout(seconds)
     connection.sendall(message)

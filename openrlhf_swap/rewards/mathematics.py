@@ -7,12 +7,7 @@ from openrlhf_swap.rewards.statements import stated_answer
 from openrlhf_swap.rewards.verifiers import NO_ANSWER, THOUGHT_CLOSED, Verdict
 
 
-def verify(
-    problem: str,
-    answer: str,
-    response: str,
-    metadata: Metadata,
-) -> Verdict:
+def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
     """Whether a response states the reference answer; ValueError if that is not understood.
 
     Nearly every text contains a number, so only a stated answer counts (`statements.py`).

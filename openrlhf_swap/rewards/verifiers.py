@@ -74,13 +74,7 @@ class Verifier:
     answer_is_text: bool
     find_fault: Callable[[str, Metadata], str | None]
 
-    def judge(
-        self,
-        problem: str,
-        answer: str,
-        response: str,
-        metadata: Metadata,
-    ) -> Verdict:
+    def judge(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         """The verdict on a response; TypeError or ValueError if the function returns none."""
         verdict = self.verify(problem, answer, response, metadata)
         if isinstance(verdict, Verdict):
@@ -131,12 +125,7 @@ def _match_last(pattern: str) -> Verify:
     except re.error as error:
         raise ConfigError(f"{given}, which is not a regular expression: {error}") from None
 
-    def verify(
-        problem: str,
-        answer: str,
-        response: str,
-        metadata: Metadata,
-    ) -> Verdict:
+    def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
         group = min(expression.groups, 1)
         matches = [match[group] for match in expression.finditer(response)]
         if not matches or matches[-1] is None:

@@ -13,6 +13,7 @@ from typing import Any
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
 
+# The packages whose versions are recorded.
 STACK = (
     "openrlhf-swap",
     "openrlhf",
@@ -61,9 +62,10 @@ def commit(root: Path = ROOT) -> str | None:
 
 
 def fingerprint(name: str) -> Row:
-    """Bytes and hash of each file of a file, a model folder or a hub model that is on this machine.
+    """A file, a model's folder or a hub name, with the size and hash of each file on this machine.
 
-    The hash is `sha256`, or for a large file `sha256_of_ends`, of its first and last MiB.
+    The hash is `sha256`, or for a large file `sha256_of_ends`, of its first and last MiB. A hub
+    model that is in the cache also has its `revision`.
     """
     path = Path(name)
     found: Row = {"name": name}
@@ -96,8 +98,8 @@ def _hashed(path: Path) -> Row:
 def identity(name: str) -> Row:
     """The name of a model or a file of data, and a hash of its weights or rows if they are here.
 
-    Two identities are equal if their hashes are, since a folder may be moved; or, without these,
-    their names.
+    Two identities with hashes are equal if the hashes are, because a folder may be moved. Any
+    others are equal if their names are.
     """
     path = Path(name)
     content: Any = {}
@@ -129,12 +131,7 @@ def record_or_compare(output: Path, settings: Row) -> None:
         print(f"note: {record} is missing: {doubt}")
 
 
-def refuse_other_settings(
-    now: Row,
-    recorded: Row,
-    work: str,
-    remedy: str,
-) -> None:
+def refuse_other_settings(now: Row, recorded: Row, work: str, remedy: str) -> None:
     """Raise ConfigError for the first setting, by flag, that is recorded with another value.
 
     A model or a file of data is its `identity`. `work` is such as "the rows in scores.jsonl were

@@ -9,6 +9,7 @@ evaluation's folder (see `openrlhf-swap eval traces`). Scored traces from elsewh
 a file. The evaluations' table stands above, and a training run's curves can be added (--metrics).
 """
 
+from dataclasses import asdict
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, counted
@@ -31,12 +32,7 @@ def main(argv: list[str]) -> None:
         nargs="+",
         help="folders of evaluations, or scored traces: a column each",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        help="HTML file to write",
-    )
+    parser.add_argument("--output", type=Path, required=True, help="HTML file to write")
     parser.add_argument(
         "--metrics",
         type=Path,
@@ -48,12 +44,8 @@ def main(argv: list[str]) -> None:
         default=200,
         help="maximum number of problems on the page (default: 200)",
     )
-    names = (
-        "length_coef",
-        "tau",
-        "weights_from",
-        "step_price",
-    )  # of the penalty that is shown
+    # Of the penalty that is shown.
+    names = ("length_coef", "tau", "weights_from", "step_price")
     args = parse_with_settings(parser, names, argv)
     penalty = SwapConfig(**{name: getattr(args, name) for name in names})
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
@@ -65,12 +57,11 @@ def main(argv: list[str]) -> None:
         from openrlhf_swap.evaluation.report import COLUMNS, difference_cells, evaluation_cells
 
         runs = measure_evaluations(evaluations)
-        *differences, notes = difference_cells(runs)
+        differences, notes = difference_cells(runs)
         shown = evaluation_cells(runs, {title: COLUMNS[title] for title in SHOWN})
-        tables = [shown, differences]
         data["summary"] = {
             "notes": notes,
-            "tables": [{"header": header, "rows": rows} for header, rows in tables if rows],
+            "tables": [asdict(table) for table in (shown, differences) if table.rows],
             "charts": charts(args.metrics) if args.metrics else [],
         }
     args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -24,10 +24,7 @@ TEMPLATE = FOLDER / "page.html"
 SCRIPT = FOLDER / "page.js"
 # Title of each chart of a training run -> the metric of each of its lines.
 CHARTS = {
-    "tokens per rollout": {
-        "all": "length/mean",
-        "target": "length/target",
-    },
+    "tokens per rollout": {"all": "length/mean", "target": "length/target"},
     "accuracy of rollouts": {"accuracy": "swap/accuracy"},
 }
 # A step's number on the page -> the field of a scored trace that may have it for each step.
@@ -44,9 +41,9 @@ Formulas = dict[str, Tree]
 def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
     """Add `penalties`, the nats that each step pays, to each row.
 
-    The group of a row are the file's responses to its problem. A step pays P w_k, and with
-    `step_price` weights also its share K w_k mu of the price. Each step has None if the response's
-    log-probabilities are not finite, or if its step ends do not fit its length.
+    The rows of one problem are a group. A step pays P w_k, and with `step_price` weights also its
+    share K w_k mu of the price. The steps of a response have None if its log-probabilities are not
+    finite, or if its step ends do not fit its length.
     """
     numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -91,11 +88,7 @@ def complete(row: Row) -> Row:
     }
 
 
-def page_data(
-    files: Sequence[Path],
-    config: SwapConfig,
-    limit: int,
-) -> dict[str, Any]:
+def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str, Any]:
     """Column names, at most `limit` problems with each column's responses, and their formulas.
 
     Each of `files`, or of folders of evaluations, is a column. `config` has the settings of the
@@ -223,10 +216,7 @@ def _observations(row: Row, formulas: Formulas) -> dict[int, Row]:
         end += len(turn["action"])
         if turn["observation"]:
             observation = split_formulas(turn["observation"], formulas)
-            found[end] = {
-                "turn": number,
-                "observation": observation,
-            }
+            found[end] = {"turn": number, "observation": observation}
     return found
 
 

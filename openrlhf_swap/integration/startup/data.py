@@ -175,7 +175,7 @@ def _load_cleaned(
     for row, reference in zip(rows, references, strict=True):
         problem = row[problem_key]
         if isinstance(problem, list):
-            problem = read_chat(problem)[0] or problem
+            problem = read_chat(problem).messages or problem
         if source.trains or objective.rewrites_evaluation:
             problem = _rewritten(problem, objective, args.train.seed)
         cleaned.append({**row, problem_key: problem, answer_key: reference.answer})
@@ -276,7 +276,7 @@ def fault_of_problem(problem: object, args: SimpleNamespace) -> str | None:
     """What is wrong with a problem, worded to follow "dropped with"; None if nothing is."""
     if isinstance(problem, list) and not args.data.apply_chat_template:
         return "a chat as its prompt, which needs --data.apply_chat_template"
-    return read_chat(problem)[1]
+    return read_chat(problem).fault
 
 
 def reasons_to_drop(

@@ -126,7 +126,6 @@ HOSTILE = {
     "no answer": b'{"problem": "x", "response": "y"}',
     "the answer ' $ $ ' is empty; give every problem a non-empty answer": BLANK,
     "longer than the model's context of 1024 tokens": json.dumps(LONG).encode(),
-    "nested too deeply": b'{"problem": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     "no problem": b'{"problem": null, "answer": "3", "response": "3"}',
     "response is neither text nor a number": b'{"problem": "p", "answer": "3", "response": ["3"]}',
 }
