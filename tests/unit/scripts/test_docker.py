@@ -10,14 +10,16 @@ def pins(name):
     """Package -> version of a file of requirements; each line has to name one."""
     found = {}
     for line in (ROOT / name).read_text().splitlines():
-        if requirement := line.split("#")[0].strip():
+        requirement = line.split("#")[0].strip()
+        if requirement:
             package, version = re.fullmatch(r"([\w.-]+)(?:\[\w+\])?===?(\S+)", requirement).groups()
             found[package.lower().replace("_", "-")] = version
     return found
 
 
 def test_everything_is_pinned_and_the_gpu_constraints_hold_what_is_required():
-    required, constrained = pins("requirements.txt"), pins("constraints-gpu.txt")
+    required = pins("requirements.txt")
+    constrained = pins("constraints-gpu.txt")
     assert len(constrained) > 200
     assert {name: constrained.get(name) for name in required} == required
     assert pins("requirements-flash-attn.txt").keys() == {"flash-attn"}

@@ -30,17 +30,29 @@ def run_of(name, *flags, on_cpu=False):
 @pytest.mark.parametrize(("size", "zero"), [("1.5b", 2), ("7b", 3)])
 def test_presets_carry_the_papers_settings_and_share_every_gpu(size, zero):
     run = run_of(size, "--train.seed", "3")
-    method, args = run.method, run.args
-    assert (method.step_tokens, method.max_steps, method.length_coef) == (350, 25, 1.0)
-    assert (method.outcome_weight, method.process_weight) == (1.0, 0.3)
-    assert (args.rollout.batch_size, args.rollout.n_samples_per_prompt) == (128, 16)
+    method = run.method
+    assert method.step_tokens == 350
+    assert method.max_steps == 25
+    assert method.length_coef == 1.0
+    assert method.outcome_weight == 1.0
+    assert method.process_weight == 0.3
+    args = run.args
+    assert args.rollout.batch_size == 128
+    assert args.rollout.n_samples_per_prompt == 16
     assert args.train.batch_size == 128 * 16  # one on-policy update a step
-    assert (args.rollout.max_new_tokens, args.rollout.temperature) == (12000, 0.6)
-    assert (args.algo.kl.init_coef, args.actor.lr_scheduler) == (0, "constant")
-    assert (args.actor.adam.lr, args.train.num_episodes, args.train.seed) == (1e-6, 2, 3)
+    assert args.rollout.max_new_tokens == 12000
+    assert args.rollout.temperature == 0.6
+    assert args.algo.kl.init_coef == 0
+    assert args.actor.lr_scheduler == "constant"
+    assert args.actor.adam.lr == 1e-6
+    assert args.train.num_episodes == 2
+    assert args.train.seed == 3
     assert args.vllm.num_engines * args.vllm.tensor_parallel_size == 8
-    assert args.train.colocate_all and args.vllm.enable_sleep and args.ds.enable_sleep
-    assert (args.ds.zero_stage, run.run.output_dir) == (zero, f"outputs/swap_{size}")
+    assert args.train.colocate_all
+    assert args.vllm.enable_sleep
+    assert args.ds.enable_sleep
+    assert args.ds.zero_stage == zero
+    assert run.run.output_dir == f"outputs/swap_{size}"
 
 
 def test_presets_of_a_laptop_and_of_a_run_that_generates_while_it_trains():

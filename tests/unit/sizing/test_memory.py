@@ -1,4 +1,4 @@
-"""A plan's arithmetic against hand-worked numbers and what the real code computes and holds."""
+"""A plan's memory against hand-worked numbers and what the real code holds."""
 
 import importlib
 import sys
@@ -7,13 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support.paths import POLICY, ROOT
-from support.prefix_scores import masks_of
 from support.sizing import NODE, R1
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
@@ -22,19 +18,11 @@ from transformers import (
 )
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
-from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.flags.configuration import configure
-from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branches import MAX_MASK
 from openrlhf_swap.scoring.need import MAX_TOKENS
-from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
-from openrlhf_swap.sizing import memory, operations
-from openrlhf_swap.sizing.engine import cache_bytes, engine_capacity
-from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
+from openrlhf_swap.sizing import memory
+from openrlhf_swap.sizing.engine import engine_capacity
 from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
-from openrlhf_swap.sizing.models import GIB, Model, read_model
-from openrlhf_swap.sizing.settings import ANSWER_TOKENS, BRANCH_TOKENS, read_run
+from openrlhf_swap.sizing.models import GIB, read_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:Module is None")  # of the tracker of memory
 SMALL = read_model(R1 + "1.5B", 14_000)
@@ -43,7 +31,9 @@ MIB = 2**20
 
 def test_the_update_of_the_1_5b_by_hand():
     # One response of 14,000 tokens on each of 8 GPUs under ZeRO-2, in bytes:
-    loss, layer = memory.update_moments(SMALL, NODE).values()
+    moments = memory.update_moments(SMALL, NODE)
+    loss = moments["loss"]
+    layer = moments["layer"]
     assert loss == {
         "weights": 2 * 1_777_088_000,
         "optimizer": 12 * 222_136_000,  # 1,777,088,000 / 8
@@ -76,7 +66,8 @@ def test_the_update_of_the_1_5b_by_hand():
 def test_zero_stages_share_out_what_they_should(stage, weights, optimizer, gradients, checkpoint):
     # 8,000 parameters on 8 ranks, the largest weight 500: 16 bytes each without ZeRO, of which 14
     # are saved.
-    model, settings = replace(SMALL, parameters=8_000, largest=500), replace(NODE, stage=stage)
+    model = replace(SMALL, parameters=8_000, largest=500)
+    settings = replace(NODE, stage=stage)
     assert memory.weights(model, settings)["weights"] == weights
     assert memory.optimizer(model, settings)["optimizer"] == optimizer
     assert memory.gradients(model, settings, backward=False)["gradients"] == gradients
@@ -116,65 +107,6 @@ def test_pinned_blocks_are_powers_of_two_by_hand():
     assert host_bytes(SMALL, offloaded, 1) == {"optimizer": optimizer}
 
 
-# What stays on the GPU, by hand
-
-
-def place(gib, *flags, size="1gpu", gpus=1):
-    """A model, and its settings as they are given and as they are placed."""
-    file = str(ROOT / "scripts" / f"train_swap_{size}.yaml")
-    run = configure(["--config", file, *flags], on_cpu=False)
-    model, given = read_run(run, build(run.method))
-    return model, given, place_optimizer(model, given, Machine(int(gib * GIB), gpus))
-
-
-def step_of(prompts, responses):
-    batch = ["--rollout.batch_size", str(prompts), "--train.batch_size", str(prompts * responses)]
-    return [*batch, "--rollout.n_samples_per_prompt", str(responses)]
-
-
-SHORT = ["--data.max_len", "3048", "--rollout.max_new_tokens", "2048", *step_of(8, 8)]
-LORA = ["--actor.model_name_or_path", f"{R1}7B", "--ds.lora.rank", "32"]
-BOTH_LEAVE, ONE_STAYS, BOTH_STAY = (True, True), (False, True), (False, False)
-
-
-@pytest.mark.parametrize(
-    ("gib", "gpus", "size", "flags", "leave"),
-    [
-        # 1,777,088,000 parameters take 2 + 12 bytes each and 4 GiB are kept free: 65.6% of 79.1
-        # GiB are left. The cache of 65% less 3,554,176,000 bytes of weights and 1.5 GiB holds 281
-        # responses of 6,200 tokens of 28,672 bytes: all 256.
-        (79.1, 1, "1gpu", [], ONE_STAYS),
-        # A response of full length takes 401 MB, and a GPU of 44 GiB leaves 38%: 12.6 GB, 70
-        # responses instead of 159.
-        (44, 1, "1gpu", [], BOTH_LEAVE),
-        (44, 1, "1gpu", ["--swap.engine_sequences", "64"], ONE_STAYS),
-        (79.1, 4, "1.5b", [], BOTH_LEAVE),  # two nodes: nobody reads the other's GPUs
-        # 64 responses of 3,048 tokens of a 7B take 10.5 GiB on each of eight GPUs.
-        (79.1, 8, "7b", [*SHORT, *step_of(8, 64)], BOTH_STAY),
-        # LoRA on 48 GB: 27.2 GiB of vLLM are 5.8 too many in the update.
-        (48, 1, "1gpu", [*SHORT, *LORA], ONE_STAYS),
-        (79.1, 1, "1gpu", ["--ds.adam_offload"], BOTH_LEAVE),
-    ],
-)
-def test_what_fits_beside_the_others_stays(gib, gpus, size, flags, leave):
-    _, _, placed = place(gib, *flags, size=size, gpus=gpus)
-    assert (placed.actor_sleeps, placed.vllm_sleeps) == leave
-
-
-def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
-    # 64 responses of 3,048 tokens and 32 of blocks, 28,672 bytes each, with 3,554,176,000 bytes of
-    # weights, 1.5 GiB of activations and 1 GiB of graphs: 13.9997% of 79.1 GiB.
-    model, given, placed = place(79.1, *SHORT)
-    neither = {"actor_sleeps": False, "vllm_sleeps": False, "utilization": 0.14}
-    assert placed == replace(given, **neither)
-    cache = int(0.14 * int(79.1 * GIB)) - 3_554_176_000 - 5 * GIB // 2
-    assert cache_bytes(model, placed, int(79.1 * GIB)) == cache >= 64 * 3_080 * 28_672
-    # A step with sleep moves the optimizer's 12 bytes and the weights' 2, out and in.
-    assert copied_bytes(model, given) == 2 * (12 + 2) * 1_777_088_000
-    assert copied_bytes(model, replace(given, actor_sleeps=False)) == 2 * 2 * 1_777_088_000
-    assert host_bytes(model, placed, 1) == {}  # nothing sleeps in main memory either
-
-
 # Memory by the real code
 
 
@@ -183,7 +115,8 @@ class SavesLikeFlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query, key, value):
-        output, sums = torch.empty_like(query), torch.empty(query.shape[:-1], dtype=torch.float32)
+        output = torch.empty_like(query)
+        sums = torch.empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, sums)
         return output
 
@@ -198,7 +131,8 @@ class SavesLikeFlashCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, logits, labels):
-        ctx.save_for_backward(logits, torch.empty_like(labels, dtype=torch.float32), labels)
+        sums = torch.empty_like(labels, dtype=torch.float32)
+        ctx.save_for_backward(logits, sums, labels)
         return torch.empty_like(labels, dtype=torch.float32)
 
     @staticmethod
@@ -207,7 +141,7 @@ class SavesLikeFlashCrossEntropy(torch.autograd.Function):
 
 
 def attend(module, query, key, value, mask, **_):
-    parts = (part.transpose(1, 2) for part in (query, key, value))
+    parts = [part.transpose(1, 2) for part in (query, key, value)]
     return SavesLikeFlashAttention.apply(*parts), None
 
 
@@ -215,56 +149,93 @@ AttentionInterface.register("sizes_only", attend)
 AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
 
 
-def traced_peak(monkeypatch, config, rows, tokens, checkpointing, train, chunk):
-    """Bytes allocated at the peak of forward, loss and backward, besides weights and gradients.
-
-    Without a chunk, the forward is OpenRLHF's own.
-    """
+@pytest.fixture
+def openrlhf_without_cuda(monkeypatch):
+    """OpenRLHF with our imports, and with a stand-in for flash-attention's cross-entropy."""
     importlib.import_module("openrlhf_swap.integration")  # makes OpenRLHF importable without CUDA
-    from openrlhf.models import PolicyLoss
-
-    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, Head
-
     kernel = types.ModuleType("cross_entropy")
     kernel.cross_entropy_loss = lambda *given: (SavesLikeFlashCrossEntropy.apply(*given),)
     monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", kernel)
-    with FakeTensorMode():
-        options = {"dtype": torch.bfloat16, "attn_implementation": "sizes_only"}
-        model = AutoModelForCausalLM.from_config(config, **options)
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train(train)
-        model.config.use_cache = False
-        actor = ChunkedActor(model)
-        if chunk:
-            actor.head = Head(model.lm_head, LogitTransform(), chunk)
-            # These tensors have no values: all tokens are actions.
-            places = lambda mask: torch.arange(mask.numel()).unsqueeze(-1)  # noqa: E731
-            monkeypatch.setattr(torch.Tensor, "nonzero", places)
-        actor.packing_samples, actor.temperature = False, 0.6
-        sequences = torch.zeros(rows, tokens, dtype=torch.int64)
-        present = torch.ones_like(sequences)
-        actions = present[:, 1:]
-        old = torch.zeros(rows, tokens - 1)
-        tracker = MemTracker()
-        tracker.track_external(model)
-        with tracker, torch.set_grad_enabled(train):
-            log_probs, output = actor(sequences, actions, present, return_output=True)
-            if train:
-                info = {"dp_size": 1, "batch_num_tokens": 1.0}
-                PolicyLoss()(log_probs, old, old, action_mask=actions, **info)[0].backward()
-                # OpenRLHF's training step holds the logits to the end.
-                assert output["logits"].dtype == torch.float32
-        (peak,) = tracker.get_tracker_snapshot("peak").values()
+
+
+def make_actor(config, chunk):
+    """An actor without weights. Without a chunk, its forward is OpenRLHF's own."""
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, Head
+
+    options = {"dtype": torch.bfloat16, "attn_implementation": "sizes_only"}
+    model = AutoModelForCausalLM.from_config(config, **options)
+    model.config.use_cache = False
+    actor = ChunkedActor(model)
+    actor.packing_samples = False
+    actor.temperature = 0.6
+    if chunk:
+        actor.head = Head(model.lm_head, LogitTransform(), chunk)
+    return actor
+
+
+class Tracker(MemTracker):
+    """Counts the bytes at the peak of a block, besides those of weights and their gradients."""
+
+    def peak(self):
+        (parts,) = self.get_tracker_snapshot("peak").values()
         counted = ("Activation", "Temp")
-        return sum(size for kind, size in peak.items() if getattr(kind, "value", "") in counted)
+        return sum(size for kind, size in parts.items() if getattr(kind, "value", "") in counted)
+
+
+def all_tokens(mask):
+    """Instead of `nonzero`: tensors without values, all of whose tokens are actions."""
+    return torch.arange(mask.numel()).unsqueeze(-1)
+
+
+def update(actor, sequences):
+    """Forward, loss and backward of OpenRLHF's training step."""
+    from openrlhf.models import PolicyLoss
+
+    present = torch.ones_like(sequences)
+    actions = present[:, 1:]
+    log_probs, output = actor(sequences, actions, present, return_output=True)
+    old = torch.zeros(actions.shape)
+    info = {"dp_size": 1, "batch_num_tokens": 1.0}
+    loss = PolicyLoss()(log_probs, old, old, action_mask=actions, **info)[0]
+    loss.backward()
+    # OpenRLHF holds the logits to the end.
+    assert output["logits"].dtype == torch.float32
+
+
+def read_log_probs(actor, sequences):
+    present = torch.ones_like(sequences)
+    with torch.no_grad():
+        actor(sequences, present[:, 1:], present, return_output=True)
+
+
+def traced_peak(run, config, rows, tokens, chunk, checkpointing=False):
+    """Bytes at the peak of `run`, which gets an actor and so many rows of tokens."""
+    with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
+        actor = make_actor(config, chunk)
+        if chunk:
+            patch.setattr(torch.Tensor, "nonzero", all_tokens)
+        if checkpointing:
+            actor.model.gradient_checkpointing_enable({"use_reentrant": False})
+        actor.model.train(run is update)
+        tracker = Tracker()
+        tracker.track_external(actor.model)
+        sequences = torch.zeros(rows, tokens, dtype=torch.int64)
+        with tracker:
+            run(actor, sequences)
+        return tracker.peak()
 
 
 def wide_model(tmp_path, vocabulary):
     """Two layers as wide as the 1.5B's."""
-    sizes = {"hidden_size": 1536, "intermediate_size": 8960, "vocab_size": vocabulary}
-    heads = {"num_attention_heads": 12, "num_key_value_heads": 2}
-    config = Qwen2Config(num_hidden_layers=2, tie_word_embeddings=False, **sizes, **heads)
+    config = Qwen2Config(
+        vocab_size=vocabulary,
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=2,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
     config.save_pretrained(tmp_path)
     return config, read_model(str(tmp_path), 3000)
 
@@ -280,26 +251,30 @@ def wide_model(tmp_path, vocabulary):
     ],
 )
 def test_the_update_allocates_what_the_plan_says(
-    monkeypatch, tmp_path, moment, vocabulary, checkpointing, chunk, rows, tokens
+    openrlhf_without_cuda, tmp_path, moment, vocabulary, checkpointing, chunk, rows, tokens
 ):
     config, model = wide_model(tmp_path, vocabulary)
-    shape = {"checkpointing": checkpointing, "context": tokens, "update_rows": rows}
-    parts = memory.update_moments(model, replace(NODE, **shape, logits_chunk=chunk))[moment]
+    settings = replace(
+        NODE, checkpointing=checkpointing, context=tokens, update_rows=rows, logits_chunk=chunk
+    )
+    parts = memory.update_moments(model, settings)[moment]
     names = ["kept activations", "logits", "gradients of logits", "layer at work"]
     if chunk:
         names.append("gradients of the head")
     planned = sum(parts.get(name, 0) for name in names)
-    traced = traced_peak(monkeypatch, config, rows, tokens, checkpointing, True, chunk)
+    traced = traced_peak(update, config, rows, tokens, chunk, checkpointing)
     # All but positions and their embedding: some 500 bytes a token.
     assert planned == pytest.approx(traced, rel=0.005)
 
 
 @pytest.mark.parametrize("chunk", [0, 1024])
-def test_the_log_probability_pass_allocates_what_the_plan_says(monkeypatch, tmp_path, chunk):
+def test_the_log_probability_pass_allocates_what_the_plan_says(
+    openrlhf_without_cuda, tmp_path, chunk
+):
     config, model = wide_model(tmp_path, 151_936)
     settings = replace(NODE, context=3000, score_rows=2, logits_chunk=chunk, branches=0)
     planned = memory.scoring_pass(model, settings)["logits"]
-    traced = traced_peak(monkeypatch, config, 2, 3000, False, False, chunk)
+    traced = traced_peak(read_log_probs, config, 2, 3000, chunk)
     assert planned == pytest.approx(traced, rel=0.001)
 
 
@@ -313,14 +288,10 @@ def test_lora_trains_and_keeps_its_adapters_only():
     capacity = engine_capacity(model, NODE, 80 * GIB, 6200)
     assert capacity.weights_bytes == 2 * SMALL.parameters  # vLLM gets merged weights
     # An adapter's output is scaled before it is added.
-    few = {"vocabulary": 1000, "layers": 1}
-    passes = [replace(each, **few) for each in (SMALL, model)]
-    plain, adapted = (memory.scoring_pass(each, replace(NODE, branches=0)) for each in passes)
+    unscored = replace(NODE, branches=0)
+    plain = memory.scoring_pass(replace(SMALL, vocabulary=1000, layers=1), unscored)
+    adapted = memory.scoring_pass(replace(model, vocabulary=1000, layers=1), unscored)
     assert adapted["logits"] - plain["logits"] == 14_000 * 2 * 8_960
-    # Forward, the same again for checkpointing, and a backward pass without gradients of frozen
-    # weights.
-    full, lora = (operations.step_flops(m, NODE, 200, 6000, 17, 1) for m in (SMALL, model))
-    assert lora["update"] == full["update"] - full["generate"]
 
 
 def test_need_keeps_keys_and_values_by_hand():
@@ -355,76 +326,12 @@ def test_constants_are_those_of_the_installed_packages():
     assert SchedulerConfig.DEFAULT_MAX_NUM_BATCHED_TOKENS == 2048
 
 
-def count_flops(function, without=()):
-    counter = FlopCounterMode(display=False)
-    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-        function()
-    counts = counter.get_flop_counts()["Global"]
-    return sum(flops for operation, flops in counts.items() if operation not in without)
-
-
-def test_flops_are_those_of_the_real_forwards():
-    options = {"attn_implementation": "eager", "dtype": torch.float32}
-    model = AutoModelForCausalLM.from_pretrained(POLICY, **options).eval()
-    sizes = read_model(str(POLICY), 512)
-    prompt, response, steps = 40, 400, 8
-    tokens = prompt + response
-    ids = torch.zeros(1, tokens, dtype=torch.int64)
-    present = torch.ones_like(ids)
-    counted = count_flops(lambda: model(ids, attention_mask=present, use_cache=True))
-    # Eager attention computes both triangles: 4 times layers, width and the square of the length
-    # instead of 2.
-    expected = operations.forward_flops(sizes, tokens) + 2 * 4 * 128 * tokens**2
-    assert counted == pytest.approx(expected, rel=0.01)
-
-    branch = AnswerBranch(ids=(1,) * BRANCH_TOKENS, scored=(False,) * 18 + (True,) * ANSWER_TOKENS)
-    ends = tuple(prompt - 1 + response * step // steps for step in range(steps + 1))
-    request = ScoreRequest(row=0, prefix_ends=ends, branch=branch)
-    given = (model, ids, present, [request])
-    plain = count_flops(lambda: model(ids, attention_mask=present, logits_to_keep=1))
-    with masks_of(MAX_MASK):
-        scored = count_flops(lambda: read_shared_prefix(*given))
-    one_token = 2 * sizes.hidden * sizes.vocabulary
-    planned = operations.scoring_flops(sizes, prompt, response, steps)
-    assert scored - plain + one_token == pytest.approx(planned, rel=0.01)
-
-    hidden = replace(request, wanted=(*request.wanted, NEED.name), need_window=2)
-    runs = [lambda: read_shared_prefix(*given), lambda: read_shared_prefix(*given[:3], [hidden])]
-    # Without attention, of which masks compute the hidden half, too; two branches have the answer.
-    without, with_need = (count_flops(run, [torch.ops.aten.bmm]) for run in runs)
-    linear = replace(sizes, query=0)
-    planned = operations.hiding_flops(linear, replace(NODE, need_window=2), prompt, response, steps)
-    planned += 2 * operations.forward_flops(linear, BRANCH_TOKENS)
-    assert with_need - without == pytest.approx(planned, rel=0.02)
-
-
-def test_a_step_by_hand():
-    # 1,000 parameters that multiply, 10 of them (hidden 5, vocabulary 2) in the output; no
-    # attention. Of 100 tokens a forward takes 2 x 1,000 x 100, an update three and what
-    # checkpointing repeats: all but the output's 2 x 10 x 100, which chunks of logits repeat.
-    model = Model(1_200, 200, 200, 0, 5, 1, 0, 0, 0, 2)
-    flops = operations.step_flops(model, replace(NODE, branches=0), 40, 60, 3, epochs=1)
-    forward = 200_000
-    each = {"generate": forward, "log-probabilities": forward, "update": 4 * forward}
-    assert flops == {**each, "score": 0}
-    settings = replace(NODE, branches=0, logits_chunk=0)
-    at_once = operations.step_flops(model, settings, 40, 60, 3, epochs=1)
-    assert at_once["update"] == 4 * forward - 2_000
-    twice = operations.step_flops(model, replace(NODE, checkpointing=False), 40, 60, 3, epochs=2)
-    assert twice["update"] == 2 * (3 * forward + 2_000)
-    # Of 60 tokens in 6 steps the second step is read again without the first, and each later one
-    # without the two before it: 1 + 4 x 2 steps of 10 tokens, or half where every other is hidden.
-    hiding = replace(NODE, branches=0, hides_steps=True, need_window=2)
-    assert operations.step_flops(model, hiding, 40, 60, 6, epochs=1)["score"] == 9 * 10 * 2_000
-    half = operations.step_flops(model, replace(hiding, need_every=2), 40, 60, 6, epochs=1)
-    assert half["score"] == 9 * 10 * 1_000
-
-
 def test_the_weight_transfer_of_a_7b_with_adapters_by_hand():
     """One weight is merged at a time: all at once, 12.2 GiB, would not fit into 45 GiB."""
     model = read_model(R1 + "7B", 14_000, 32)
-    one = {"ranks": 1, "engines": 1, "engine_responses": 2048, "utilization": 0.55}
-    settings = replace(NODE, **one, actor_sleeps=False)
+    settings = replace(
+        NODE, ranks=1, engines=1, engine_responses=2048, utilization=0.55, actor_sleeps=False
+    )
     # In each of 28 layers, rank 32 times both widths: queries and output 2 x (3,584 + 3,584), keys
     # and values 2 x (3,584 + 512), gate, up and down 3 x (3,584 + 18,944).
     adapters = 28 * 32 * (2 * 7_168 + 2 * 4_096 + 3 * 22_528)

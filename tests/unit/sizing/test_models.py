@@ -36,8 +36,10 @@ def test_adapters_are_those_that_peft_makes(targets):
     adapted = get_peft_model(whole, LoraConfig(r=4, target_modules=targets))
     trained = [parameter.numel() for parameter in adapted.parameters() if parameter.requires_grad]
     model = read_model(str(POLICY), 1, 4, targets)
-    assert (model.adapters, model.largest) == (sum(trained), max(trained))
-    assert model.trained == model.adapters and model.held == model.adapters + model.parameters
+    assert model.adapters == sum(trained)
+    assert model.largest == max(trained)
+    assert model.trained == model.adapters
+    assert model.held == model.adapters + model.parameters
     assert model.parameters == parameters
 
 
@@ -61,19 +63,17 @@ def test_caches_are_those_of_transformers(family, tmp_path):
     """Keys, latent vectors and states of recurrent layers, of fewer tokens than a window has."""
     small = small_model(CONFIG_MAPPING[family](), AutoModelForCausalLM.from_config)
     small.save_pretrained(tmp_path)
-    model, ids = read_model(str(tmp_path), 1), torch.zeros(1, 6, dtype=torch.int64)
+    model = read_model(str(tmp_path), 1)
     cache = DynamicCache(config=small.config)
     with torch.no_grad():
-        small(ids, use_cache=True, past_key_values=cache)
+        small(torch.zeros(1, 6, dtype=torch.int64), use_cache=True, past_key_values=cache)
     layers = [layer for layer in cache.layers if getattr(layer, "keys", None) is not None]
     keys_and_values = sum(layer.keys.numel() + layer.values.numel() for layer in layers)
     assert kept_cache(model, 6) == 2 * keys_and_values
-    states = [
-        state
-        for layer in cache.layers
-        for name in ("conv_states", "recurrent_states")
-        for state in getattr(layer, name, {}).values()
-    ]
-    assert model.states == sum(state.numel() for state in states)
+    states = 0
+    for layer in cache.layers:
+        for name in ("conv_states", "recurrent_states"):
+            states += sum(state.numel() for state in getattr(layer, name, {}).values())
+    assert model.states == states
     assert len(model.windows) == len(layers)
     assert (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))

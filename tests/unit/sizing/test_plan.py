@@ -28,13 +28,19 @@ def run(capsys, *flags):
 @pytest.mark.parametrize(("size", "gpu"), [("1.5b", "h100"), ("7b", "h200")])
 def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     status, found = run(capsys, "--gpu", gpu, "--config", script(size))
-    assert (status, found["fits"], found["warnings"], found["gpus"]) == (0, True, [], 8)
-    assert (found["savings"], found["step"]["responses"]) == ({}, 2048)
+    assert status == 0
+    assert found["fits"]
+    assert found["warnings"] == []
+    assert found["savings"] == {}
+    assert found["gpus"] == 8
+    step = found["step"]
+    assert step["responses"] == 2048
     # K = 25 steps of 350 tokens would take 8,750; half of 12,000 has ceil(6000 / 350) = 18 of them.
-    assert (found["step"]["mean_response"], found["step"]["prefixes"]) == (6000, 19)
+    assert step["mean_response"] == 6000
+    assert step["prefixes"] == 19
     # DeepScaleR: 314 batches of 128 and 123 prompts that fill none, twice.
-    assert (found["run"]["rows"], found["run"]["steps"]) == (40_315, 628)
-    assert found["run"]["updates"] == 628
+    assert found["run"]["rows"] == 40_315
+    assert found["run"]["steps"] == found["run"]["updates"] == 628
 
 
 UPDATE = "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0"
@@ -57,21 +63,25 @@ def test_what_a_flag_is_said_to_save_it_saves(capsys, flags, place, flag):
     saved = found["savings"][place][flag]
     assert any(f"{flag} saves {saved / GIB:.1f}" in text for text in found["warnings"])
     _, changed = run(capsys, base, flag)
-    before, after = (
-        plan["host_bytes"] if place == "main memory" else plan["phases"][place]
-        for plan in (found, changed)
-    )
-    assert saved == sum(before.values()) - sum(after.values()) > 0
+    assert saved == needed(found, place) - needed(changed, place) > 0
+
+
+def needed(found, place):
+    """Bytes that a plan counts in main memory, or on a GPU in a phase."""
+    parts = found["host_bytes"] if place == "main memory" else found["phases"][place]
+    return sum(parts.values())
 
 
 def test_the_text_is_that_of_the_page(capsys):
     assert run_command(plan.main, ["--gpu", "h100", "--config", script("1.5b")]) == 0
     lines = capsys.readouterr().out.splitlines()
     page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
-    (shown,) = (part.strip().splitlines() for part in page.split("```") if "GiB on a GPU" in part)
+    (block,) = [part for part in page.split("```") if "GiB on a GPU" in part]
+    shown = block.strip().splitlines()
     shown.remove("...")  # five rows are left out
-    assert [line for line in lines if line in shown] == shown and len(lines) == len(shown) + 5
-    table = {line[:20].strip(): line[20:].split() for line in lines[4:] if not line.startswith(" ")}
+    assert [line for line in lines if line in shown] == shown
+    assert len(lines) == len(shown) + 5
+    table = {line[:20].strip(): line[20:].split() for line in lines[4:]}
     # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
     # 29,248 bytes, is more than logits of 1,024. The branches meet all of them in two calls.
     assert table["logits"] == ["-", "1.8", "-", "-", "-"]
@@ -86,8 +96,10 @@ def test_an_engine_takes_what_a_step_gives_and_its_memory_holds(capsys):
     flags = f"{ONE_FIVE} --vllm.gpu_memory_utilization 0.5"
     engine = run(capsys, flags)[1]["vllm"]
     assert engine["cache_bytes"] == 40 * GIB - 3_554_176_000 - GIB * 3 // 2 == 37_784_884_224
-    assert (engine["cache_tokens"], engine["full_sequences"]) == (1_317_832, 94)
-    assert (engine["most_sequences"], engine["sequences_a_step"]) == (212, 256)
+    assert engine["cache_tokens"] == 1_317_832
+    assert engine["full_sequences"] == 94
+    assert engine["most_sequences"] == 212
+    assert engine["sequences_a_step"] == 256
     _, found = run(capsys, flags, "--rollout.batch_size 64 --train.batch_size 1024")
     assert found["vllm"]["most_sequences"] == 128  # all that it gets
     _, found = run(capsys, flags, "--swap.engine_sequences 40")
@@ -110,5 +122,6 @@ def test_bad_input_is_one_line(capsys, flags, expected):
     assert run_command(plan.main, flags.split()) == 2
     output = capsys.readouterr()
     (line,) = output.err.splitlines()
-    assert output.out == "" and line.startswith("error: ")
+    assert output.out == ""
+    assert line.startswith("error: ")
     assert expected in line
