@@ -30,7 +30,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Small tensors: threads only wait for each other, and a second worker has the other core."""
+    """Compute on one thread, in this process and in those that the tests start.
+
+    The tensors are small, so that threads only wait for each other, and another worker of the
+    tests has the other core.
+    """
     import torch
 
     torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield

@@ -43,25 +43,28 @@ def test_turns_are_paid_and_an_environment_that_fails_costs_one_step(tmp_path, p
     agent.write_text(FAILS.format(folder=str(CALCULATOR.parent), checkpoint=str(saved)))
     flags = [*SMALL_STEPS, *FLAGS, "--train.agent_func_path", str(agent)]
     result = start_training(run, prompts_file, *flags)
+    assert result.returncode == 2
     (line,) = errors(result.stderr)
-    message = "error: the agent of --train.agent_func_path failed with LookupError: 1"
-    assert (result.returncode, line.startswith(message)) == (2, True), line
+    assert line.startswith("error: the agent of --train.agent_func_path failed with LookupError: 1")
+    assert saved.exists()
     (row,) = read_rows(run / "metrics.jsonl")
-    assert saved.exists() and row["step"] == 1
+    assert row["step"] == 1
     assert "raise LookupError" in (run / "train.log").read_text()
-    # Every turn but the last is a call, and the last, too, if the context ends there; an answer
-    # has three tokens.
+    # Every turn but the last is a call; the last is one, too, if the context ends there. An answer
+    # of the environment has three tokens.
     assert row["calls"] <= row["swap/turns"] <= row["calls"] + 1
     assert row["swap/observation_tokens"] == pytest.approx(3 * (row["swap/turns"] - 1))
     assert row["length/mean"] < row["total_length"] - row["swap/observation_tokens"]
-    assert row["swap/adv_process_absmean"] > 0 and row["swap/skipped_steps"] == 0
+    assert row["swap/adv_process_absmean"] > 0
+    assert row["swap/skipped_steps"] == 0
     (table,) = (run / "rollouts").iterdir()
     assert table.name == "step_000001.jsonl"
     for response in read_rows(table):
-        assert "".join(turn["action"] for turn in response["turns"]) == response["response"]
-        assert all(turn["observation"].endswith("\n") for turn in response["turns"][:-1])
+        turns = response["turns"]
+        assert "".join(turn["action"] for turn in turns) == response["response"]
+        assert all(turn["observation"].endswith("\n") for turn in turns[:-1])
         # The environment paid each turn of every response, and their sum is the reward.
-        paid = [each["turn_reward"] for each in response["steps"]]
+        paid = [step["turn_reward"] for step in response["steps"]]
         assert sum(paid) == pytest.approx(response["reward"], abs=1e-6)
         # An answer without a step leaves its reward to the call before it.
-        assert {round(each, 6) for each in paid} <= {0.0, -0.1, 0.9, 1.0}
+        assert {round(reward, 6) for reward in paid} <= {0.0, -0.1, 0.9, 1.0}

@@ -1,6 +1,4 @@
-"""The asynchronous trainer: what it shares with the synchronous one, what differs, and what it
-survives.
-"""
+"""The asynchronous trainer beside the synchronous one, and what it survives."""
 
 import os
 import re
@@ -25,8 +23,11 @@ ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
     "swap": {},
     "laser_d": {
-        **{"shortest": "40", "longest": "320", "grid": "8"},
-        **{"monitor_prompts": "16", "monitor_every": "3"},
+        "shortest": "40",
+        "longest": "320",
+        "grid": "8",
+        "monitor_prompts": "16",
+        "monitor_every": "3",
     },
 }
 
@@ -35,19 +36,10 @@ def tables(folder):
     return [path.read_text() for path in sorted((folder / "rollouts").iterdir())]
 
 
-@pytest.fixture
-def one_thread(monkeypatch):
-    """Both trainers with the threads of the asynchronous one: others add in another order."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-
-
 @on_request
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, prompts_file):
-    """Two episodes of two steps, eight prompts left over in each: rollouts, rewards, what is made
-    of them, metrics.
-    """
+    """Two episodes of two steps, with eight prompts left over in each."""
     chosen = objective_flags(objective, OBJECTIVES[objective])
     flags = [*COMPARED, "--actor.adam.lr", "1e-30", *chosen]
     expected = run_training(tmp_path / "sync", prompts_file, *flags)
@@ -62,9 +54,12 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
 @on_request
 def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, prompts_file):
     flags = objective_flags("laser_d", {**OBJECTIVES["laser_d"], "monitor_every": "100"})
-    flags += ["--ckpt.save_steps", "2", "--ckpt.load_enable", *ASYNC, "2"]
-    flags += words("--swap.rollouts_every 1 --swap.rollouts_groups 16 --train.num_episodes 2")
-    flags += words("--data.max_samples 56 --swap.generation_timeout 30 --actor.adam.lr 1e-4")
+    flags += [*ASYNC, "2"]
+    flags += words(
+        "--ckpt.save_steps 2 --ckpt.load_enable --swap.rollouts_every 1 --swap.rollouts_groups 16 "
+        "--train.num_episodes 2 --data.max_samples 56 --swap.generation_timeout 30 "
+        "--actor.adam.lr 1e-4"
+    )
     calm = tmp_path / "calm" / "run"
     run_training(calm, prompts_file, *flags)
 
@@ -77,8 +72,7 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
         assert status == 2
         (line,) = errors(output)
         assert "died" in line and "--ckpt.load_enable to resume from global_step" in line
-    # Stopped, not dead: the time limit ends both actors, in the middle of the prompts or of the
-    # weights.
+    # A stopped process is not dead: only the time limit ends the run.
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2
     (line,) = errors(output)
@@ -87,15 +81,19 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
 
     rows = run_training(run.output, prompts_file, *flags)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
-    targets = [
-        {name: row[name] for name in row if name.startswith("swap/laser_d_target")} for row in rows
-    ]
-    assert targets[0] and all(found == targets[0] for found in targets)
+    targets = [name for name in rows[0] if name.startswith("swap/laser_d_target")]
+    assert targets
+    for name in targets:
+        assert {row[name] for row in rows} == {rows[0][name]}
     prompts = prompts_of(run.output)
-    assert prompts == prompts_of(calm) and len(prompts) == 6
+    assert len(prompts) == 6
+    assert prompts == prompts_of(calm)
 
 
 def prompts_of(folder):
-    """The prompts of each step."""
-    paths = sorted((folder / "rollouts").iterdir())
-    return [list(dict.fromkeys(row["prompt"] for row in read_rows(path))) for path in paths]
+    """The prompts of each step, each of them once."""
+    steps = []
+    for path in sorted((folder / "rollouts").iterdir()):
+        prompts = [row["prompt"] for row in read_rows(path)]
+        steps.append(list(dict.fromkeys(prompts)))
+    return steps

@@ -25,8 +25,9 @@ def free_ports(count):
 
 
 def start(subcommand, *flags, **settings):
-    """Run `head` or `worker`; Ray gives its processes 30 s to find each other, too little on a busy
-    machine.
+    """Run `head` or `worker`, up to three times.
+
+    Ray gives its processes 30 s to find each other, which is too little on a busy machine.
     """
     for _ in range(3):
         result = bash(MULTINODE, subcommand, *flags, **settings)
@@ -42,16 +43,21 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     from ray.util.state import list_actors
 
     port, dashboard, client, *agents = free_ports(5)
-    settings = {"PORT": port, "DASHBOARD_PORT": dashboard}
-    settings |= {"NUM_GPUS": "1", "NUM_NODES": "2", "WAIT": "120"}
+    settings = {
+        "PORT": port,
+        "DASHBOARD_PORT": dashboard,
+        "NUM_GPUS": "1",
+        "NUM_NODES": "2",
+        "WAIT": "120",
+    }
     flags = words("--num-cpus 3 --object-store-memory 200000000 --dashboard-agent-listen-port")
     flags_of_training = ("--train.async_enable", "--data.max_samples", "48")
     training = training_command(tmp_path / "run", prompts_file, *flags_of_training)
     with ExitStack() as stack:
-        folders = [tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") for _ in range(2)]
-        of_head, of_worker = (
-            {**settings, "RAY_FOLDER": stack.enter_context(folder)} for folder in folders
-        )
+        of_head, of_worker = dict(settings), dict(settings)
+        for each in (of_head, of_worker):
+            folder = tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")
+            each["RAY_FOLDER"] = stack.enter_context(folder)
         own = [*flags, agents[0], "--ray-client-server-port", client]
         head = start("head", *own, **of_head)
         stack.callback(bash, MULTINODE, "stop", **of_head)

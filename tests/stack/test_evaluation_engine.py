@@ -23,16 +23,19 @@ def evaluation_words(problems, output):
 
 
 def test_an_interrupted_evaluation_resumes_to_the_same_file(tmp_path, prompts_file):
-    long = json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}) + "\n"
+    problems = prompts_file.read_text().splitlines()[:15]
+    problems.append(json.dumps({"problem": "What is 1 + 1?" * 200, "answer": "2"}))
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(prompts_file.read_text().splitlines(keepends=True)[:15]) + long)
+    prompts.write_text("\n".join(problems) + "\n")
     command = evaluation_words(prompts, tmp_path / "run")
     assert python(*command).returncode == 0
     path = SampleFiles(tmp_path / "run", "prompts").path("samples")
     rows = list(read_rows(path))
     assert len(rows) == 16 * 4
     # The last problem does not fit the context: empty responses, counted as cut off.
-    assert [(row["text"], row["truncated"]) for row in rows[-4:]] == [("", True)] * 4
+    for row in rows[-4:]:
+        assert row["text"] == ""
+        assert row["truncated"]
     assert all(row["tokens"] > 0 for row in rows[:-4])
 
     # Killed in the middle of a line; how a row gets into the file is seen in test_files.py.
@@ -44,15 +47,19 @@ def test_an_interrupted_evaluation_resumes_to_the_same_file(tmp_path, prompts_fi
     done = python(*command)
     assert done.returncode == 0
     assert "[evaluation] 30 of 64 samples already generated" in done.stdout
-    # Nothing below the table.
-    assert done.stdout.splitlines()[-1].startswith("run ") and done.stderr == ""
+    # Nothing stands below the table.
+    assert done.stdout.splitlines()[-1].startswith("run ")
+    assert done.stderr == ""
     assert path.read_text() == whole
     assert len(list(read_rows(grades))) == 16 * 4
 
 
 def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
     class Sampler:
-        """Its responses are the problems; defined here, so that Ray sends it to the actors."""
+        """Stands in for an engine: a response is its problem.
+
+        The class is defined in the test, so that Ray sends it to the actors.
+        """
 
         def __init__(self, model, **options):
             pass
@@ -61,19 +68,17 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
             for request in requests:
                 if request.text == "fails":
                     raise ValueError("no memory")
-                key = {"id": request.id, "sample": request.sample}
-                yield request.benchmark, {**key, "text": request.text, "tokens": 1}
+                row = {"id": request.id, "sample": request.sample, "text": request.text}
+                yield request.benchmark, {**row, "tokens": 1}
 
     monkeypatch.setattr(generate, "Sampler", Sampler)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     SampleFiles(tmp_path, "own").path("samples").write_text('{"unfinished')
     args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
-    requests = [
-        generate.SampleRequest(name, "p", number, "1")
-        for name in ("own", "other")
-        for number in range(5)
-    ]
+    requests = []
+    for name in ("own", "other"):
+        requests += [generate.SampleRequest(name, "p", number, "1") for number in range(5)]
     generate.sample(args, requests, 10)
     for name in ("own", "other"):
         rows = read_rows(SampleFiles(tmp_path, name).path("samples"))

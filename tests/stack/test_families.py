@@ -11,9 +11,16 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoTokenizer
 from openrlhf_swap.files import read_rows
 
 pytestmark = pytest.mark.slow
-SHAPE = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
-SHAPE |= {"tie_word_embeddings": True}
+SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "head_dim": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": True,
+}
 MIXED = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
 EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 4}
 # vLLM's code of these families has an output layer of its own.
@@ -24,15 +31,27 @@ FAMILIES = {
     "deepseek_v3": {
         **UNTIED,
         # vLLM's latent attention on a CPU supports only this cache size: 512 + 64.
-        **{"kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64},
-        **{"q_lora_rank": 64, "qk_nope_head_dim": 32, "v_head_dim": 32, "num_key_value_heads": 4},
-        **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-        **{"topk_method": "noaux_tc", "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+        "kv_lora_rank": 512,
+        "qk_rope_head_dim": 64,
+        "head_dim": 64,
+        "q_lora_rank": 64,
+        "qk_nope_head_dim": 32,
+        "v_head_dim": 32,
+        "num_key_value_heads": 4,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "topk_method": "noaux_tc",
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
     },
     "qwen3_5_text": {
         "num_hidden_layers": 4,
-        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
-        **{"linear_key_head_dim": 128, "linear_value_head_dim": 128},
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
     },
 }
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
@@ -47,11 +66,16 @@ def reward_func(queries, prompts, labels):
 
 
 def make_policy(family, folder):
+    """Write a small random model of a family, with the embedded policy's tokenizer."""
     shutil.copytree(POLICY, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    shape = {**SHAPE, "vocab_size": len(tokenizer), "bos_token_id": None}
-    shape |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
-    config = CONFIG_MAPPING[family](**{**shape, **FAMILIES[family]})
+    tokens = {
+        "vocab_size": len(tokenizer),
+        "bos_token_id": None,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    config = CONFIG_MAPPING[family](**{**SHAPE, **tokens, **FAMILIES[family]})
     AutoModelForCausalLM.from_config(config, dtype="bfloat16").save_pretrained(folder)
 
 
@@ -61,9 +85,11 @@ def test_two_steps_of_training(family, tmp_path, prompts_file):
         pytest.skip("a minute: TEST_SLOW=1")
     if family == "qwen3_5_text":
         pytest.importorskip("torchvision", reason="vLLM's code of the family imports it")
-    model, reward, output = tmp_path / "model", tmp_path / "reward.py", tmp_path / "run"
+    model = tmp_path / "model"
     make_policy(family, model)
+    reward = tmp_path / "reward.py"
     reward.write_text(REWARD)
+    output = tmp_path / "run"
     flags = ["--actor.model_name_or_path", str(model), "--reward.remote_url", str(reward)]
     flags += words("--data.max_samples 16 --rollout.max_new_tokens 48 --data.max_len 128")
     flags += [*SMALL_STEPS, "--algo.advantage.is_correction_level", "token"]

@@ -1,12 +1,11 @@
-"""The update itself, on the real actors: features of OpenRLHF against the plain run, and what must
-not happen.
-"""
+"""The update itself, on the real actors: features of OpenRLHF against the plain run."""
 
 import copy
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass
+from itertools import islice
 
 import pytest
 import ray
@@ -32,13 +31,12 @@ def made_by(actors, tokenizer, responses):
 
 
 def equally_long_responses(tokenizer):
-    """Responses of one length: for others the logged loss depends on how they were put into
-    micro-batches.
+    """Sixteen responses of one length.
 
-    (OpenRLHF weights a micro-batch's loss by its tokens a second time when it logs it; what it
-    trains on is right.)
+    For others the logged loss depends on how they were put into micro-batches, because OpenRLHF
+    weights a micro-batch's loss by its tokens a second time when it logs it.
     """
-    drawn = [problem for problem, _ in zip(problems(13), range(40), strict=False)]
+    drawn = islice(problems(13), 40)
     chosen = [problem for problem in drawn if len(problem.answer) == 3][:4]
     made = []
     for problem in chosen:
@@ -51,33 +49,35 @@ def equally_long_responses(tokenizer):
 
 @pytest.fixture(scope="module")
 def half_wrong(responses):
-    """All responses of the first of two ranks, and of the first two of four, are incorrect: nothing
-    to score there.
-    """
-    return [{**r, "reward": 0.0, "scores": 0.0} if i < 8 else r for i, r in enumerate(responses)]
+    """Responses of which the first eight are incorrect, so that the first rank scores nothing."""
+    wrong = [{**response, "reward": 0.0, "scores": 0.0} for response in responses[:8]]
+    return wrong + responses[8:]
+
+
+@dataclass
+class Marked:
+    """The answer's log-probabilities and the advantages of each response."""
+
+    answer_logprobs: list
+    advantages: list
 
 
 def marked_by(actors, tokenizer, responses):
-    """Step markers and advantages of each response."""
     learned = learn_from(actors, tokenizer, responses, make_config())
-    return (
-        [rollout.answer_logprobs for rollout in learned.rollouts],
-        [advantages for advantages, _ in learned.rows],
-    )
+    answer_logprobs = [rollout.answer_logprobs for rollout in learned.rollouts]
+    return Marked(answer_logprobs, [advantages for advantages, _ in learned.rows])
 
 
 def assert_marked_alike(found, expected):
-    for ours, theirs in zip(found[0], expected[0], strict=True):
+    for ours, theirs in zip(found.answer_logprobs, expected.answer_logprobs, strict=True):
         assert ours == pytest.approx(theirs, rel=0.05, abs=0.1)
-    for ours, theirs in zip(found[1], expected[1], strict=True):
+    for ours, theirs in zip(found.advantages, expected.advantages, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.1)
 
 
 @dataclass
 class Update:
-    """What one update did: the logged metrics, and by how much it moved the log-probability of
-    every action.
-    """
+    """The metrics of an update, and how far it moved the log-probability of every action."""
 
     loss: float
     gradient_norm: float
@@ -94,31 +94,32 @@ def run_update(actors, experiences):
     before = log_probs(group, experiences)
     status = fit(group, copy.deepcopy(experiences))[0]
     assert status["swap/skipped_updates"] == 0
-    return Update(
-        status["policy_loss"], status["actor_grad_norm"], log_probs(group, experiences) - before
-    )
+    moved = log_probs(group, experiences) - before
+    return Update(status["policy_loss"], status["actor_grad_norm"], moved)
 
 
 def assert_skips_what_is_not_finite(group, experiences):
-    """A NaN in one micro-batch, which only one of several actors has, and no actor changes a
-    weight.
-    """
+    """No actor changes a weight if one of them has a NaN in one micro-batch."""
     before = log_probs(group, experiences)
     broken = copy.deepcopy(experiences)
     broken[1].advantages *= float("nan")
     statuses = fit(group, broken)
     assert [status["swap/skipped_updates"] for status in statuses] == [1] * len(statuses)
-    # The largest, told by every actor.
+    # Every actor reports the largest peak of all.
     assert len({status["memory/policy_peak_gib"] for status in statuses}) == 1
     assert torch.equal(log_probs(group, experiences), before)
 
 
 def log_probs(group, experiences):
+    """The log-probabilities of all actions of the experiences."""
     names = ("sequences", "action_mask", "attention_mask")
     inputs = {name: [getattr(batch, name) for batch in experiences] for name in names}
     results = ray.get(group.async_run_method_batch("forward", **inputs), timeout=300)
     batches = [batch for rank in results for batch in rank]
-    return torch.cat([b[e.action_mask.bool()] for b, e in zip(batches, experiences, strict=True)])
+    found = []
+    for batch, experience in zip(batches, experiences, strict=True):
+        found.append(batch[experience.action_mask.bool()])
+    return torch.cat(found)
 
 
 @dataclass
@@ -127,7 +128,7 @@ class Plain:
 
     equally_long: list
     experiences: list
-    marked: tuple
+    marked: Marked
     updates: list[Update]
 
 
@@ -144,9 +145,9 @@ def plain(ray_session, arguments, tokenizer, responses, half_wrong):
 
 
 FEATURES = {
-    "zero_1_with_dynamic_batches": {  # OpenRLHF packs them in any case
+    "zero_1_with_dynamic_batches": {
         "ds.zero_stage": 1,
-        "ds.packing_samples": True,
+        "ds.packing_samples": True,  # as OpenRLHF does with dynamic batches in any case
         "train.dynamic_batch_enable": True,
         "train.max_tokens_per_gpu": 500,
         "rollout.max_tokens_per_gpu": 500,
@@ -175,15 +176,16 @@ def test_a_feature_does_not_change_the_update(
             "save_checkpoint", tag="global_step2", client_states={"global_step": 2}
         )
         ray.get(saving, timeout=300)
-    assert sum(bool(markers) for markers in marked[0]) == sum(r["reward"] for r in half_wrong) > 0
+    scored = [logprobs for logprobs in marked.answer_logprobs if logprobs]
+    assert len(scored) == sum(response["reward"] for response in half_wrong) > 0
     assert_marked_alike(marked, plain.marked)
     # The second update starts where the first one ended, which bfloat16 lets differ a little.
     for ours, expected, tolerance in zip(updates, plain.updates, (0.02, 0.1), strict=True):
-        # Far above what bfloat16 does to the same weights.
+        # This is far above what bfloat16 does to the same weights.
         assert expected.moved.abs().mean() > 0.02
         assert torch.corrcoef(torch.stack([ours.moved, expected.moved]))[0, 1] > 0.95
         assert ours.gradient_norm == pytest.approx(expected.gradient_norm, rel=tolerance)
-    if "train.dynamic_batch_enable" not in FEATURES[name]:  # which log it on another scale
+    if "train.dynamic_batch_enable" not in FEATURES[name]:  # these log it on another scale
         assert updates[0].loss == pytest.approx(plain.updates[0].loss, abs=2e-3)
 
     # What is saved is complete, and can be loaded as data.

@@ -1,6 +1,4 @@
-"""The path of weights and work on GPUs that vLLM and DeepSpeed share, with fakes for what a CPU
-lacks.
-"""
+"""The way of weights on GPUs that vLLM and DeepSpeed share, with stand-ins on a CPU."""
 
 import os
 
@@ -33,8 +31,9 @@ def fake_gpus(monkeypatch, tmp_path):
 
 def choices(number, problem):
     """An addition as multiple choice. The policy boxes a sum, an option's text, and no letter."""
-    options = [str(int(problem.answer) + off - number % 4) for off in range(4)]
-    return {"problem": problem.question, "answer": "ABCD"[number % 4], "options": options}
+    right = number % 4
+    options = [str(int(problem.answer) + place - right) for place in range(4)]
+    return {"problem": problem.question, "answer": "ABCD"[right], "options": options}
 
 
 def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
@@ -49,10 +48,13 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     flags = [*COLOCATED, *SMALL_STEPS, "--config", str(tmp_path / "recipe.yaml")]
     flags += ["--data.max_samples", "16"]
     lines = run_training(tmp_path / "run", tmp_path / "choices.jsonl", *flags)
-    assert len(lines) == 2 and max(abs(line["vllm_kl"]) for line in lines) < ALIKE
+    assert len(lines) == 2
+    assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
     # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an
     # option.
-    assert all(line["swap/accuracy"] > 0.3 and line["swap/grader_error"] == 0 for line in lines)
+    for line in lines:
+        assert line["swap/accuracy"] > 0.3
+        assert line["swap/grader_error"] == 0
     # The file that the run wrote has the run's settings.
     again = configure(["--config", str(tmp_path / "run" / "run.yaml")], on_cpu=True)
     settings = (again.run.grader, again.method.objective, again.args.ds.lora.rank)
@@ -65,13 +67,15 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
 def test_a_dropped_update_shows_and_no_other_does(
     fake_gpus, monkeypatch, tmp_path, prompts_file, stage
 ):
-    """Two actors and two engines: three rollouts agree with the trainer, the fourth is by older
-    weights.
+    """Of two actors and two engines, three rollouts agree with the trainer.
+
+    The fourth is sampled by older weights.
     """
     monkeypatch.setenv("DROPPED_UPDATE", "3")
     lines = run_training(tmp_path / "run", prompts_file, *TWO_OF_EACH, "--ds.zero_stage", stage)
     *good, stale = (line["vllm_kl"] for line in lines)
-    assert len(good) == 3 and max(map(abs, good)) < ALIKE
+    assert len(good) == 3
+    assert max(map(abs, good)) < ALIKE
     assert abs(stale) > 2 * ALIKE
 
 
@@ -80,13 +84,20 @@ def test_adam_of_every_stage_is_adam_by_hand():
 
     Updates of several backward passes are in test_features.py, sleep is in tests/gpu.
     """
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29513", "DS_ACCELERATOR": "cpu"}
-    environment |= {"LOCAL_RANK": "0", "RANK": "0", "WORLD_SIZE": "1"}
+    environment = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29513",
+        "DS_ACCELERATOR": "cpu",
+        "LOCAL_RANK": "0",
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+    }
     result = python("-m", "support.adam_by_hand", **environment)
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [line for line in result.stdout.splitlines() if line.startswith("differ")]
     differ = [int(line.split()[-1]) for line in lines]
-    # of 8,320 in bfloat16: a rounding that falls the other way.
-    assert len(differ) == 9 and max(differ) <= 2
+    assert len(differ) == 9
+    # Of 8,320 weights in bfloat16, one may be rounded the other way.
+    assert max(differ) <= 2
     (loaded,) = [line for line in result.stdout.splitlines() if line.startswith("loaded")]
     assert "adam" not in loaded

@@ -15,8 +15,7 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 RIGHT = Grade(True, "ok", score=1.0)
 LONG = "so 1 = 1. " * 100_000 + r"\boxed{3}"  # more than a pipe or socket holds
 HANGS = r"\boxed{9^{9^{9^{9}}}}"
-# A grading process with the real limits; only the grading is another (test_rewards has the real
-# one).
+# A grading process with the real limits and another grading; test_rewards.py has the real one.
 QUICK = (
     "import json, sys; path, *limits = json.loads(sys.argv[1]); sys.path[:] = path; "
     "from support.quick_grading import serve; serve(*limits)"
@@ -37,7 +36,7 @@ def make_grader(monkeypatch):
 
 
 def graded_within(seconds, grader, *pair):
-    """The grade, or None if it takes longer; what hangs is then killed."""
+    """The grade, or None if it takes longer; then the grading process is killed."""
     grades = []
     thread = threading.Thread(target=lambda: grades.append(grader.grade(*pair)))
     thread.start()
@@ -53,10 +52,13 @@ def graded_within(seconds, grader, *pair):
 
 
 def the_child():
-    children = psutil.Process().children()
-    living = [one for one in children if one.status() != psutil.STATUS_ZOMBIE]  # of other tests
-    workers = [one for one in living if "quick_grading" in " ".join(one.cmdline())]
-    return max(workers, key=lambda one: one.create_time())
+    """The grading process: of those that live, the newest."""
+    found = []
+    for child in psutil.Process().children():
+        is_zombie = child.status() == psutil.STATUS_ZOMBIE  # of other tests
+        if not is_zombie and "quick_grading" in " ".join(child.cmdline()):
+            found.append(child)
+    return max(found, key=lambda child: child.create_time())
 
 
 @pytest.mark.parametrize("response", [r"\boxed{3}", LONG])
@@ -86,11 +88,12 @@ def test_the_limit_is_cpu_time(make_grader, monkeypatch):
     grader = make_grader(0.5)
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
     child = the_child()
-    before, started = child.cpu_times(), time.monotonic()
+    before = child.cpu_times()
+    deadline = time.monotonic() + 60
     thread = threading.Thread(target=grader.grade, args=(HANGS, "3"))
     thread.start()
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < started + 60
+        assert time.monotonic() < deadline
         used = child.cpu_times()
         time.sleep(0.02)
     thread.join()
@@ -111,9 +114,15 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
     assert grade == Grade(False, "timeout") and grade.slow
     # A killed process takes its time to go; these would stay for a minute.
     deadline = time.monotonic() + 10
-    while any(program in (one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"])):
+    while is_running(program):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def is_running(program):
+    """Whether any process of this machine has the program as a word of its command."""
+    commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
+    return any(program in command for command in commands if command)
 
 
 def test_slow_gradings_are_a_metric(monkeypatch, make_grader):

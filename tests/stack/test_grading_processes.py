@@ -23,7 +23,7 @@ def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
 
 
 def signal_children(number):
-    """To the grading processes of this one; how many there are."""
+    """Send a signal to the grading processes of this one; returns how many there are."""
     command = ["pgrep", "-f", "-P", str(os.getpid()), "rewards.grader"]
     found = subprocess.run(command, capture_output=True, text=True)
     for pid in found.stdout.split():

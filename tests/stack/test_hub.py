@@ -11,21 +11,33 @@ from support.scripts import python
 
 from openrlhf_swap.files import read_rows
 
-NAME, FILE, COMMIT = "some/maths", "train.jsonl", "0123456789abcdef0123456789abcdef01234567"
-CONTENT = (
-    b'{"problem": "What is $1+1$?", "answer": "2"}\n{"problem": "What is $2+3$?", "answer": "5"}\n'
-)
+NAME = "some/maths"
+FILE = "train.jsonl"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONTENT = b"""\
+{"problem": "What is $1+1$?", "answer": "2"}
+{"problem": "What is $2+3$?", "answer": "5"}
+"""
 ETAG = sha1(CONTENT).hexdigest()
 ENTRIES = [{"type": "file", "path": FILE, "size": len(CONTENT), "oid": ETAG}]
-INFO = {"_id": "1", "id": NAME, "sha": COMMIT, "private": False, "tags": []}
-INFO["siblings"] = [{"rfilename": FILE}]
-ENDS = ("", "/revision/main", f"/revision/{COMMIT}")
-PAGES = {f"/api/datasets/{NAME}{end}": INFO for end in ENDS}
-PAGES[f"/api/datasets/{NAME}/tree/{COMMIT}"] = ENTRIES
+INFO = {
+    "_id": "1",
+    "id": NAME,
+    "sha": COMMIT,
+    "private": False,
+    "tags": [],
+    "siblings": [{"rfilename": FILE}],
+}
+PAGES = {
+    f"/api/datasets/{NAME}": INFO,
+    f"/api/datasets/{NAME}/revision/main": INFO,
+    f"/api/datasets/{NAME}/revision/{COMMIT}": INFO,
+    f"/api/datasets/{NAME}/tree/{COMMIT}": ENTRIES,
+}
 
 
 class Hub(BaseHTTPRequestHandler):
-    """One data set with one file, served as huggingface.co serves it."""
+    """Stands in for huggingface.co, with one data set of one file."""
 
     def do_GET(self):
         path = unquote(self.path.partition("?")[0]).rstrip("/")
@@ -40,7 +52,8 @@ class Hub(BaseHTTPRequestHandler):
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
-        self.send(200, json.dumps([entry for entry in ENTRIES if entry["path"] in asked]).encode())
+        found = [entry for entry in ENTRIES if entry["path"] in asked]
+        self.send(200, json.dumps(found).encode())
 
     def send(self, status, body, headers=None):
         self.send_response(status)
@@ -56,7 +69,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @contextmanager
 def local_hub():
-    """Its address, for HF_ENDPOINT."""
+    """Serve the hub; yields its address, for HF_ENDPOINT."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

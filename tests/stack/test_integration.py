@@ -1,7 +1,6 @@
 """The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
 
 import math
-from itertools import islice
 
 import pytest
 import torch
@@ -80,12 +79,10 @@ def test_the_advantages_are_stock_grpo_and_the_process_term(
 
 
 def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, responses, tmp_path):
-    """The first half of each group is sampled after a forced `</think>`, the second after a forced
-    first word.
-    """
+    """The first half of each group follows a forced `</think>`, the second a forced word."""
     reference = tmp_path / "reference.jsonl"
-    prompts = {response["prompt"] for response in responses}
-    write_rows(reference, ({"key": prompt_key(prompt), "accuracy": 0.5} for prompt in prompts))
+    keys = {prompt_key(response["prompt"]) for response in responses}
+    write_rows(reference, ({"key": key, "accuracy": 0.5} for key in keys))
     options = {"reference": str(reference), "thinking_start": "ones"}
     objective = build(make_config(objective="adaptthink", options=options))
     reader = StepReader(tokenizer, objective.config.end_of_thought, *objective.config.segmentation)
@@ -93,9 +90,10 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
     finished = []
     for number, response in enumerate(responses):
         part = number % GROUP_SIZE // 2
-        word, tail = (("</think>", "\\boxed{1}"), ("ones", ": 1"))[part]
+        word = ("</think>", "ones")[part]
+        rest = ("\\boxed{1}", ": 1")[part]
         prompt = response["prompt"]
-        made = response_to(tokenizer, prompt + word, response["label"], tail, False)
+        made = response_to(tokenizer, prompt + word, response["label"], rest, False)
         (rollout,) = rollouts_of([{**made, "prompt": prompt}])
         request = SamplingRequest(prompt, 2, 320, word, 0.5)
         finished.append(sampler.finish(Drawn(Part(part, request), rollout)))
@@ -108,7 +106,7 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
         text = tokenizer.decode(rollout.response_ids)
         assert text == ("</think>\\boxed{1}" if skipped else "ones: 1")
         assert len(advantages) == len(rollout.response_ids)
-        # Wrong: 0 - 0.5, and the bonus for no thinking.
+        # A wrong answer gets 0 - 0.5, and a skipped thought its bonus.
         expected = torch.full_like(advantages, -0.45 if skipped else -0.5)
         torch.testing.assert_close(advantages, expected)
         assert logprobs[0].item() == pytest.approx(math.log(0.5))
@@ -116,19 +114,19 @@ def test_adaptthink_trains_on_its_forced_tokens(actor_group, tokenizer, response
 
 
 def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, responses):
-    """Each l_k of the fused pass against a plain forward of the same checkpoint on that prefix
-    alone. Of two groups: the plain forwards take most of the time.
+    """Compare each l_k with a plain forward of the same checkpoint on that prefix alone.
+
+    Two groups are compared, because the plain forwards take most of the time.
     """
     learned = learn_from(actor_group, tokenizer, responses, make_config())
     stock = stock_rows(actor_group, tokenizer, responses)
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     scored = 0
-    compared = zip(learned.rollouts, responses, learned.rows, stock, strict=True)
-    for rollout, response, (_, logprobs), (_, expected_logprobs) in islice(
-        compared, 2 * GROUP_SIZE
-    ):
+    for number in range(2 * GROUP_SIZE):
+        rollout = learned.rollouts[number]
+        response = responses[number]
         # Asking for markers does not change the log-probabilities that the update uses.
-        assert_equal_up_to_bfloat16(logprobs, expected_logprobs)
+        assert_equal_up_to_bfloat16(learned.rows[number][1], stock[number][1])
         if not rollout.answer_logprobs:
             assert response["reward"] == 0
             continue
@@ -136,9 +134,8 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
         lengths = [rollout.start, *(rollout.start + end + 1 for end in rollout.step_ends)]
         branch = answer_branch(tokenizer, CLOSE, rollout.answer)
         expected = read_per_prefix(model, ids, lengths, branch)
-        torch.testing.assert_close(
-            torch.tensor(rollout.answer_logprobs), expected, rtol=0.05, atol=0.1
-        )
+        found = torch.tensor(rollout.answer_logprobs)
+        torch.testing.assert_close(found, expected, rtol=0.05, atol=0.1)
         scored += 1
     assert scored >= GROUPS
 
@@ -146,14 +143,17 @@ def test_markers_come_from_the_policys_own_weights(actor_group, tokenizer, respo
 def test_turns_earn_what_a_forward_for_each_prefix_says(
     actor_group, arguments, monkeypatch, tokenizer, responses
 ):
-    """Rows of two turns, padded and scored in the policy's own forward; with theta = 0 stock GRPO,
-    bit for bit.
+    """Rows of two turns, padded, are scored in the policy's own forward.
+
+    With theta = 0 the advantages are stock GRPO's, bit for bit.
     """
     monkeypatch.setattr(arguments.rollout, "micro_batch_size", 3)
     seen = tokenizer("13\n08\n", add_special_tokens=False)["input_ids"]
-    agents, cuts = [], []
+    agents = []
+    cuts = []
     for response in responses:
-        ids, ((start, end),) = response["observation_tokens"], response["action_ranges"]
+        ids = response["observation_tokens"]
+        ((start, end),) = response["action_ranges"]
         cut = (start + end) // 2
         cuts.append(cut - start)
         ranges = [(start, cut), (cut + len(seen), end + len(seen))]
@@ -161,27 +161,32 @@ def test_turns_earn_what_a_forward_for_each_prefix_says(
         agents.append({**response, "observation_tokens": tokens, "action_ranges": ranges})
     stock = stock_rows(actor_group, tokenizer, agents)
     zero = learn_from(actor_group, tokenizer, agents, make_config(process_weight=0.0)).rows
-    assert all(
-        torch.equal(ours, expected) for (ours, _), (expected, _) in zip(zero, stock, strict=True)
-    )
+    for (ours, _), (expected, _) in zip(zero, stock, strict=True):
+        assert torch.equal(ours, expected)
 
     learned = learn_from(actor_group, tokenizer, agents, make_config())
-    rollouts, ours = learned.rollouts, learned.rows
+    rollouts = learned.rollouts
     model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.bfloat16).eval()
     off = []
     for members in MEMBERS:
         expected = slow_advantages([rollouts[i].trace() for i in members])
         for i, values in zip(members, expected, strict=True):
-            rollout, cut, tokens = rollouts[i], cuts[i], agents[i]["observation_tokens"]
-            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
+            rollout = rollouts[i]
+            cut = cuts[i]
+            tokens = agents[i]["observation_tokens"]
+            advantages, _ = learned.rows[i]
+            torch.testing.assert_close(advantages, torch.tensor(values), rtol=0, atol=1e-5)
             assert len(values) == len(rollout.response_ids) == len(tokens) - rollout.start - 6
             if not rollout.correct or members not in MEMBERS[:2]:
                 continue
             assert cut - 1 in rollout.step_ends
-            ends = [end + 1 + len(seen) * (end >= cut - 1) for end in rollout.step_ends]
-            lengths = [rollout.start, *(rollout.start + end for end in ends)]
+            lengths = [rollout.start]
+            for end in rollout.step_ends:
+                observed = len(seen) if end >= cut - 1 else 0
+                lengths.append(rollout.start + end + 1 + observed)
             branch = answer_branch(tokenizer, CLOSE, rollout.answer)
             scores = read_per_prefix(model, torch.tensor(tokens), lengths, branch)
             off += (torch.tensor(rollout.answer_logprobs) - scores).abs().tolist()
-    # What bfloat16 rounds; by a prefix of other tokens it would be whole nats.
-    assert len(off) > 25 and max(off) < 0.1
+    assert len(off) > 25
+    # This is what bfloat16 rounds. A prefix of other tokens would be off by whole nats.
+    assert max(off) < 0.1

@@ -1,5 +1,6 @@
-"""The examples of docs/use/own_trainer.md; those for TRL, verl and Molt run where these are
-installed.
+"""The examples of docs/use/own_trainer.md.
+
+Those for TRL, verl and Molt run where these are installed.
 """
 
 import functools
@@ -13,9 +14,8 @@ from support.paths import ROOT
 
 from openrlhf_swap import SwapConfig, swap_advantages
 
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", (ROOT / "docs" / "use" / "own_trainer.md").read_text(), re.DOTALL
-)
+PAGE = (ROOT / "docs" / "use" / "own_trainer.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture
@@ -37,22 +37,24 @@ def test_torch_alone(run, capsys):
     example = run("torch.optim")
     line = r"\d of 8 correct, \d+ tokens each, loss -?\d+\.\d+\n"
     assert re.fullmatch(f"({line}){{2}}", capsys.readouterr().out)
-    # The last group as the page leaves it: a value a token, and steps that were scored.
+    # The page leaves its last group: advantages of each token, and steps that were scored.
     lengths = [len(response) for response in example.responses]
     assert [len(values) for values in example.advantages] == lengths
     correct = [trace for trace in example.traces if trace.correct]
     assert correct
-    assert all(len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1 for trace in correct)
+    for trace in correct:
+        assert len(trace.answer_logprobs) == len(trace.step_ends) + 1 > 1
     assert all(parameter.grad is not None for parameter in example.model.parameters())
 
 
 def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     trl = pytest.importorskip("trl")
-    monkeypatch.setattr(
-        trl, "GRPOConfig", lambda **options: GRPOConfig(**{**options, "output_dir": str(tmp_path)})
-    )
     from trl.trainer.grpo_config import GRPOConfig
 
+    def config(**options):
+        return GRPOConfig(**{**options, "output_dir": str(tmp_path)})
+
+    monkeypatch.setattr(trl, "GRPOConfig", config)
     seen = []
     loss = trl.GRPOTrainer._compute_loss
 
@@ -63,12 +65,13 @@ def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", compute_loss)
     trainer = run("GRPOTrainer").trainer
     assert trainer.state.global_step == 2
-    assert len(seen) == 2 and all(advantages.dim() == 2 for advantages in seen)
+    assert [advantages.dim() for advantages in seen] == [2, 2]
     # The process term differs from step to step of a response.
     first = next(row for row in seen[0] if row.any())
     assert first[first != 0].unique().numel() > 1
     logged = [row for row in trainer.state.log_history if "loss" in row]
-    assert len(logged) == 2 and all(row["grad_norm"] > 0 for row in logged)
+    assert len(logged) == 2
+    assert all(row["grad_norm"] > 0 for row in logged)
 
 
 def test_verl_takes_the_estimator(run):

@@ -1,5 +1,6 @@
-"""Every recipe trains two steps of the embedded policy; only sizes are overruled, and what one
-machine lacks.
+"""Every recipe trains two steps of the embedded policy.
+
+Other flags overrule only sizes, and what this machine lacks.
 """
 
 import math
@@ -18,7 +19,8 @@ from openrlhf_swap.rollouts.rollout import prompt_key
 REASON = "one start each, a minute: TEST_SLOW=1"
 pytestmark = [pytest.mark.slow, pytest.mark.skipif("TEST_SLOW" not in os.environ, reason=REASON)]
 MONITOR = "--swap.{0}.monitor_prompts 4 --swap.{0}.monitor_samples 4 --swap.{0}.shortest 40"
-SIZES = {  # of objectives; recipes name the lengths of real responses
+# The recipes name the lengths of real responses.
+SIZES = {
     "thinkprune": ["--swap.thinkprune.limits", "300,200", "--swap.thinkprune.stage_steps", "1"],
     "lapo": ["--swap.lapo.limits", "", "--swap.lapo.first_stage_steps", "1"],
     "autothink": ["--swap.autothink.limits", ""],
@@ -54,5 +56,8 @@ def test_a_recipe_trains(name, tmp_path, prompts_file, tokenizer):
     result = python("-m", "openrlhf_swap", "train", *flags, cwd=tmp_path)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     rows = list(read_rows(tmp_path / "run" / "metrics.jsonl"))
-    losses = [row[key] for row in rows for key in row if key.endswith("policy_loss")]
-    assert [row["step"] for row in rows] == [1, 2] and losses and all(map(math.isfinite, losses))
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        losses = [row[key] for key in row if key.endswith("policy_loss")]
+        assert losses
+        assert all(map(math.isfinite, losses))
