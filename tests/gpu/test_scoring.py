@@ -13,12 +13,8 @@ from openrlhf_swap.integration.runtime import attention
 from openrlhf_swap.packages.kernels import leave_out_cudnn
 from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, ScoringBackend
 
-PASSES = [
-    (family, packing)
-    for family in FAMILIES
-    for packing in (False, True)
-    if family != "gpt_oss" or not packing
-]
+PASSES = [(family, False) for family in FAMILIES]
+PASSES += [(family, True) for family in FAMILIES if family != "gpt_oss"]
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +30,11 @@ def test_scores_equal_those_of_one_forward_per_prefix(family, packing, dtype):
     scorer = scorer_of(actor_of(model, packing))
     assert scorer._backend.name == SHARED_PREFIX  # tried on this device
     found = scorer.forward(ids, actions, mask, requests)
-    batch = ids.cuda(), mask.cuda()
+    scores = torch.cat([signals["answer_logprobs"] for signals in found.signals])
     with torch.no_grad():
-        signals = ScoringBackend(PER_PREFIX).read(model, *batch, requests)
-        expected = signals["answer_logprobs"]
-    difference = (
-        torch.cat([signals["answer_logprobs"] for signals in found.signals])
-        .sub(torch.cat(expected))
-        .abs()
-        .max()
-    )
-    assert difference < (1e-4 if dtype == torch.float32 else 0.1)
+        signals = ScoringBackend(PER_PREFIX).read(model, ids.cuda(), mask.cuda(), requests)
+        expected = torch.cat(signals["answer_logprobs"])
+    assert (scores - expected).abs().max() < (1e-4 if dtype == torch.float32 else 0.1)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text", "deepseek_v3"])
@@ -88,9 +78,8 @@ def test_the_kernels_for_packed_responses_give_what_a_call_for_each_gives(family
 def test_an_update_of_adapters_equals_that_of_a_cpu():
     found, norm = update_of(model_of("qwen2", torch.float32, "cuda", adapted=True), True, "cuda")
     expected, expected_norm = update_of(model_of("qwen2", torch.float32, adapted=True), True)
-    assert [found.item(), norm.item()] == pytest.approx(
-        [expected.item(), expected_norm.item()], rel=1e-3, abs=1e-5
-    )
+    assert found.item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-5)
+    assert norm.item() == pytest.approx(expected_norm.item(), rel=1e-3, abs=1e-5)
 
 
 @pytest.mark.parametrize("packing", [False, True])

@@ -14,8 +14,14 @@ STEPS = 3
 def runs(request, arguments, tmp_path_factory):
     """Weights and sizes after a run, and after one that was resumed behind its first update."""
     folder = tmp_path_factory.mktemp("run")
-    settings = {"ds.zero_stage": request.param, "ds.enable_sleep": True, "ckpt.path": str(folder)}
-    settings |= {"train.batch_size": 4, "train.micro_batch_size": 1, "actor.adam.lr": 1e-4}
+    settings = {
+        "ds.zero_stage": request.param,
+        "ds.enable_sleep": True,
+        "ckpt.path": str(folder),
+        "train.batch_size": 4,
+        "train.micro_batch_size": 1,
+        "actor.adam.lr": 1e-4,
+    }
     whole = Run(changed(arguments, settings))
     whole.update(0)
     whole.actor.save_checkpoint("global_step1", {"step": 1})
@@ -67,6 +73,12 @@ def experience_of(batch, log_probs):
 
 
 class Run:
+    """A policy's actor that is updated step by step.
+
+    Attributes: awake, asleep: the GPU's memory in use after each update, in bytes. norms: the norm
+        of each update's gradient.
+    """
+
     def __init__(self, args):
         self.actor = start_actor(args)
         self.awake = []

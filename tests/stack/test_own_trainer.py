@@ -7,6 +7,7 @@ import functools
 import re
 import sys
 import types
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -105,52 +106,61 @@ def test_verl_takes_the_estimator(run):
         assert not row[len(expected) :].any()
 
 
-def test_molt_takes_the_experience_maker(run, tokenizer):
-    pytest.importorskip("molt")
-    from molt.trainer import rl_trainer
-    from molt.trainer.algorithm import Experience, FixedKLController
+@dataclass
+class MoltSample:
+    """A response of a group, as token ids, with its reference answer and its reward."""
 
-    example = run("RemoteExperienceMaker")
-    assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
+    group: str
+    prompt: list
+    answer: str
+    response: list
+    reward: float
+
+
+def molt_samples(tokenizer):
+    """Two groups of two responses, whose members are in different experiences."""
+    encode = functools.partial(tokenizer.encode, add_special_tokens=False)
     thought = "23 + 4 = 27\n2 + 4 = 6\n"
     close = "</think>\n\n**Final Answer**\n\\boxed{"
-    large, small = ("What is 123 + 456?", "579"), ("What is 1 + 2?", "3")
-    texts = [  # of two groups, whose members are in different experiences
-        ("a", *large, thought + close + "579}", 1.0),
-        ("b", *small, "1 + 2 = 3\n" + close + "3}", 1.0),
-        ("b", *small, thought + thought, 0.0),
-        ("a", *large, thought + thought + close + "579}", 1.0),
+    large = encode("What is 123 + 456?")
+    small = encode("What is 1 + 2?")
+    return [
+        MoltSample("a", large, "579", encode(thought + close + "579}"), 1.0),
+        MoltSample("b", small, "3", encode("1 + 2 = 3\n" + close + "3}"), 1.0),
+        MoltSample("b", small, "3", encode(thought + thought), 0.0),
+        MoltSample("a", large, "579", encode(thought + thought + close + "579}"), 1.0),
     ]
-    encode = functools.partial(tokenizer.encode, add_special_tokens=False)
-    samples = [
-        (group, encode(prompt), answer, encode(text), reward)
-        for group, prompt, answer, text, reward in texts
-    ]
-    width = max(len(prompt) + len(response) for _, prompt, _, response, _ in samples) + 3
 
-    def experience(numbers):
-        """Padded on both sides, prompts on the left."""
-        left = max(len(samples[number][1]) for number in numbers) + 1
-        rows = torch.zeros(3, len(numbers), width, dtype=torch.long)
-        for (ids, attended, taken), number in zip(rows.unbind(1), numbers, strict=True):
-            _, prompt, _, response, _ = samples[number]
-            start, stop = left - len(prompt), left + len(response)
-            ids[start:stop] = torch.tensor(prompt + response)
-            attended[start:stop] = 1
-            taken[left:stop] = 1
-        ids, attended, taken = rows
-        return Experience(
-            sequences=ids,
-            attention_mask=attended,
-            action_mask=taken[:, 1:].bool(),
-            kl=torch.zeros(len(numbers), width - 1),
-            rewards=torch.tensor([samples[number][4] for number in numbers]),
-            labels=[samples[number][2] for number in numbers],
-            group_ids=[samples[number][0] for number in numbers],
-            rollout_ids=[str(number) for number in numbers],
-            index=list(numbers),
-        )
 
+def molt_experience(samples, width):
+    """Molt's experience of samples, padded on both sides to `width`, prompts on the left."""
+    from molt.trainer.algorithm import Experience
+
+    ids = torch.zeros(len(samples), width, dtype=torch.long)
+    attended = torch.zeros_like(ids)
+    taken = torch.zeros_like(ids)
+    left = max(len(sample.prompt) for sample in samples) + 1
+    for row, sample in enumerate(samples):
+        start = left - len(sample.prompt)
+        stop = left + len(sample.response)
+        ids[row, start:stop] = torch.tensor(sample.prompt + sample.response)
+        attended[row, start:stop] = 1
+        taken[row, left:stop] = 1
+    return Experience(
+        sequences=ids,
+        attention_mask=attended,
+        action_mask=taken[:, 1:].bool(),
+        kl=torch.zeros(len(samples), width - 1),
+        rewards=torch.tensor([sample.reward for sample in samples]),
+        labels=[sample.answer for sample in samples],
+        group_ids=[sample.group for sample in samples],
+        rollout_ids=[str(row) for row in range(len(samples))],
+        index=list(range(len(samples))),
+    )
+
+
+def molt_strategy():
+    """As much of Molt's strategy as its experience maker reads."""
     advantage = types.SimpleNamespace(estimator="dr_grpo", gamma=1.0, lam=1.0, no_whiten=False)
     limits = ("overlong_buffer_len", "stop_properly_penalty_coef", "clip_range")
     args = types.SimpleNamespace(
@@ -158,20 +168,30 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
         reward=types.SimpleNamespace(**dict.fromkeys(limits)),
         rollout=types.SimpleNamespace(n_samples_per_prompt=2),
     )
-    strategy = types.SimpleNamespace(args=args)
-    maker = example.SwapExperienceMaker(None, None, FixedKLController(0.0), strategy, tokenizer)
-    batches = [(0, 1), (2, 3)]
-    found = maker.compute_advantages_and_returns([experience(numbers) for numbers in batches])
-    rows = {
-        number: (made, row)
-        for numbers, made in zip(batches, found, strict=True)
-        for row, number in enumerate(numbers)
-    }
+    return types.SimpleNamespace(args=args)
+
+
+def test_molt_takes_the_experience_maker(run, tokenizer):
+    pytest.importorskip("molt")
+    from molt.trainer import rl_trainer
+    from molt.trainer.algorithm import FixedKLController
+
+    example = run("RemoteExperienceMaker")
+    assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
+    samples = molt_samples(tokenizer)
+    width = max(len(sample.prompt) + len(sample.response) for sample in samples) + 3
+    controller = FixedKLController(0.0)
+    maker = example.SwapExperienceMaker(None, None, controller, molt_strategy(), tokenizer)
+    given = [molt_experience(samples[:2], width), molt_experience(samples[2:], width)]
+    first, second = maker.compute_advantages_and_returns(given)
+    rows = [(first, 0), (first, 1), (second, 0), (second, 1)]
     for group in ([0, 3], [1, 2]):
         traces = []
         for number in group:
-            _, prompt, answer, response, reward = samples[number]
-            traces.append(example.SCORER.trace(prompt, response, answer, reward > 0))
+            sample = samples[number]
+            is_correct = sample.reward > 0
+            trace = example.SCORER.trace(sample.prompt, sample.response, sample.answer, is_correct)
+            traces.append(trace)
         for number, expected in zip(group, swap_advantages(traces, example.CONFIG), strict=True):
             made, row = rows[number]
             taken = made.action_mask[row]
@@ -179,4 +199,4 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
             torch.testing.assert_close(ours, expected.float(), rtol=1e-5, atol=1e-5)
             assert not made.advantages[row, ~taken].any()
     # The process term differs from step to step.
-    assert rows[0][0].advantages[0].unique().numel() > 2
+    assert first.advantages[0].unique().numel() > 2

@@ -1,11 +1,10 @@
 import json
 import math
 import re
-import subprocess
-import sys
 
 import pytest
 from pydantic import ValidationError
+from support.scripts import python
 
 from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.config import ABLATION, RunConfig, SwapConfig
@@ -14,8 +13,10 @@ from openrlhf_swap.errors import ConfigError
 
 def test_defaults_are_the_papers():
     config = SwapConfig()
-    assert (config.step_tokens, config.max_steps) == (350, 25)
-    assert (config.length_coef, config.outcome_weight, config.process_weight) == (1.0, 1.0, 0.3)
+    assert config.step_tokens == 350
+    assert config.max_steps == 25
+    assert config.length_coef == config.outcome_weight == 1.0
+    assert config.process_weight == 0.3
 
 
 @pytest.mark.parametrize(
@@ -39,9 +40,8 @@ def test_defaults_are_the_papers():
 )
 def test_a_bad_value_names_flag_value_and_remedy(field, value):
     kind = SwapConfig if field in SwapConfig.model_fields else RunConfig
-    with pytest.raises(
-        ConfigError, match=rf"--swap\.{field} is {re.escape(repr(value))}(; use |, which should )"
-    ):
+    message = rf"--swap\.{field} is {re.escape(repr(value))}(; use |, which should )"
+    with pytest.raises(ConfigError, match=message):
         kind(**{field: value})
 
 
@@ -113,10 +113,7 @@ def test_where_tau_decides_which_steps_pay(settings, chooses):
 )
 def test_an_import_takes_no_more_than_it_needs(code, absent):
     code += f"; import sys; print([name for name in {absent.split()} if name in sys.modules])"
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert output.stdout.strip() == "[]"
+    assert python("-c", code).stdout == "[]\n"
 
 
 @pytest.mark.parametrize("symbol", ["theta", "lambda_", "K"])

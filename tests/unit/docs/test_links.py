@@ -1,4 +1,4 @@
-"""What the pages name exists, what they show can be run, and their tables are even."""
+"""Names and links of the pages exist, their commands can be run, and their tables are even."""
 
 import doctest
 import re
@@ -26,20 +26,21 @@ pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relativ
 
 
 def prose(page: Path) -> str:
-    """Its text without blocks of code."""
+    """A page's text without blocks of code."""
     text = page.read_text(encoding="utf-8")
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def spans(page: Path) -> list[str]:
-    """What stands in back-ticks."""
+    """The texts in back-ticks."""
     return re.findall(r"`([^`\n]+)`", prose(page))
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub makes of its headings."""
+    """The anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)", prose(page), flags=re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    plain = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return {heading.replace(" ", "-") for heading in plain}
 
 
 def missing_link(page: Path, link: str) -> bool:
@@ -55,8 +56,10 @@ def missing_file(span: str) -> bool:
     if re.search(r"[^\w./-]", span):
         return False
     first, slash, _ = span.partition("/")
-    if slash and first in TOP | ROOMS:
-        return not ((ROOT if first in TOP else PACKAGE) / span).exists()
+    if slash and first in TOP:
+        return not (ROOT / span).exists()
+    if slash and first in ROOMS:
+        return not (PACKAGE / span).exists()
     return not slash and span.endswith((".py", ".sh", ".sbatch", ".toml")) and span not in SOURCES
 
 
@@ -89,10 +92,14 @@ def cells(row: str) -> int:
 
 
 def uneven_tables(text: str) -> list[str]:
-    """The headers of tables with a row of another number of cells, which is shown as pipes."""
+    """The headers of tables that have rows of different numbers of cells."""
     tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
-    rows = [table.splitlines() for table in tables]
-    return [header for header, *rest in rows if any(cells(row) != cells(header) for row in rest)]
+    uneven = []
+    for table in tables:
+        rows = table.splitlines()
+        if len(set(map(cells, rows))) > 1:
+            uneven.append(rows[0])
+    return uneven
 
 
 def test_every_page_is_in_the_navigation_of_the_site():

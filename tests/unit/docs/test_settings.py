@@ -22,4 +22,5 @@ def test_every_default_that_differs_has_its_reason():
     ours = {**DEFAULTS, **ASYNC_DEFAULTS, **CPU_DEFAULTS}
     changed = {name for name, value in ours.items() if value != stock[name]} - {"reward.remote_url"}
     assert changed == set(script["REASONS"])
-    assert "ckpt.max_num" in changed and "actor.adam.lr" not in changed  # 1e-6 is OpenRLHF's too
+    assert "ckpt.max_num" in changed
+    assert "actor.adam.lr" not in changed  # 1e-6 is OpenRLHF's, too

@@ -31,17 +31,21 @@ def file(tmp_path):
 
 
 def test_each_layer_wins_over_the_ones_before(file):
-    text = (
-        "swap.recipe: dler, actor.adam.lr: 2e-6, rollout.batch_size: 64, ds.packing_samples: true"
+    own = file(
+        "flags: {swap.recipe: dler, actor.adam.lr: 2e-6, rollout.batch_size: 64, "
+        "ds.packing_samples: true}"
     )
-    run = read(f"--config {file(f'flags: {{{text}}}')} --rollout.batch_size=8", on_cpu=False)
+    run = read(f"--config {own} --rollout.batch_size=8", on_cpu=False)
     args = run.args
-    assert (run.method.objective, run.run.recipe, run.recipe.name) == ("dler", "dler", "dler")
+    assert run.method.objective == run.run.recipe == run.recipe.name == "dler"
     assert args.critic.adam.lr == 9e-6  # OpenRLHF's
     assert args.ckpt.max_num == 2  # ours
     assert args.rollout.temperature == 1.0  # the recipe's over ours
-    assert (args.actor.adam.lr, args.rollout.batch_size, args.actor.dual_clip) == (2e-6, 8, 10.0)
-    assert args.ds.packing_samples and args.algo.kl.use_loss
+    assert args.actor.dual_clip == 10.0
+    assert args.algo.kl.use_loss
+    assert args.actor.adam.lr == 2e-6  # the file's
+    assert args.ds.packing_samples
+    assert args.rollout.batch_size == 8  # the command line's
     objective = "--swap.objective adaptthink"
     assert read(objective).args.actor.policy_loss_type == "gspo"  # the objective's
     both = read(f"{objective} --actor.policy_loss_type ppo")
@@ -51,7 +55,8 @@ def test_each_layer_wins_over_the_ones_before(file):
 def test_switches_are_turned_off(file):
     text = "flags: {swap.recipe: dler, algo.kl.use_loss: true, swap.verbose: true}"
     run = read(f"--config {file(text)} --no-algo.kl.use_loss --no-swap.verbose")
-    assert not run.args.algo.kl.use_loss and not run.run.verbose
+    assert not run.args.algo.kl.use_loss
+    assert not run.run.verbose
     off = f"--config {file('flags: {swap.recipe: dler, algo.dynamic_filtering_enable: false}')}"
     assert read("--swap.recipe dler").args.algo.dynamic_filtering_enable
     assert not read(off).args.algo.dynamic_filtering_enable
@@ -66,7 +71,8 @@ def test_our_defaults_follow_the_run():
     assert configure([], on_cpu=True).args.vllm.sync_backend == "gloo"
     assert configure([], on_cpu=False).args.vllm.sync_backend == "nccl"
     ckpt = read("--swap.output_dir a --ckpt.output_dir mine").args.ckpt
-    assert (ckpt.path, ckpt.output_dir) == ("a/checkpoints", "mine")
+    assert ckpt.path == "a/checkpoints"
+    assert ckpt.output_dir == "mine"
 
 
 @pytest.mark.parametrize(
@@ -81,18 +87,21 @@ def test_our_defaults_follow_the_run():
 )
 def test_a_file_that_cannot_be_used_is_one_line(file, tmp_path, capsys, text, message):
     path = str(tmp_path / "absent.yaml") if text is None else file(text)
-    for command in (train.main, lambda words: plan.main(["--gpu", "80", *words]), evaluation.main):
-        assert run_command(command, ["--config", path]) == 2
+    commands = [(train.main, []), (plan.main, ["--gpu", "80"]), (evaluation.main, [])]
+    for main, needed in commands:
+        assert run_command(main, [*needed, "--config", path]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"error: --config is {path}, ") and message in line
+        assert line.startswith(f"error: --config is {path}, ")
+        assert message in line
 
 
 def test_later_files_win_and_the_command_line_wins_over_them(file):
-    text = "swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]"
-    first = file(f"flags: {{{text}}}", "a.yaml")
+    text = "flags: {swap.recipe: dler, rollout.batch_size: 8, actor.eps_clip_low_high: [0.1, 0.3]}"
+    first = file(text, "a.yaml")
     second = file("flags: {rollout.batch_size: 16, actor.eps_clip: 0.15, eval.steps: -1}", "b.yaml")
     run = read(f"--config={first} --config {second} --actor.adam.lr 1e-5")
-    assert (run.args.rollout.batch_size, run.args.actor.eps_clip_low_high) == (16, (0.15, 0.15))
+    assert run.args.rollout.batch_size == 16
+    assert run.args.actor.eps_clip_low_high == (0.15, 0.15)
     assert {"rollout.batch_size", "actor.adam.lr"} <= run.overruled
     assert "actor.dual_clip" not in run.overruled
 
@@ -107,12 +116,15 @@ def test_a_recipe_is_accepted_by_the_checks_of_a_run_and_names_its_sources(name,
     run = read(flags, on_cpu=False)
     check_flags(run)
     check_objective(run)
-    assert run.run.recipe == name and run.method.objective in OBJECTIVES
+    assert run.run.recipe == name
+    assert run.method.objective in OBJECTIVES
     recipe = read_recipe(name)
     text = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     assert set(recipe.sources) == set(recipe.flags) == set(text["flags"])
-    assert all(source for flag, source in recipe.sources.items() if flag != "swap.objective")
-    assert recipe.origin and all(isinstance(missing, str) for missing in recipe.cannot)
+    without = [flag for flag, source in recipe.sources.items() if not source]
+    assert set(without) <= {"swap.objective"}
+    assert recipe.origin
+    assert all(isinstance(missing, str) for missing in recipe.cannot)
 
 
 def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
@@ -128,13 +140,17 @@ def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
     run = read(f"{ours} {theirs}", on_cpu=True)
     dump = run.dump()
     assert run.method.close_template == "</think>\n\\boxed{"
-    assert "secret" not in str(dump) and "reward.remote_url" not in dump and "ckpt.path" not in dump
-    # Defaults may change.
-    assert (dump["rollout.max_new_tokens"], dump["swap.process_weight"]) == (12000, 0.3)
+    assert "secret" not in str(dump)
+    assert "reward.remote_url" not in dump
+    assert "ckpt.path" not in dump
+    # Defaults are written, too, because they may change.
+    assert dump["rollout.max_new_tokens"] == 12000
+    assert dump["swap.process_weight"] == 0.3
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump({"flags": dump}))
     again = read(f"--config {path}", on_cpu=True)
-    assert (again.method, again.run) == (run.method, run.run)
+    assert again.method == run.method
+    assert again.run == run.run
     changed = {name for name, value in run.values.items() if again.values[name] != value}
     # The time of day stands in the run's name.
     assert changed <= {"logger.wandb.key", "logger.wandb.run_name"}
@@ -149,21 +165,28 @@ def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
     for name in ("rows.jsonl", "mine.py"):
         (tmp_path / name).touch()
-    given = ["--data.prompt_dataset", "rows.jsonl, some/hub_set,data@part"]
-    given += ["--actor.model_name_or_path", "model,1", "--swap.output_dir", "out"]
-    given += ["--reward.remote_url", "mine.py,http://host:5000"]
+    given = [
+        "--data.prompt_dataset",
+        "rows.jsonl, some/hub_set,data@part",
+        "--actor.model_name_or_path",
+        "model,1",
+        "--swap.output_dir",
+        "out",
+        "--reward.remote_url",
+        "mine.py,http://host:5000",
+    ]
     args = configure(given).use_whole_paths().args
     assert args.actor.model_name_or_path == f"{tmp_path}/model,1"
     assert args.data.prompt_dataset == f"{tmp_path}/rows.jsonl,some/hub_set,{tmp_path}/data@part"
     assert args.reward.remote_url == [f"{tmp_path}/mine.py", "http://host:5000"]
-    assert (args.ckpt.path, args.eval.dataset) == (f"{tmp_path}/out/checkpoints", None)
+    assert args.ckpt.path == f"{tmp_path}/out/checkpoints"
+    assert args.eval.dataset is None
     # OpenRLHF would split this path.
     folder = tmp_path / "lr=1e-6,theta=0.3"
     folder.mkdir()
     (folder / "rows.jsonl").touch()
     monkeypatch.chdir(folder)
-    args = (
-        read("--data.prompt_dataset rows.jsonl --actor.model_name_or_path m").use_whole_paths().args
-    )
+    run = read("--data.prompt_dataset rows.jsonl --actor.model_name_or_path m")
+    args = run.use_whole_paths().args
     assert args.data.prompt_dataset == "rows.jsonl"
     assert find_special(folder) == ","

@@ -2,11 +2,11 @@
 
 import argparse
 import runpy
-import subprocess
 import sys
 
 import pytest
-from support.paths import POLICY, ROOT
+from support.paths import POLICY
+from support.scripts import python
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.stock import nested, stock_parser
@@ -18,7 +18,7 @@ THRESHOLD = "--algo.advantage.is_correction_threshold 2 --algo.kl.use_loss"
 
 @pytest.fixture
 def run_cli(monkeypatch):
-    """Runs OpenRLHF's CLI up to where it has its arguments; gives its parser and them."""
+    """Runs OpenRLHF's CLI until it has its arguments; returns its parser and the arguments."""
     import openrlhf_swap.integration  # noqa: F401  # prepares the process for OpenRLHF
 
     parse = argparse.ArgumentParser.parse_args
@@ -49,13 +49,11 @@ def test_arguments_are_parsed_and_nested_as_openrlhf_does(run_cli, cli, given):
     ours = nested(vars(stock_parser(cli).parse_args(given.split())))
     theirs = hierarchize(flat)
     if cli == "train_ppo_ray":
-        # By default it has the time of day, which may have gone on by a minute.
+        # The default has the time of day, which may have gone on by a minute.
         ours.logger.wandb.run_name = theirs.logger.wandb.run_name
     assert ours == theirs
-    assert (
-        stock_parser(cli).format_help().partition("options:")[2]
-        == (parser.format_help().partition("options:")[2])
-    )
+    shown = [each.format_help().partition("options:")[2] for each in (stock_parser(cli), parser)]
+    assert shown[0] == shown[1]
 
 
 @pytest.mark.parametrize("given", ["", GIVEN, THRESHOLD])
@@ -64,21 +62,27 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
 
     flags = f"{NEEDED} {given} --algo.kl.init_coef 0.1"
     ours = configure(flags.split(), on_cpu=False)
-    words = [word for name in ours.named for word in _words(name, ours.values[name])]
+    argv = ["train.py"]
+    for name in ours.named:
+        argv += _words(name, ours.values[name])
     trained = []
-    monkeypatch.setattr(sys, "argv", ["train.py", *words])
-    monkeypatch.setattr(
-        "openrlhf.utils.get_strategy", lambda args: trained.append(args) or sys.exit()
-    )
+
+    def stop(args):
+        trained.append(args)
+        sys.exit()
+
+    monkeypatch.setattr(sys, "argv", argv)
+    monkeypatch.setattr("openrlhf.utils.get_strategy", stop)
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(SystemExit):
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
-    # The one flag beside OpenRLHF's that is not swap's.
+    # This is the one flag of ours that is not named after swap.
     assert vars(ours.args.data).pop("chat_template_kwargs") is None
     assert trained == [ours.args]
 
 
 def _words(name, value):
+    """A flag and its value as words of a command line."""
     if value is None or value is False:
         return []
     if value is True:
@@ -91,7 +95,7 @@ LABEL = f"{NEEDED} --data.label_key a"
 
 
 def test_what_is_wrong_is_found_without_torch():
-    """A flag, a value, a rule, a model, a file."""
+    """A flag, a value, a rule, a model and a file."""
     lines = (
         "--rollout.batchsize 8",
         "--swap.length_coef much",
@@ -105,7 +109,5 @@ def test_what_is_wrong_is_found_without_torch():
         f"print([run_command(openrlhf_swap.train.main, line.split()) for line in {lines}])\n"
         "print({'torch', 'openrlhf', 'ray', 'vllm', 'transformers'} & set(sys.modules))"
     )
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert output.stdout == "[2, 2, 2, 2, 2]\nset()\n"
+    output = python("-c", code)
+    assert output.stdout == "[2, 2, 2, 2, 2]\nset()\n", output.stderr
