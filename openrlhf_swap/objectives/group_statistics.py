@@ -6,6 +6,7 @@ float64. `mask` is bool and tells which values count.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,11 +68,7 @@ def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.steps.signals.get("entropy", nothing), exists
 
 
-def of_each_token(
-    batch: Batch,
-    of_steps: Tensor,
-    rest: float,
-) -> Tensor:
+def of_each_token(batch: Batch, of_steps: Tensor, rest: float) -> Tensor:
     """(G, N, A) the (G, N, K) value of each token's step, and `rest` after the last step."""
     steps = batch.steps
     exists = steps.has_step
@@ -80,8 +77,12 @@ def of_each_token(
     return per_token(values, steps.step_ends, exists, int(batch.lengths.max()))
 
 
-Span = tuple[int, int, float]
-"""The first token, the one after the last, and the value of each of them."""
+class Span(NamedTuple):
+    """Tokens of a response that have the same value."""
+
+    start: int
+    stop: int  # after the last token
+    value: float
 
 
 def fill_spans(
@@ -94,6 +95,6 @@ def fill_spans(
     values = torch.zeros(shape, dtype=torch.float64) + default
     for rows, group in zip(values, batch.groups, strict=True):
         for row, rollout in zip(rows, group, strict=True):
-            for start, end, value in spans_of(rollout):
-                row[start:end] = value
+            for span in spans_of(rollout):
+                row[span.start : span.stop] = span.value
     return values

@@ -13,17 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from openrlhf_swap.packages.kernels import Bounds, attend_sequences, takes_sequences
 from openrlhf_swap.packages.versions import replaced
 from openrlhf_swap.scoring.branches import Call, Layout, attention_calls
 
 MAX_SCORES = 2**27  # attention scores held at a time where SDPA cannot be used: 512 MiB in float32
-# With another number of keys in a row of the mask, torch would copy it for its kernel at each call.
-ALIGNED = 16
-MAX_WIDTH = 256  # numbers of a head that the kernel for varying lengths takes
+# Keys in a row of the mask; otherwise torch would copy the mask for its kernel at each call.
+MASK_MULTIPLE = 16
 # Attention that caps scores; SDPA, and what is built on it, leaves the cap out.
 CAPPING = ("eager", "flash", "flex")
 
@@ -86,7 +85,7 @@ class BranchAttention:
         # Long branches would have large masks; a kernel for varying lengths needs none. Layers with
         # a window have masks all the same: a window counts positions, and those of a branch can
         # leave out some between the rows' keys and its own, which the kernel would count.
-        self._varying = None if tokens else VaryingLengths(layout)
+        self._sequences = None if tokens else BranchSequences(layout)
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
@@ -183,11 +182,12 @@ class BranchAttention:
             keys, values = self._exchange(self._keys, module, keys, values)
         scaling = options.get("scaling")
         window = options.get("sliding_window")
+        sequences = self._sequences if window is None else None
         attend = partial(_attend_by_sdpa, scaling)
         if stock.needs_eager(options):
             attend = partial(_attend_in_slices, partial(stock.eager, module, **options))
-        elif self._varying is not None and window is None and fits_kernel(queries):
-            return self._varying.attend(queries, keys, values, scaling)
+        elif sequences is not None and takes_sequences(queries, values.rows):
+            return sequences.attend(queries, keys, values, scaling)
         outputs = []
         for call in self._calls:
             columns = call.columns(window)
@@ -233,7 +233,7 @@ class BranchAttention:
         if which not in self._masks:
             visible = self._visible(call, window)
             tokens, keys = visible.shape
-            size = (tokens, keys + -keys % ALIGNED)
+            size = (tokens, keys + -keys % MASK_MULTIPLE)
             hiding = torch.full(size, -torch.inf, dtype=dtype, device=visible.device)
             mask = hiding[:, :keys]
             self._masks[which] = mask.masked_fill_(visible, 0.0)
@@ -259,21 +259,11 @@ class BranchAttention:
         return torch.cat([of_rows, of_branches], dim=-1)
 
 
-def fits_kernel(queries: Tensor) -> bool:
-    """Whether torch's kernel for varying lengths takes these queries, on this device."""
-    half = queries.dtype in (torch.bfloat16, torch.float16)
-    width = queries.shape[-1]
-    if not (queries.is_cuda and half and width <= MAX_WIDTH):
-        return False
-    capability = torch.cuda.get_device_capability(queries.device)
-    return capability >= (8, 0)
+class BranchSequences:
+    """Attention of all branches in one call without masks.
 
-
-class VaryingLengths:
-    """Attention of all branches in one call without masks, by torch's kernel for varying lengths.
-
-    A branch's keys are those of the columns that it sees, and then its own: its queries are the
-    last of them, and attention is causal.
+    Each branch is a sequence for `attend_sequences`: its keys are those of the columns that it
+    sees, and then its own, and its queries are the last of them.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -290,52 +280,20 @@ class VaryingLengths:
             totals.append(seen + branch.length)
         device = layout.position.device
         self._index = torch.tensor(index, device=device)
-        self._query_starts = _starts(lengths, device)
-        self._key_starts = _starts(totals, device)
-        self._longest = (max(lengths), max(totals))
+        self._queries = Bounds.at(list(accumulate(lengths, initial=0)), device)
+        self._keys = Bounds.at(list(accumulate(totals, initial=0)), device)
 
-    def attend(
-        self,
-        queries: Tensor,
-        keys: Parts,
-        values: Parts,
-        scaling: float | None,
-    ) -> Tensor:
+    def attend(self, queries: Tensor, keys: Parts, values: Parts, scaling: float | None) -> Tensor:
         """(n, H, D_v), from (H, n, D) queries."""
-        width = queries.shape[-1]
-        value_width = values.rows.shape[-1]
-        kernel_width = max(width, value_width)
-        kernel_width += -kernel_width % 8
-        output = varlen_attn(
-            _widened(queries.transpose(0, 1), kernel_width),
-            _widened(self._gathered(keys), kernel_width),
-            _widened(self._gathered(values), kernel_width),
-            self._query_starts,
-            self._key_starts,
-            *self._longest,
-            scale=width**-0.5 if scaling is None else scaling,
-            window_size=(-1, 0),
-            enable_gqa=True,
-        )
-        assert isinstance(output, Tensor)  # a tuple where more was asked for
-        return output[..., :value_width]
+        query = queries.transpose(0, 1)
+        key = self._gathered(keys)
+        value = self._gathered(values)
+        return attend_sequences(query, key, value, self._queries, self._keys, scaling)
 
     def _gathered(self, parts: Parts) -> Tensor:
         """(keys, H_kv, D) of all branches, one after the other."""
         both = torch.cat([parts.behind, parts.rows], dim=1)
         return both[:, self._index].transpose(0, 1)
-
-
-def _starts(lengths: Sequence[int], device: torch.device) -> Tensor:
-    """(branches + 1,) where each branch begins, and where the last one ends."""
-    bounds = list(accumulate(lengths, initial=0))
-    return torch.tensor(bounds, dtype=torch.int32, device=device)
-
-
-def _widened(part: Tensor, width: int) -> Tensor:
-    """Zeros, which change no score, fill heads up to a width that the kernel takes."""
-    missing = width - part.shape[-1]
-    return pad(part, (0, missing)).contiguous()
 
 
 def _attend_by_sdpa(

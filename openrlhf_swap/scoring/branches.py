@@ -20,11 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-MAX_MASK = 2**24  # elements of a call's attention mask: 32 MiB in bfloat16
+from openrlhf_swap.scoring.limits import MASK_ELEMENTS
+
 # On a GPU one call for all branches costs less than several, though most of its attention scores
 # are masked. A CPU would pay for those, so there a call has few branches, and keys up to the
 # longest of their prefixes.
-MAX_MASK_ON_CPU = 2**17
+MASK_ELEMENTS_ON_CPU = 2**17
 MIN_QUERIES = 64  # in a call of a branch that needs several
 
 # Maps this rank's number of calls to the largest of all ranks that must run in lockstep.
@@ -32,7 +33,7 @@ Agree = Callable[[int], int]
 
 
 @dataclass(frozen=True)
-class Span:
+class ResponseColumns:
     """Where a response stands among the columns."""
 
     first: int  # the column of its first token
@@ -47,39 +48,39 @@ class Rows:
     Attributes:
         count: B; 1 where all responses are packed into one row.
         tokens: T.
-        spans: where each response stands.
+        responses: where each response stands.
     """
 
     count: int
     tokens: int
-    spans: list[Span]
+    responses: list[ResponseColumns]
 
     @classmethod
     def of(cls, attention_mask: Tensor, packed: bool) -> "Rows":
         """Find the columns, from a (responses, tokens) mask, 1 for tokens."""
         offsets = attention_mask.argmax(-1).tolist()
         counts = attention_mask.sum(-1).tolist()
-        responses, tokens = attention_mask.shape
-        spans = []
+        rows, tokens = attention_mask.shape
+        responses = []
         start = 0
         for row, (offset, count) in enumerate(zip(offsets, counts, strict=True)):
             first = start if packed else row * tokens + offset
-            spans.append(Span(first, first + count, offset))
+            responses.append(ResponseColumns(first, first + count, offset))
             start += count
         if packed:
-            return cls(1, start, spans)
-        return cls(responses, tokens, spans)
+            return cls(1, start, responses)
+        return cls(rows, tokens, responses)
 
     @property
     def present(self) -> int:
         """The number of tokens, padding apart."""
-        return sum(span.stop - span.first for span in self.spans)
+        return sum(response.stop - response.first for response in self.responses)
 
     def column(self, row: int, place: int) -> int:
         """The column of a place in a response's padded row; its first one for places before it."""
-        span = self.spans[row]
+        response = self.responses[row]
         # An idle rank's request may point at padding.
-        return span.first + max(0, place - span.offset)
+        return response.first + max(0, place - response.offset)
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def attention_calls(layout: Layout, on_cpu: bool) -> list[Call]:
     A call has as many consecutive branches as fit. A branch that does not fit has several calls,
     each with the keys up to its own last token.
     """
-    most = MAX_MASK_ON_CPU if on_cpu else MAX_MASK
+    most = MASK_ELEMENTS_ON_CPU if on_cpu else MASK_ELEMENTS
     groups: list[list[PlacedBranch]] = [[]]
     for placed in layout.placed:
         tokens, keys = _mask_shape([*groups[-1], placed])

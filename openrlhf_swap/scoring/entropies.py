@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from openrlhf_swap.scoring.answer import LOGITS, ScoreRequest, row_positions, widen
 
 
-def step_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[Tensor]:
+def mean_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[Tensor]:
     """(K,) float64 H_1..H_K of each request in nats, on the CPU.
 
     Takes (B, T-1) entropies: at t, of the distribution of token t + 1. What a step observed was not
@@ -39,7 +39,7 @@ def read_entropies(
     """Run a forward and return (K,) float64 H_1..H_K of each request, at that temperature.
 
     Takes a causal language model, (B, T) int64 token ids, padded on either side, and their mask, 1
-    for tokens. Where a forward with entropies runs anyway, use `step_entropies`.
+    for tokens. Where a forward with entropies runs anyway, use `mean_entropies`.
     """
     output = model(
         sequences,
@@ -55,4 +55,4 @@ def read_entropies(
         shares = log_probs.exp() * log_probs
         parts.append(-shares.sum(-1))
     entropies = torch.cat(parts, dim=1)
-    return step_entropies(entropies, requests)
+    return mean_entropies(entropies, requests)

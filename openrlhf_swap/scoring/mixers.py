@@ -13,7 +13,7 @@ from transformers import Cache
 from transformers.cache_utils import LinearAttentionLayer
 
 from openrlhf_swap.packages.versions import replaced
-from openrlhf_swap.scoring.branches import Agree, Layout, Rows, Span
+from openrlhf_swap.scoring.branches import Agree, Layout, ResponseColumns, Rows
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over
 # them, and its default of 64 is longer than a branch.
@@ -59,7 +59,7 @@ class BranchedMixers:
         if not self._mixers:
             return
         cuts = {placed.branch.end for placed in layout.placed}
-        self._pieces = cut_into_pieces(rows.spans, cuts)
+        self._pieces = cut_into_pieces(rows.responses, cuts)
         pieces = len(self._pieces)
         self._spare = agree(pieces) - pieces
         starts = [placed.start for placed in layout.placed]
@@ -133,22 +133,22 @@ class BranchedMixers:
         return mixed[number, own_place]
 
 
-def cut_into_pieces(spans: Sequence[Span], cuts: Collection[int]) -> list[Piece]:
-    """Cut spans of columns at the cuts that lie in them.
+def cut_into_pieces(responses: Sequence[ResponseColumns], cuts: Collection[int]) -> list[Piece]:
+    """Cut the columns of each response at the cuts that lie in it.
 
     A single token is never a piece of its own, because a mixer would take it for generation and
     might run other code: it is run again together with the piece before it.
     """
     pieces = []
-    for span in spans:
-        inside = {column for column in cuts if span.first < column < span.stop}
-        bounds = sorted({span.first, span.stop} | inside)
+    for response in responses:
+        inside = {column for column in cuts if response.first < column < response.stop}
+        bounds = sorted({response.first, response.stop} | inside)
         for number in range(1, len(bounds)):
             start = bounds[number - 1]
             stop = bounds[number]
             if number > 1 and stop - start == 1:
                 start = bounds[number - 2]
-            pieces.append(Piece(span.first, start, stop))
+            pieces.append(Piece(response.first, start, stop))
     return pieces
 
 

@@ -21,9 +21,9 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.scoring.answer import ScoreRequest
 from openrlhf_swap.scoring.attention import BranchAttention, RowKeys
 from openrlhf_swap.scoring.branches import Agree, Branch, Layout, Rows
+from openrlhf_swap.scoring.limits import HIDDEN_TOKENS
 from openrlhf_swap.scoring.mixers import mixers_of
 
-MAX_TOKENS = 2**13  # of branches in a pass, unless one branch has more
 # A rank without hidden steps takes part in a pass with it.
 _IDLE_BRANCH = Branch(first=0, end=1, copied=range(0), given=(0, 0), scored=[[1]])
 
@@ -155,7 +155,7 @@ def _hide(
     predicted = [[token for token in group if token.place > 0] for group in groups]
     scored = [[token.place for token in group] for group in predicted]
     in_sight = [token.target for group in predicted for token in group]
-    first = rows.spans[request.row].first
+    first = rows.responses[request.row].first
     return HiddenStep(Branch(first, step.start, copied, given, scored), counts, in_sight)
 
 
@@ -170,7 +170,7 @@ def passes_of(
     for branch in branches:
         if branch.length == 0:  # the hidden step itself predicts the only token that follows
             continue
-        if not passes or tokens + branch.length > MAX_TOKENS:
+        if not passes or tokens + branch.length > HIDDEN_TOKENS:
             passes.append([])
             tokens = 0
         passes[-1].append(branch)

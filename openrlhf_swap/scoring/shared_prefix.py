@@ -54,12 +54,12 @@ def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
     answer = request.branch
     assert answer is not None
     scored = [1 + place for place in answer.places]  # behind the copied token
-    span = rows.spans[request.row]
+    first = rows.responses[request.row].first
     branches = []
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
         copied = range(end, end + 1)
-        branch = Branch(span.first, end, copied, answer.ids, [scored])
+        branch = Branch(first, end, copied, answer.ids, [scored])
         branches.append(branch)
     return branches
 

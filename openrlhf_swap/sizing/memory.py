@@ -7,6 +7,7 @@ micro-batch (padding included), V vocabulary, H hidden size, L layers.
 
 import math
 
+from openrlhf_swap.scoring.limits import HIDDEN_TOKENS, MASK_ELEMENTS
 from openrlhf_swap.sizing.engine import engine_weights
 from openrlhf_swap.sizing.models import GIB, Model
 from openrlhf_swap.sizing.settings import BIT16, BRANCH_TOKENS, FP32, BytesByUse, Settings
@@ -16,9 +17,7 @@ BUCKET = 500_000_000  # gradients that DeepSpeed reduces at a time (reduce_bucke
 # Parameters that ZeRO-3 gathers at a time (max_live_parameters and prefetch_bucket_size).
 LIVE = 1_050_000_000
 SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group_size)
-MASK_ELEMENTS = 2**24  # of a call's attention mask: `MAX_MASK` of scoring/shared_prefix.py
-HIDDEN_TOKENS = 2**13  # of a pass without steps: `MAX_TOKENS` of scoring/need.py
-PIECE = 2**28  # bytes of weights that travel to vLLM: `PIECE_BYTES` of their transfer
+PIECE_BYTES = 2**28  # of weights that travel to vLLM together; a larger tensor travels alone
 # Of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation.
 ALLOWANCE = 4 * GIB
 PHASES = {
@@ -267,7 +266,7 @@ def transfer(model: Model, settings: Settings) -> BytesByUse:
 
     They travel in pieces; the adapters are merged into one weight after the other.
     """
-    piece = max(PIECE, BIT16 * model.largest_sent)
+    piece = max(PIECE_BYTES, BIT16 * model.largest_sent)
     parts = weights(model, settings) | idle(model, settings)
     parts["pieces of weights"] = 2 * piece  # packed, and as vLLM or the network takes it
     if settings.stage == 3:

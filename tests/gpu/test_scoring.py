@@ -71,7 +71,7 @@ def test_the_kernels_for_packed_responses_give_what_a_call_for_each_gives(family
         return [value.item() for value in update_of(model, True, "cuda")]
 
     found = update()
-    monkeypatch.setattr(attention, "takes_kernels", lambda *_: False)
+    monkeypatch.setattr(attention, "takes_sequences", lambda *_: False)
     assert found == pytest.approx(update(), rel=0.05)
 
 

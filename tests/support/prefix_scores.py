@@ -63,5 +63,5 @@ def masks_of(elements):
     With few elements each branch is attended alone.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(branches, "MAX_MASK_ON_CPU", elements)
+        patch.setattr(branches, "MASK_ELEMENTS_ON_CPU", elements)
         yield

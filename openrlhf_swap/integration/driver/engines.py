@@ -19,7 +19,7 @@ from openrlhf_swap.rollouts.rollout import Rollout
 
 
 @dataclass(frozen=True)
-class PromptRow:
+class Prompt:
     """A row of a data set: the text, as the chat template renders it, and the reference answer."""
 
     text: str
@@ -74,7 +74,7 @@ class Engines:
 
     def draw(
         self,
-        prompts: Sequence[PromptRow],
+        prompts: Sequence[Prompt],
         parts: Sequence[Sequence[Part]],
         temperature: float,
         step: int,
@@ -114,7 +114,7 @@ class Engines:
 
     def _request(
         self,
-        prompt: PromptRow,
+        prompt: Prompt,
         wanted: SamplingRequest,
         temperature: float,
         step: int,
@@ -135,7 +135,7 @@ class Engines:
             seed=self.seed(step),
         )
 
-    def _new_tokens(self, prompt: PromptRow, wanted: SamplingRequest) -> int:
+    def _new_tokens(self, prompt: Prompt, wanted: SamplingRequest) -> int:
         """The tokens that a response may have after what is forced on it."""
         tokens = wanted.max_new_tokens - len(self._reader.ids(wanted.forced))
         if wanted.prompt == prompt.text:  # it fits, as was seen before the run

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from openrlhf_swap.errors import CompatibilityError, DataError
 from openrlhf_swap.integration.driver.continuations import Continuations
-from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, PromptRow
+from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, Prompt
 from openrlhf_swap.integration.driver.experience import check_names, experience_row, fit_context
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
 from openrlhf_swap.rollouts.reader import StepReader
@@ -129,7 +129,7 @@ class Sampler:
             return itertools.count(first)
         return range(first, self._args.train.num_episodes)
 
-    def _sample_batch(self, prompts: Iterator[PromptRow]) -> tuple[Groups, int, Metrics]:
+    def _sample_batch(self, prompts: Iterator[Prompt]) -> tuple[Groups, int, Metrics]:
         """Return the groups of a step, how many prompts they took, and numbers about them.
 
         There are no groups when the prompts that are left do not fill a batch. A step that is
@@ -170,12 +170,12 @@ class Sampler:
         data = self._prompts.dataset
         size = min(most, len(data))
         chosen = random.Random(self._args.train.seed).sample(range(len(data)), size)
-        prompts = [PromptRow(*data[index][1:3]) for index in chosen]
+        prompts = [Prompt(*data[index][1:3]) for index in chosen]
         drawn = dict(self._draw(prompts, count))
         groups = [[each.rollout for each in drawn[number]] for number in range(len(prompts))]
         self._objective.observe_monitor(self._batch(groups))
 
-    def _sample_groups(self, prompts: Sequence[PromptRow], metrics: Metrics) -> Groups:
+    def _sample_groups(self, prompts: Sequence[Prompt], metrics: Metrics) -> Groups:
         """Sample a finished group for each prompt."""
         drawn = self._draw(prompts, self._args.rollout.n_samples_per_prompt)
         if self._objective.continues:
@@ -186,7 +186,7 @@ class Sampler:
         }
         return [groups[number] for number in range(len(prompts))]
 
-    def _draw(self, prompts: Sequence[PromptRow], count: int) -> Iterator[DrawnGroup]:
+    def _draw(self, prompts: Sequence[Prompt], count: int) -> Iterator[DrawnGroup]:
         """Draw so many responses to each prompt, in the parts that the objective wants."""
         rollout = self._args.rollout
         parts = []
@@ -269,10 +269,10 @@ class Sampler:
         """End what runs beside the training, because the training ends with an error."""
 
 
-def _rows(loader: Any) -> Iterator[PromptRow]:
+def _rows(loader: Any) -> Iterator[Prompt]:
     """Draw the rows of OpenRLHF's loader, which come one by one."""
     for _, (text,), (label,), _ in loader:
-        yield PromptRow(text, label)
+        yield Prompt(text, label)
 
 
 def _tell_left_over(count: int) -> None:

@@ -15,7 +15,7 @@ from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.runs.metrics import Metrics
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, naming
 from openrlhf_swap.scoring.backends import PER_PREFIX, SHARED_PREFIX, find_backend
-from openrlhf_swap.scoring.entropies import step_entropies
+from openrlhf_swap.scoring.entropies import mean_entropies
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.signals import by_request
 
@@ -118,7 +118,7 @@ class PolicyScorer:
         self._actor.train()
         found = {} if idle else dict(result.found)
         if ENTROPY.name in wanted:
-            found[ENTROPY.name] = step_entropies(result.entropies, naming(requests, ENTROPY))
+            found[ENTROPY.name] = mean_entropies(result.entropies, naming(requests, ENTROPY))
         log_probs = result.log_probs.to("cpu")
         return ScoredForward(log_probs, by_request(requests, found), result.seconds)
 

@@ -13,18 +13,15 @@ Shapes: T tokens of a row, H heads, H_kv of keys.
 from __future__ import annotations
 
 import importlib.util
-import math
 import sys
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from einops import rearrange  # noqa: F401  # what OpenRLHF imports from flash-attn
 from torch import Tensor, nn
-from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import pad
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AttentionInterface,
@@ -37,14 +34,16 @@ from transformers.modeling_flash_attention_utils import _pad_input as pad_input 
 from transformers.modeling_flash_attention_utils import _unpad_input as unpad_input  # noqa: F401
 
 from openrlhf_swap.integration.patches import EVERY, FLASH_ATTENTION, install
-from openrlhf_swap.packages.kernels import leave_out_cudnn
+from openrlhf_swap.packages.kernels import (
+    Bounds,
+    attend_sequences,
+    leave_out_cudnn,
+    takes_sequences,
+)
 from openrlhf_swap.packages.versions import check_version, installed_version
 
 FLASH = "flash_attention_2"
 NAME = "swap_rows"
-WIDEST = 256  # heads that FlashAttention takes have at most this many dimensions
-ALIGNED = 8  # and a multiple of so many
-AMPERE = (8, 0)  # the oldest GPUs that FlashAttention takes, by their compute capability
 ROWS = 1024  # of logits whose sums are taken at a time
 
 
@@ -91,22 +90,6 @@ def summary(asked: str, config: PretrainedConfig) -> str:
     if taken == "eager" != asked:
         reason = f", because the code of {config.model_type} has no {asked}"
     return f"attention: {words.get(taken, taken)}{reason}"
-
-
-class Bounds(NamedTuple):
-    """Where the responses of a row start, and where the last one ends."""
-
-    places: list[int]
-    on_device: Tensor  # (responses + 1,) int32, the same
-
-    @classmethod
-    def at(cls, places: list[int], device: torch.device) -> Bounds:
-        on_host = torch.tensor(places, dtype=torch.int32)
-        return cls(places, on_host.to(device, non_blocking=True))
-
-    @property
-    def longest(self) -> int:
-        return max(stop - start for start, stop in pairwise(self.places))
 
 
 def bounds_or_mask(
@@ -157,10 +140,23 @@ def attend(
     window = sliding_window
     if window is not None and window >= attention_mask.longest:
         window = None
-    if not dropout and takes_kernels(query, value):
-        return attend_by_kernels(query, key, value, attention_mask, scaling, window), None
     heads = (query, key, value)
+    if not dropout and takes_sequences(query, value):
+        return _all_at_once(heads, attention_mask, scaling, window), None
     return _one_by_one(module, heads, attention_mask.places, window, options), None
+
+
+def _all_at_once(
+    heads: tuple[Tensor, Tensor, Tensor],
+    bounds: Bounds,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    """The output of `attend` by one call for all responses."""
+    query, key, value = (part[0].transpose(0, 1) for part in heads)
+    query = query.to(value.dtype)
+    key = key.to(value.dtype)
+    return attend_sequences(query, key, value, bounds, bounds, scaling, window)[None]
 
 
 def _one_by_one(
@@ -191,54 +187,6 @@ def _window_mask(
     token = torch.arange(length, device=device)
     behind = token[:, None] - token
     return ((behind >= 0) & (behind < window))[None, None]
-
-
-def takes_kernels(query: Tensor, value: Tensor) -> bool:
-    """Whether torch's kernels for rows of several responses serve these heads on this device."""
-    if not query.is_cuda or _width(query, value) > WIDEST:
-        return False
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
-    return is_half and torch.cuda.get_device_capability(query.device) >= AMPERE
-
-
-def attend_by_kernels(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bounds: Bounds,
-    scaling: float | None,
-    window: int | None,
-) -> Tensor:
-    """Attend as `attend` does, in one call.
-
-    Zeros, which change no score, fill heads up to a width that the kernels take.
-    """
-    width = ALIGNED * math.ceil(_width(query, value) / ALIGNED)
-    by_token = [part[0].transpose(0, 1) for part in (query, key, value)]
-    q, k, v = (_widened(part, width) for part in by_token)
-    output = varlen_attn(
-        q.to(value.dtype),
-        k.to(value.dtype),
-        v,
-        bounds.on_device,
-        bounds.on_device,
-        bounds.longest,
-        bounds.longest,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
-        window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=True,
-    )
-    assert isinstance(output, Tensor)  # a tuple where more was asked for
-    return output[None, ..., : value.shape[-1]]
-
-
-def _width(query: Tensor, value: Tensor) -> int:
-    return max(query.shape[-1], value.shape[-1])
-
-
-def _widened(part: Tensor, width: int) -> Tensor:
-    missing = width - part.shape[-1]
-    return pad(part, (0, missing)) if missing else part  # it would copy for nothing
 
 
 # The rest of what OpenRLHF imports from flash-attn.

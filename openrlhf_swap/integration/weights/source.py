@@ -13,7 +13,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, revert_weight_conversion
 from vllm.distributed.weight_transfer.base import ParamMeta, WeightSource
 
-PIECE_BYTES = 256 * 2**20  # a larger tensor is a piece of its own
+from openrlhf_swap.sizing.memory import PIECE_BYTES
+
 Named = tuple[str, Tensor]
 Parameters = list[tuple[str, nn.Parameter]]
 

@@ -28,7 +28,7 @@ class DECS(Extracting):
                 thought = batch.reader.reasoning_length(rollout.response_ids)
                 kept = self.needed(rollout.response_ids[:thought], rollout.answer, batch.reader)
                 share_left = 1 - len(rollout.response_ids) / self.max_length
-                yield kept or thought, thought, 1 + self.bonus * share_left
+                yield Span(kept or thought, thought, 1 + self.bonus * share_left)
 
         plain = batch.correct.double() * (1 + self.bonus)
         by_position = fill_spans(batch, plain.unsqueeze(-1), redundant).transpose(1, 2)

@@ -118,4 +118,4 @@ class LCR1(Extracting):
             kept = rollout.metadata["lc_r1_kept"]
             share_cut = 1 - kept / (thought + LITTLE) if kept else -1.0
             end = int(kept or thought)
-            yield end, end + 1, self.compress_weight * share_cut
+            yield Span(end, end + 1, self.compress_weight * share_cut)

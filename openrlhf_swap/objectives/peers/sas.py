@@ -54,7 +54,11 @@ class SAS(Objective):
         else:
             kept = math.ceil((1 - self.share) * len(steps))
             lost = by_confidence[kept:]
-        return [(*steps[number], 0.0) for number in lost]
+        spans = []
+        for number in lost:
+            start, stop = steps[number]
+            spans.append(Span(start, stop, value=0.0))
+        return spans
 
     def steps(self, ids: Sequence[int], reader: ResponseReader) -> list[tuple[int, int]]:
         """The first token of each step of a thought, and the one after its last.

@@ -90,7 +90,7 @@ class _VSRM(Objective):
         earned = step_rewards([accuracy for _, accuracy in probes], self.least_change)
         first = 0
         for place, (kept, _) in enumerate(probes[:-1]):
-            yield first, kept, sum(earned[place:])
+            yield Span(first, kept, sum(earned[place:]))
             first = kept
 
     def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:

@@ -22,7 +22,8 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, read_per_prefix
 from openrlhf_swap.scoring.attention import BranchAttention
-from openrlhf_swap.scoring.branches import MAX_MASK, Branch, Layout, attention_calls
+from openrlhf_swap.scoring.branches import Branch, Layout, attention_calls
+from openrlhf_swap.scoring.limits import MASK_ELEMENTS
 from openrlhf_swap.scoring.mixers import cache_name
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
 from openrlhf_swap.scoring.small_model import small_model
@@ -194,7 +195,7 @@ def scored(model, branches, rows=1, tokens=120):
     ends = tuple(torch.linspace(3, tokens - 1, branches).long().tolist())
     branch = AnswerBranch(tuple(range(BRANCH)), (False,) * 2 + (True,) * (BRANCH - 2))
     requests = [ScoreRequest(row, ends, branch) for row in range(rows)]
-    with masks_of(MAX_MASK), Operations() as operations:
+    with masks_of(MASK_ELEMENTS), Operations() as operations:
         score_shared_prefix(model, ids, torch.ones_like(ids), requests)
     return operations
 

@@ -11,9 +11,11 @@ from support.prefix_scores import masks_of
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.packages import kernels
 from openrlhf_swap.scoring import attention, need
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branches import MAX_MASK, Rows, Span
+from openrlhf_swap.scoring.branches import ResponseColumns, Rows
+from openrlhf_swap.scoring.limits import MASK_ELEMENTS
 from openrlhf_swap.scoring.need import check_can_hide_steps, hidden_steps
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import small_model
@@ -73,8 +75,8 @@ def difference_to_slow(model, ids, mask, requests, found):
 def test_needs_are_those_of_a_masked_pass_for_each_step(family, left, monkeypatch):
     """On the left, of a window of steps and in several passes."""
     if left:
-        monkeypatch.setattr(need, "MAX_TOKENS", 30)
-    with masks_of(100 if left else MAX_MASK):
+        monkeypatch.setattr(need, "HIDDEN_TOKENS", 30)
+    with masks_of(100 if left else MASK_ELEMENTS):
         assert largest_difference(build(family), left, window=2 if left else 0) < 1e-5
 
 
@@ -107,8 +109,8 @@ def test_a_kernel_for_varying_lengths_gets_the_keys_of_each_branch(family, monke
         calls.append(args)
         return plain_varlen_attn(*args, **options)
 
-    monkeypatch.setattr(attention, "fits_kernel", lambda queries: True)
-    monkeypatch.setattr(attention, "varlen_attn", counted)
+    monkeypatch.setattr(attention, "takes_sequences", lambda *_: True)
+    monkeypatch.setattr(kernels, "varlen_attn", counted)
     model = build(family)
     assert largest_difference(model, left=True, window=3) < 1e-5
     assert len(calls) == (1 if family == "gemma3_text" else model.config.num_hidden_layers)
@@ -130,7 +132,7 @@ def test_the_branches_by_hand():
     """
     branch = AnswerBranch((7, 8, 9), (False, True, True))
     request = ScoreRequest(1, (2, 4, 7, 8), branch, BOTH, need_window=2)
-    rows = Rows(2, 10, [Span(0, 10, 0), Span(10, 19, 0)])
+    rows = Rows(2, 10, [ResponseColumns(0, 10, 0), ResponseColumns(10, 19, 0)])
     # Of the targets of the rows, 100 is the first of a step and 50 the last answer's first.
     first, second, third = hidden_steps(request, rows, 100, 50)
     # Step 1 is columns 13 and 14; steps 2 and 3 are read again, of step 2 all but the first token.
@@ -163,7 +165,7 @@ def test_tokens_that_are_read_again(window, expected):
     """Of 1,000 tokens in 25 equal steps: 12.1, .9, 1.9 and 3.6 times as many."""
     ends = (9, *range(49, 1010, 40))
     request = ScoreRequest(0, ends, ANSWER, BOTH, need_window=window)
-    rows = Rows(1, 1010, [Span(0, 1010, 0)])
+    rows = Rows(1, 1010, [ResponseColumns(0, 1010, 0)])
     assert sum(each.branch.length for each in hidden_steps(request, rows, 0, 0)) == expected
 
 

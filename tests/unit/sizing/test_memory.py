@@ -18,7 +18,6 @@ from transformers import (
 )
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
-from openrlhf_swap.scoring.need import MAX_TOKENS
 from openrlhf_swap.sizing import memory
 from openrlhf_swap.sizing.engine import engine_capacity
 from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
@@ -317,7 +316,6 @@ def test_constants_are_those_of_the_installed_packages():
     assert zero.reduce_bucket_size == memory.BUCKET
     assert zero.max_live_parameters + zero.prefetch_bucket_size == memory.LIVE
     assert zero.sub_group_size == memory.SUB_GROUP
-    assert memory.HIDDEN_TOKENS == MAX_TOKENS
     # OpenRLHF starts AsyncLLM without naming a usage, for which vLLM has no defaults of its own but
     # 128 and 2,048.
     _, sequences = EngineArgs.get_batch_defaults(1)

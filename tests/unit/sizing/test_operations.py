@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest
-from openrlhf_swap.scoring.branches import MAX_MASK
+from openrlhf_swap.scoring.limits import MASK_ELEMENTS
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.sizing.models import Model, read_model
 from openrlhf_swap.sizing.operations import (
@@ -77,7 +77,7 @@ def test_a_forward_takes_what_torch_counts(real):
 
 def test_scoring_takes_what_torch_counts(real):
     plain = count_flops(partial(real.forward, logits_to_keep=1))
-    with masks_of(MAX_MASK):
+    with masks_of(MASK_ELEMENTS):
         scored = count_flops(partial(real.score, real.request))
     one_token = 2 * real.sizes.hidden * real.sizes.vocabulary
     planned = scoring_flops(real.sizes, PROMPT, RESPONSE, STEPS)

@@ -8,6 +8,7 @@ from support.passes import gradients_of
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from openrlhf_swap.integration.runtime import attention
+from openrlhf_swap.packages import kernels
 from openrlhf_swap.scoring.small_model import small_model
 
 # Grouped heads, normed queries, windows, one key head, own scales, fused products, a latent
@@ -21,7 +22,7 @@ def model_of(family):
     return small_model(config, AutoModelForCausalLM.from_config)
 
 
-def kernels(
+def plain_kernel(
     query, key, value, starts_q, starts_k, longest_q, longest_k, *, scale, window_size, enable_gqa
 ):
     """What torch documents of `varlen_attn`, query by query; its CUDA kernels want the rest."""
@@ -47,8 +48,8 @@ def kernels(
 def attended(request, monkeypatch):
     """One by one, or with a stand-in for the kernels, which need a GPU."""
     if request.param == "by kernels":
-        monkeypatch.setattr(attention, "takes_kernels", lambda *_: True)
-        monkeypatch.setattr(attention, "varlen_attn", kernels)
+        monkeypatch.setattr(attention, "takes_sequences", lambda *_: True)
+        monkeypatch.setattr(kernels, "varlen_attn", plain_kernel)
 
 
 def assert_packed_as_padded(model, expected, padded):
