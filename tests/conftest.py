@@ -3,6 +3,7 @@ import random
 import secrets
 import signal
 from contextlib import closing
+from itertools import islice
 
 import pytest
 from hypothesis import settings
@@ -13,8 +14,8 @@ settings.register_profile("no_deadline", deadline=None)
 settings.load_profile("no_deadline")
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-# Every Ray of these tests asks for a token, the same one: some look into the Ray of a training that
-# they start.
+# Every Ray of these tests asks for the same token, because some tests look into the Ray of a
+# training that they start.
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -38,9 +39,7 @@ def grader():
 
 @pytest.fixture
 def in_foreground():
-    """Take Ctrl-C as usual: what a shell runs in the background ignores it, and so do the tests
-    that it started.
-    """
+    """Take Ctrl-C as usual, which tests ignore that a shell has started in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -53,7 +52,7 @@ def prompts_file(tmp_path_factory):
     from openrlhf_swap.quickstart.make_data import write
 
     path = tmp_path_factory.mktemp("data") / "prompts.jsonl"
-    write(path, [problem for problem, _ in zip(problems(7), range(64), strict=False)])
+    write(path, list(islice(problems(7), 64)))
     return path
 
 
@@ -67,16 +66,16 @@ def arguments():
     from openrlhf_swap.recipes import as_words
 
     flags = {
+        "actor.model_name_or_path": POLICY,
+        "data.max_len": 400,
         "rollout.n_samples_per_prompt": GROUP_SIZE,
         "rollout.batch_size": GROUPS,
         "rollout.micro_batch_size": 3,
+        "train.batch_size": 16,
     }
-    flags |= {"train.batch_size": 16, "data.max_len": 400, "actor.model_name_or_path": POLICY}
     args = configure(as_words(flags), on_cpu=True).args
-    args.swap, args.swap_run = (
-        make_config(),
-        RunConfig(logits_chunk=100),
-    )  # several in a micro-batch
+    args.swap = make_config()
+    args.swap_run = RunConfig(logits_chunk=100)  # several chunks in a micro-batch
     return args
 
 
@@ -98,7 +97,7 @@ def ray_session():
 
 @pytest.fixture(scope="module")
 def actor_group(ray_session, arguments):
-    """One IntrinsicRewardActor and its strategy, never updated."""
+    """A group of one IntrinsicRewardActor, which is never updated, and its strategy."""
     from support.actors import running_actors
 
     with running_actors(arguments) as actors:
@@ -119,7 +118,7 @@ def responses(tokenizer):
 
     rng = random.Random(5)
     made = []
-    for problem, _ in zip(problems(11), range(GROUPS), strict=False):
+    for problem in islice(problems(11), GROUPS):
         for n in range(GROUP_SIZE):
             text = shortest_trace(problem) if n == 0 else overthinking_trace(problem, rng)
             correct = f"\\boxed{{{problem.answer}}}" in text and n != 3

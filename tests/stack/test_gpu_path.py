@@ -1,6 +1,7 @@
 """The way of weights on GPUs that vLLM and DeepSpeed share, with stand-ins on a CPU."""
 
 import os
+from itertools import islice
 
 import pytest
 import yaml
@@ -41,8 +42,9 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
 
     gr3 rewards short answers and reads none: no letter has to be likely in a thought.
     """
-    drawn = zip(range(16), problems(7), strict=False)
-    write_rows(tmp_path / "choices.jsonl", [choices(*pair) for pair in drawn])
+    drawn = enumerate(islice(problems(7), 16))
+    rows = [choices(number, problem) for number, problem in drawn]
+    write_rows(tmp_path / "choices.jsonl", rows)
     own = {"swap.grader": "multiple_choice", "swap.objective": "gr3", "ds.lora.rank": 4}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"flags": own}))
     flags = [*COLOCATED, *SMALL_STEPS, "--config", str(tmp_path / "recipe.yaml")]

@@ -1,4 +1,4 @@
-"""Environments for agents: what the page shows works."""
+"""The environment for agents that the page shows."""
 
 import asyncio
 import re
@@ -11,7 +11,7 @@ from support.paths import ROOT
 
 @pytest.fixture
 def play(tokenizer):
-    """Makes an agent's response from the texts of its turns."""
+    """Lets an agent play turns of these texts; returns its reward and its number of calls."""
     from vllm import SamplingParams
 
     def play(path, label, *actions):
@@ -23,14 +23,13 @@ def play(tokenizer):
             output = SimpleNamespace(token_ids=ids, text=text, finish_reason="stop")
             return SimpleNamespace(outputs=[output])
 
-        engine, prompt = SimpleNamespace(generate=generate), "<|user|>?<|assistant|><think>\n"
+        engine = SimpleNamespace(generate=generate)
+        prompt = "<|user|>?<|assistant|><think>\n"
         agent = runpy.run_path(str(path))["AgentExecutor"]()
-        given = (prompt, label, SamplingParams(), 999, tokenizer, engine)
-        response = asyncio.run(agent.execute(*given))
+        playing = agent.execute(prompt, label, SamplingParams(), 999, tokenizer, engine)
+        response = asyncio.run(playing)
         assert next(texts, None) is None
-        start = response["action_ranges"][0][0]
-        text = tokenizer.decode(response["observation_tokens"][start:])
-        return text, response["reward"], response["extra_logs"]
+        return response["reward"], response["extra_logs"]["calls"]
 
     return play
 
@@ -38,7 +37,7 @@ def play(tokenizer):
 def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
     page = (ROOT / "docs" / "use" / "agents.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "lookup.py").write_text(code)
-    _, reward, logs = play(tmp_path / "lookup.py", "42", "look up b", "look up c", "so 42")
-    assert (reward, logs) == (1.0, {"calls": 2})
-    assert play(tmp_path / "lookup.py", "42", "17")[1:] == (0.0, {"calls": 0})
+    agent = tmp_path / "lookup.py"
+    agent.write_text(code)
+    assert play(agent, "42", "look up b", "look up c", "so 42") == (1.0, 2)
+    assert play(agent, "42", "17") == (0.0, 0)
