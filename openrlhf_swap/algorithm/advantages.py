@@ -44,11 +44,7 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
     return of_correct.nanquantile(0.5, dim=-1)
 
 
-def penalty_masses(
-    lengths: Tensor,
-    correct: Tensor,
-    length_coef: float,
-) -> Tensor:
+def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
     """P = lambda (L - L_target)/L_target for correct responses over the target, else 0.
 
     This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
@@ -59,11 +55,7 @@ def penalty_masses(
     return torch.where(pays, length_coef * excess / target, 0.0)
 
 
-def penalty_weights(
-    gains: Tensor,
-    step_mask: Tensor,
-    tau: float | Tensor,
-) -> Tensor:
+def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
     """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
 
     (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
@@ -195,11 +187,7 @@ def needs(batch: StepBatch) -> Tensor:
     return torch.zeros(batch.step_mask.shape, dtype=torch.float64)
 
 
-def step_tau(
-    gains: Tensor,
-    step_mask: Tensor,
-    coefficients: Coefficients,
-) -> float | Tensor:
+def step_tau(gains: Tensor, step_mask: Tensor, coefficients: Coefficients) -> float | Tensor:
     """Tau in nats: the number itself, or that many standard deviations of each group's gains.
 
     Gains are (G, N, K), g or Delta. The deviation is pooled over the same steps as sigma, and
@@ -234,10 +222,7 @@ def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
 
 
 def standardise(
-    values: Tensor,
-    mask: Tensor | None = None,
-    eps: float = 1e-6,
-    unbiased: bool = True,
+    values: Tensor, mask: Tensor | None = None, eps: float = 1e-6, unbiased: bool = True
 ) -> Tensor:
     """(value - mean)/(std + eps) over the last dimension, of the values where `mask` is True.
 
@@ -255,11 +240,7 @@ def standardise(
 
 
 def process_advantages(
-    normalised: Tensor,
-    step_ends: Tensor,
-    step_mask: Tensor,
-    tokens: int,
-    discount: float = 1.0,
+    normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int, discount: float = 1.0
 ) -> Tensor:
     """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on (Eq. proc_adv).
 
@@ -282,12 +263,7 @@ def sum_to_come(rewards: Tensor, discount: float = 1.0) -> Tensor:
     return sums
 
 
-def per_token(
-    values: Tensor,
-    step_ends: Tensor,
-    step_mask: Tensor,
-    tokens: int,
-) -> Tensor:
+def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int) -> Tensor:
     """(..., A) the value of each token's step, from (..., K+1) values.
 
     Tokens after the last step get the value behind the last step's.
@@ -305,10 +281,7 @@ def per_token(
 
 
 def unified_advantages(
-    outcome: Tensor,
-    process: Tensor | None,
-    outcome_weight: float,
-    process_weight: float,
+    outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
 ) -> Tensor:
     """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
 
@@ -335,10 +308,7 @@ class AdvantageTerms:
 
 
 def group_advantages(
-    batch: StepBatch,
-    rewards: Tensor,
-    process: Tensor | None,
-    coefficients: Coefficients,
+    batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
 ) -> list[list[Tensor]]:
     """The unified advantage of every token: for each group a list with a tensor for each response.
 
@@ -369,10 +339,7 @@ class Moments(NamedTuple):
 
 
 def moments(
-    values: Tensor,
-    mask: Tensor | None = None,
-    eps: float = 1e-6,
-    unbiased: bool = True,
+    values: Tensor, mask: Tensor | None = None, eps: float = 1e-6, unbiased: bool = True
 ) -> Moments:
     """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
     if mask is None:

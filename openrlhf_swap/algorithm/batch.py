@@ -134,12 +134,7 @@ class _Response:
     scored: bool
 
     @classmethod
-    def checked(
-        cls,
-        name: str,
-        trace: StepTrace,
-        shared: bool,
-    ) -> _Response:
+    def checked(cls, name: str, trace: StepTrace, shared: bool) -> _Response:
         """Check a response's length and steps; `shared` says that all responses have a signal."""
         ends = list(trace.step_ends) if trace.correct or shared else []
         needs_no_scores = shared and not trace.answer_logprobs

@@ -134,12 +134,7 @@ class _TokenLogProbs(torch.autograd.Function):
         return hidden_grad, weight_grad, bias_grad, None, None, None
 
 
-def _logits(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    settings: HeadPass,
-) -> Tensor:
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, settings: HeadPass) -> Tensor:
     """(m, V) float32 logits of the policy."""
     logits = functional.linear(hidden, weight, bias).float()
     logits = settings.transform(logits)
@@ -148,11 +143,7 @@ def _logits(
     return logits.div_(settings.temperature)
 
 
-def _values(
-    logits: Tensor,
-    targets: Tensor,
-    entropy: bool,
-) -> tuple[Tensor, Tensor]:
+def _values(logits: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, Tensor]:
     """(m, 1) log-probabilities, or (m, 2) with entropies, and (m,) log-sum-exps.
 
     Overwrites the logits. Entropies are in nats.

@@ -53,11 +53,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _each(
-    read: Callable[[str, Any], Any],
-    name: str,
-    values: Any,
-) -> list[Any]:
+def _each(read: Callable[[str, Any], Any], name: str, values: Any) -> list[Any]:
     """What `read` makes of each value, which it knows by its place."""
     held = _plain(values)
     if isinstance(held, str | bytes) or not isinstance(held, Iterable):
@@ -70,9 +66,5 @@ def _each(
     return numbers
 
 
-def _wrong(
-    name: str,
-    value: Any,
-    remedy: str,
-) -> ValueError:
+def _wrong(name: str, value: Any, remedy: str) -> ValueError:
     return ValueError(f"{name} is {value!r} ({type(value).__name__}); {remedy}")

@@ -8,10 +8,7 @@ from openrlhf_swap.algorithm.plain import plain_flags, plain_int
 
 
 def segment_steps(
-    is_newline: Sequence[bool],
-    step_tokens: int,
-    max_steps: int,
-    newline_patience: float = 2.0,
+    is_newline: Sequence[bool], step_tokens: int, max_steps: int, newline_patience: float = 2.0
 ) -> list[int]:
     """Cut T reasoning tokens into at most K steps of about M tokens that end at newlines.
 

@@ -8,11 +8,7 @@ from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import TURN_REWARD
 
 
-def turn_advantages(
-    batch: StepBatch,
-    coefficients: Coefficients,
-    tokens: int,
-) -> Tensor:
+def turn_advantages(batch: StepBatch, coefficients: Coefficients, tokens: int) -> Tensor:
     """(G, N, A) float64 A_turn[t], the sum of gamma^n e~_k over the steps from the token's own on.
 
     e_k is what the turn that ends with step k was paid, 0 for a step within a turn. e~ = (e -

@@ -196,12 +196,7 @@ class Objective:
     def observe_monitor(self, batch: Batch) -> None:
         """Look at what `monitor` asked for."""
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """How to sample the `count` responses to a prompt."""
         return [SamplingRequest(prompt, count, max_new_tokens)]
 
@@ -282,12 +277,7 @@ def evaluate(objective: Objective, batch: Batch) -> JudgedBatch:
     return JudgedBatch(rewards, values)
 
 
-def _check(
-    objective: Objective,
-    method: str,
-    values: Any,
-    counts: Tensor,
-) -> None:
+def _check(objective: Objective, method: str, values: Any, counts: Tensor) -> None:
     """The values must have the shape of `counts`, and be finite where it is True."""
     fault = _shape_fault(values, counts) or _value_fault(values, counts)
     if fault:

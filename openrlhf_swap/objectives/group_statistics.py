@@ -86,9 +86,7 @@ class Span(NamedTuple):
 
 
 def fill_spans(
-    batch: Batch,
-    default: Tensor | float,
-    spans_of: Callable[[Rollout], Iterable[Span]],
+    batch: Batch, default: Tensor | float, spans_of: Callable[[Rollout], Iterable[Span]]
 ) -> Tensor:
     """(G, N, A) float64, the values of the spans of each response, and elsewhere the default."""
     shape = (*batch.lengths.shape, int(batch.lengths.max()))

@@ -48,12 +48,7 @@ class Swap(Objective):
         return _process(batch.steps, batch.credit.normalised, self.coefficients, tokens)
 
 
-def _process(
-    batch: StepBatch,
-    normalised: Tensor,
-    numbers: Coefficients,
-    tokens: int,
-) -> Tensor:
+def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
     ends, mask = batch.step_ends, batch.step_mask
     process = process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
     if not numbers.turn_weight:

@@ -53,20 +53,10 @@ FAMILIES = (
         _HARMONY_END,
         recognised_by="<|channel|>",
     ),
-    Family(
-        "gemma4",
-        "<|channel>thought\n",
-        "<channel|>",
-        "\n<channel|>",
-    ),
+    Family("gemma4", "<|channel>thought\n", "<channel|>", "\n<channel|>"),
     Family("mistral", "[THINK]", "[/THINK]", "[/THINK]"),
     Family("kimi_vl", "◁think▷", "◁/think▷", "\n◁/think▷\n\n"),
-    Family(
-        "seed_oss",
-        "<seed:think>",
-        "</seed:think>",
-        "</seed:think>\n",
-    ),
+    Family("seed_oss", "<seed:think>", "</seed:think>", "</seed:think>\n"),
     # Cohere marks the answer, too; Command A's marks differ from those of later models.
     Family(
         "cohere_text",
@@ -75,12 +65,7 @@ FAMILIES = (
         f"{_COHERE_END}<|START_TEXT|>",
         recognised_by="<|START_TEXT|>",
     ),
-    Family(
-        "cohere",
-        _COHERE,
-        _COHERE_END,
-        f"{_COHERE_END}<|START_RESPONSE|>",
-    ),
+    Family("cohere", _COHERE, _COHERE_END, f"{_COHERE_END}<|START_RESPONSE|>"),
     R1,
 )
 
@@ -114,9 +99,7 @@ def thought_opening(start_of_thought: str) -> str:
 
 
 def set_template_arguments(
-    tokenizer: PreTrainedTokenizerBase,
-    arguments: str | None,
-    system_prompt: str | None = None,
+    tokenizer: PreTrainedTokenizerBase, arguments: str | None, system_prompt: str | None = None
 ) -> None:
     """From now on, render with these arguments of the chat template and this system's turn.
 
@@ -135,17 +118,13 @@ def set_template_arguments(
 
 
 def _render_after(
-    render: Callable[..., Any],
-    system_prompt: str,
-    messages: list[Any],
-    **options: Any,
+    render: Callable[..., Any], system_prompt: str, messages: list[Any], **options: Any
 ) -> Any:
     return render([{"role": "system", "content": system_prompt}, *messages], **options)
 
 
 def resolve_thought(
-    config: SwapConfig,
-    tokenizer: PreTrainedTokenizerBase,
+    config: SwapConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[SwapConfig, list[str]]:
     """Replace `auto` by the marks of the model's family.
 

@@ -126,32 +126,17 @@ class StepReader(ResponseReader):
         while True:
             ends: list[int] = []
             for begin, ids in turns:
-                own = self._cut(
-                    ids,
-                    step_tokens,
-                    max_steps=len(ids),
-                    patience=patience,
-                )
+                own = self._cut(ids, step_tokens, max_steps=len(ids), patience=patience)
                 ends += [begin + end for end in own]
             if len(ends) <= max(most, len(turns)):
                 return ends
             step_tokens += max(1, step_tokens // 8)
 
     def _cut(
-        self,
-        ids: Sequence[int],
-        step_tokens: int,
-        max_steps: int,
-        patience: float,
+        self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float
     ) -> list[int]:
         newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-        return segment_at_newlines(
-            newlines,
-            len(ids),
-            step_tokens,
-            max_steps,
-            patience,
-        )
+        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
         """The decoded text of each step."""
@@ -178,11 +163,7 @@ def boxes_answer(response_ids: Sequence[int], reader: ResponseReader) -> bool:
     return last_boxed(text) is not None
 
 
-def tokens_for_each(
-    ids: Sequence[int],
-    places: Sequence[int],
-    reader: ResponseReader,
-) -> list[int]:
+def tokens_for_each(ids: Sequence[int], places: Sequence[int], reader: ResponseReader) -> list[int]:
     """For each number of characters, the fewest leading tokens whose text has as many."""
     lengths = _TextLengths(ids, reader)
     return [bisect_left(lengths, characters) for characters in places]

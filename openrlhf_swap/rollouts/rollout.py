@@ -161,13 +161,7 @@ class Rollout:
         others = dict(self.signals)
         others.pop("answer_logprobs", None)
         ends = self.step_ends if self.signals else ()
-        return StepTrace(
-            len(self.response_ids),
-            self.correct,
-            self.answer_logprobs,
-            ends,
-            others,
-        )
+        return StepTrace(len(self.response_ids), self.correct, self.answer_logprobs, ends, others)
 
 
 @dataclass(frozen=True)

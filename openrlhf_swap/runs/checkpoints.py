@@ -110,11 +110,7 @@ def discard(checkpoint: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def rotate(
-    path: Path,
-    keep: int,
-    max_bytes: float,
-) -> None:
+def rotate(path: Path, keep: int, max_bytes: float) -> None:
     """Delete the oldest checkpoints until at most `keep` of at most `max_bytes` are left.
 
     The newest and the best one stay. Call this after a new one is finished: OpenRLHF deletes before

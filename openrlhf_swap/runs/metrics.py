@@ -306,10 +306,7 @@ def _by_step(rollout: Rollout) -> dict[str, list[float | None]]:
 
 
 def _step_rows(
-    rollout: Rollout,
-    credit: StepCredit,
-    place: tuple[int, int],
-    reader: StepReader,
+    rollout: Rollout, credit: StepCredit, place: tuple[int, int], reader: StepReader
 ) -> list[Row]:
     by_step = _by_step(rollout)
     rows = []

@@ -73,9 +73,7 @@ def naming(requests: Iterable[ScoreRequest], signal: Signal) -> list[ScoreReques
 
 
 def answer_branch(
-    tokenizer: "PreTrainedTokenizerBase",
-    close_template: str,
-    answer: str,
+    tokenizer: "PreTrainedTokenizerBase", close_template: str, answer: str
 ) -> AnswerBranch:
     r"""Tokenise template and answer as one string and mark the tokens that overlap the answer.
 
@@ -97,10 +95,7 @@ def answer_branch(
 
 @torch.no_grad()
 def read_per_prefix(
-    model: nn.Module,
-    input_ids: Tensor,
-    prefix_lengths: Sequence[int],
-    branch: AnswerBranch,
+    model: nn.Module, input_ids: Tensor, prefix_lengths: Sequence[int], branch: AnswerBranch
 ) -> Tensor:
     """l_k = mean over the answer's tokens of log p(token | prefix_k, template, answer so far).
 

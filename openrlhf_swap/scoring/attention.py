@@ -65,12 +65,7 @@ class BranchAttention:
     own. What a family adds to attention comes from the layer: a window, sinks, a cap on the scores.
     """
 
-    def __init__(
-        self,
-        tokens: int,
-        layout: Layout,
-        keys: RowKeys | None = None,
-    ) -> None:
+    def __init__(self, tokens: int, layout: Layout, keys: RowKeys | None = None) -> None:
         """Take T, the tokens of a row, and where the branches stand.
 
         `keys` gets the keys and values of the rows. A forward without rows (T is 0) reads there
@@ -96,11 +91,7 @@ class BranchAttention:
         get_interface = AttentionInterface.get_interface
         get_mask: Callable[..., Any] = AttentionMaskInterface.__getitem__
 
-        def get(
-            interface: Any,
-            name: str,
-            eager: Callable[..., Any],
-        ) -> Callable[..., Any]:
+        def get(interface: Any, name: str, eager: Callable[..., Any]) -> Callable[..., Any]:
             attend = get_interface(interface, name, eager)
             stock = StockAttention(attend, eager, name.startswith(CAPPING))
             return partial(self._attend, stock)
@@ -199,11 +190,7 @@ class BranchAttention:
         return torch.cat(outputs)
 
     def _exchange(
-        self,
-        row_keys: RowKeys,
-        module: nn.Module,
-        keys: Parts,
-        values: Parts,
+        self, row_keys: RowKeys, module: nn.Module, keys: Parts, values: Parts
     ) -> tuple[Parts, Parts]:
         """Leave the rows' keys and values for later passes, or take them from an earlier one."""
         if self._tokens:
@@ -219,12 +206,7 @@ class BranchAttention:
         behind = by_head[:, :, self._tokens :]
         return Parts(rows.flatten(1, 2), behind.flatten(1, 2))
 
-    def mask(
-        self,
-        call: Call,
-        window: int | None,
-        dtype: torch.dtype,
-    ) -> Tensor:
+    def mask(self, call: Call, window: int | None, dtype: torch.dtype) -> Tensor:
         """Additive (tokens, keys) for one call, built once a forward.
 
         The keys are the columns that the call sees, and then the call's own tokens.
@@ -297,11 +279,7 @@ class BranchSequences:
 
 
 def _attend_by_sdpa(
-    scaling: float | None,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
+    scaling: float | None, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
     """(tokens, H, D_v) by torch's SDPA, from (H, tokens, D) queries and (H_kv, keys, D) keys.
 
@@ -319,11 +297,7 @@ def _attend_by_sdpa(
 
 
 def _attend_in_slices(
-    eager: Callable[..., Any],
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor,
+    eager: Callable[..., Any], query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
     """As `_attend_by_sdpa`, with the family's own attention, for sinks and caps.
 

@@ -102,9 +102,7 @@ def find_backend(
 
 
 def try_backend(
-    make_small: Callable[[], PreTrainedModel],
-    wanted: str = SHARED_PREFIX,
-    packed: bool = False,
+    make_small: Callable[[], PreTrainedModel], wanted: str = SHARED_PREFIX, packed: bool = False
 ) -> ScoringBackend:
     """Find whether prefixes can be scored together by a small random model of the architecture.
 
@@ -134,11 +132,7 @@ def try_backend(
     return ScoringBackend(PER_PREFIX, f"{kind} is off by {difference:.1e} nats")
 
 
-def _scores(
-    backend: ScoringBackend,
-    model: PreTrainedModel,
-    packed: bool = False,
-) -> Tensor:
+def _scores(backend: ScoringBackend, model: PreTrainedModel, packed: bool = False) -> Tensor:
     """The scores of two responses of unequal lengths, padded on the right, and on the left."""
     generator = torch.Generator().manual_seed(0)
     scores = []

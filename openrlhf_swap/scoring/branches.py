@@ -165,12 +165,7 @@ class Layout:
     only fill a row.
     """
 
-    def __init__(
-        self,
-        branches: Sequence[Branch],
-        rows: int,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, branches: Sequence[Branch], rows: int, device: torch.device) -> None:
         """Put branches one after the other, and fill up to a multiple of `rows`."""
         self.placed: list[PlacedBranch] = []
         self.sizes: list[int] = []

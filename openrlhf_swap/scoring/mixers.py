@@ -45,13 +45,7 @@ class BranchedMixers:
     without padding: states of different lengths cannot be batched.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        rows: Rows,
-        layout: Layout,
-        agree: Agree,
-    ) -> None:
+    def __init__(self, model: nn.Module, rows: Rows, layout: Layout, agree: Agree) -> None:
         """Take the model, and where rows and branches stand; `agree` takes numbers of pieces."""
         self._mixers = mixers_of(model)
         self._tokens = rows.tokens
@@ -90,12 +84,7 @@ class BranchedMixers:
         parts = [of_rows.view(rows.shape), of_branches.view(behind.shape)]
         return torch.cat(parts, dim=1)
 
-    def _run_rows(
-        self,
-        rows: Tensor,
-        forward: MixerForward,
-        states: States,
-    ) -> Tensor:
+    def _run_rows(self, rows: Tensor, forward: MixerForward, states: States) -> Tensor:
         """The (columns, hidden) output; `states` gets those before and after each piece."""
         output = torch.zeros_like(rows)
         for piece in self._pieces:
@@ -107,12 +96,7 @@ class BranchedMixers:
             states[piece.first, piece.stop] = state
         return output
 
-    def _run_branches(
-        self,
-        behind: Tensor,
-        forward: MixerForward,
-        states: States,
-    ) -> Tensor:
+    def _run_branches(self, behind: Tensor, forward: MixerForward, states: States) -> Tensor:
         """The (n, hidden) output of the branches' tokens, each branch continued from its state."""
         origins = []
         lengths = []
@@ -178,11 +162,7 @@ def cache_name(mixer: nn.Module, given: Collection[str]) -> str:
     raise TypeError(f"{type(mixer).__name__} is given no cache as {known}, but {sorted(given)}")
 
 
-def _of_a_state(
-    mixer: Any,
-    original: Callable[..., Tensor],
-    name: str,
-) -> MixerForward:
+def _of_a_state(mixer: Any, original: Callable[..., Tensor], name: str) -> MixerForward:
     """The mixer's original forward, as a function of its input and a state."""
     layers = mixer.layer_idx + 1
     solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")

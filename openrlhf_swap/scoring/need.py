@@ -101,10 +101,7 @@ class HiddenStep:
 
 
 def hidden_steps(
-    request: ScoreRequest,
-    rows: Rows,
-    of_steps: int,
-    of_answer: int,
+    request: ScoreRequest, rows: Rows, of_steps: int, of_answer: int
 ) -> list[HiddenStep | None]:
     """The steps of a response, each hidden; None for one that stays in sight (`need_every`).
 
@@ -159,10 +156,7 @@ def _hide(
     return HiddenStep(Branch(first, step.start, copied, given, scored), counts, in_sight)
 
 
-def passes_of(
-    hidden: Sequence[Sequence[HiddenStep | None]],
-    agree: Agree,
-) -> list[list[Branch]]:
+def passes_of(hidden: Sequence[Sequence[HiddenStep | None]], agree: Agree) -> list[list[Branch]]:
     """The branches of each pass that reads the hidden steps; `agree` takes numbers of passes."""
     branches = [step.branch for step in chain(*hidden) if step is not None]
     passes: list[list[Branch]] = []
@@ -180,9 +174,7 @@ def passes_of(
 
 
 def needs_of(
-    hidden: Sequence[Sequence[HiddenStep | None]],
-    of_rows: Tensor,
-    passes: Sequence[Tensor],
+    hidden: Sequence[Sequence[HiddenStep | None]], of_rows: Tensor, passes: Sequence[Tensor]
 ) -> list[Tensor]:
     """(K,) float64 n_1..n_K of each response, NaN for a step that stays in sight.
 
@@ -212,12 +204,7 @@ class HiddenPass:
 
     tokens = 0
 
-    def __init__(
-        self,
-        branches: Sequence[Branch],
-        keys: RowKeys,
-        row_ids: Tensor,
-    ) -> None:
+    def __init__(self, branches: Sequence[Branch], keys: RowKeys, row_ids: Tensor) -> None:
         """Take the branches, the rows' keys and values, and the (columns,) ids of the rows."""
         layout = Layout(branches, 1, row_ids.device)
         self._attention = BranchAttention(0, layout, keys)

@@ -114,11 +114,7 @@ class Scorer:
         return self._read(rollout).trace()
 
     def score(
-        self,
-        problem: str,
-        answer: str,
-        response: Response,
-        rendered: bool = False,
+        self, problem: str, answer: str, response: Response, rendered: bool = False
     ) -> dict[str, Any]:
         """Score the steps of a response.
 
@@ -197,13 +193,7 @@ class Scorer:
                 found |= self.backend.read(model, *given)
         return by_request([request], found)[0]
 
-    def _rollout(
-        self,
-        problem: str,
-        answer: str,
-        response: Response,
-        rendered: bool,
-    ) -> Rollout:
+    def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
         """What a caller gives as texts; it counts as correct."""
         check_text("problem", problem)
         tokenize = self._reader.ids

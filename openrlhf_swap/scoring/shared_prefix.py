@@ -223,9 +223,7 @@ def read_shared_prefix(
 
 
 def _target_log_probs(
-    model: nn.Module,
-    branched: BranchedRows | HiddenPass,
-    inputs: dict[str, Any],
+    model: nn.Module, branched: BranchedRows | HiddenPass, inputs: dict[str, Any]
 ) -> Tensor:
     """(m,) log-probabilities of the targets at temperature 1, at least float32."""
     rows, columns = branched.predicting

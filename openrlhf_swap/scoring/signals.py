@@ -53,10 +53,7 @@ class WantedSignals:
         )
 
 
-def by_request(
-    requests: Sequence[ScoreRequest],
-    found: Readings,
-) -> list[dict[str, Tensor]]:
+def by_request(requests: Sequence[ScoreRequest], found: Readings) -> list[dict[str, Tensor]]:
     """The signals of each request, from what was found by name for the requests that want it."""
     values = {name: iter(tensors) for name, tensors in found.items()}
     signals = []

@@ -11,9 +11,7 @@ from openrlhf_swap.scoring.signals import names_of
 
 
 def cut_into_steps(
-    groups: Iterable[Iterable[Rollout]],
-    objective: Objective,
-    reader: StepReader,
+    groups: Iterable[Iterable[Rollout]], objective: Objective, reader: StepReader
 ) -> list[Rollout]:
     """Give step ends, and rewards by turn, to the rollouts of which the objective wants them."""
     rollouts = []
@@ -28,10 +26,7 @@ def cut_into_steps(
 
 
 def batch_of(
-    rollouts: Sequence[Rollout],
-    size: int,
-    objective: Objective,
-    reader: StepReader,
+    rollouts: Sequence[Rollout], size: int, objective: Objective, reader: StepReader
 ) -> Batch:
     """Put rollouts, which are in order, into groups of `size`."""
     groups = [rollouts[start : start + size] for start in range(0, len(rollouts), size)]

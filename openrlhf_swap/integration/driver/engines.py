@@ -49,12 +49,7 @@ DrawnGroup = tuple[int, list[Drawn]]
 class Engines:
     """The engines of a run."""
 
-    def __init__(
-        self,
-        args: SimpleNamespace,
-        actors: Sequence[Any],
-        reader: StepReader,
-    ) -> None:
+    def __init__(self, args: SimpleNamespace, actors: Sequence[Any], reader: StepReader) -> None:
         self._args = args
         self._actors = actors
         self._reader = reader
@@ -113,11 +108,7 @@ class Engines:
         return f"{train.seed}:{step}" if train.full_determinism_enable else None
 
     def _request(
-        self,
-        prompt: Prompt,
-        wanted: SamplingRequest,
-        temperature: float,
-        step: int,
+        self, prompt: Prompt, wanted: SamplingRequest, temperature: float, step: int
     ) -> EngineRequest:
         corrects = self._args.algo.advantage.is_correction_level != "off"
         return EngineRequest(

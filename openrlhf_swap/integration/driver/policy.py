@@ -46,12 +46,7 @@ class Policy:
     """The processes of the policy and of the reference model."""
 
     def __init__(
-        self,
-        strategy: Any,
-        tokenizer: Any,
-        actors: Any,
-        reference: Any,
-        engines: Sequence[Any],
+        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: Sequence[Any]
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
         self._args = strategy.args
@@ -136,10 +131,7 @@ class Policy:
         return states
 
     def _requests(
-        self,
-        micro_batches: Sequence[Experience],
-        rollouts: Sequence[Rollout],
-        objective: Objective,
+        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
     ) -> list[list[ScoreRequest]]:
         """What the objective wants to know of the responses of each micro-batch."""
         config = objective.config

@@ -32,12 +32,7 @@ def run_here(function: Callable[[], Any]) -> Any:
 class PromptTokenizer:
     """A tokenizer that gives one prompt the ids of a response that is continued."""
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        prompt: str,
-        ids: list[int],
-    ) -> None:
+    def __init__(self, tokenizer: Any, prompt: str, ids: list[int]) -> None:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._ids = torch.tensor([ids])
@@ -85,12 +80,7 @@ class SwapRolloutActor(_StockRolloutActor):
         draws = [self._draw(request, tokenizer, f"{n}:{key}") for n in range(request.count)]
         return list(await asyncio.gather(*draws))
 
-    async def _draw(
-        self,
-        request: EngineRequest,
-        tokenizer: Any,
-        key: str,
-    ) -> Rollout:
+    async def _draw(self, request: EngineRequest, tokenizer: Any, key: str) -> Rollout:
         sampling = request.sampling.clone()
         # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but the
         # last away.

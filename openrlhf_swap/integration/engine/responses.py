@@ -40,9 +40,7 @@ class EngineRequest:
 
 
 def read_response(
-    response: Mapping[str, Any],
-    start: int | None = None,
-    flag: str = REWARD_FLAG,
+    response: Mapping[str, Any], start: int | None = None, flag: str = REWARD_FLAG
 ) -> Rollout:
     """Make a rollout of the response that OpenRLHF's executor returned.
 
@@ -100,11 +98,7 @@ def _unlisted(value: Any) -> Any:
     return value
 
 
-def _check_finite(
-    name: str,
-    value: Any,
-    flag: str,
-) -> None:
+def _check_finite(name: str, value: Any, flag: str) -> None:
     try:
         finite = value is None or math.isfinite(value)
     except (TypeError, ValueError, RuntimeError):

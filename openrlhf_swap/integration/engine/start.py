@@ -30,11 +30,7 @@ class EngineFactory:
         return self.actor_class.remote(**{**arguments, **self.more})
 
 
-def start_engines(
-    args: SimpleNamespace,
-    more: dict[str, Any],
-    shared: Any,
-) -> list[Any]:
+def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> list[Any]:
     """Start vLLM's engines, with `more` arguments, on GPUs of their own or the policy's.
 
     OpenRLHF would let engines that are to sleep do so at once, and wait for them.

@@ -148,11 +148,7 @@ class ChunkedActor(_StockActor):
         return RowInputs(sequences, positions, targets, places)
 
 
-def _in_rows(
-    values: Tensor,
-    places: Tensor,
-    shape: torch.Size,
-) -> Tensor:
+def _in_rows(values: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
     """Values at their places in padded rows of a shape (B, T), 0 elsewhere."""
     padded = values.new_zeros(shape.numel(), values.shape[-1])
     padded = padded.index_copy(0, places, values)
@@ -204,12 +200,7 @@ class _HeadOfRows:
         values = token_log_probs(flat, *weights, self.targets, self.wanted, self.how)
         return values.unflatten(0, hidden.shape[:-1])
 
-    def _keep(
-        self,
-        _layer: nn.Module,
-        _inputs: Any,
-        output: Tensor,
-    ) -> None:
+    def _keep(self, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
         self.of_rows = output
 
 

@@ -56,12 +56,7 @@ class PolicyCheckpoints:
         load_random_state(_random_state_file(folder, self._rank))
 
     @contextmanager
-    def writing(
-        self,
-        tag: str,
-        with_model: bool,
-        with_export: bool,
-    ) -> Iterator[str]:
+    def writing(self, tag: str, with_model: bool, with_export: bool) -> Iterator[str]:
         """Yield the name under which OpenRLHF is to write its part, then finish the checkpoint.
 
         OpenRLHF's part are DeepSpeed's files (`with_model`) and the model in Hugging Face format

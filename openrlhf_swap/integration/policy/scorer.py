@@ -123,10 +123,7 @@ class PolicyScorer:
         return ScoredForward(log_probs, by_request(requests, found), result.seconds)
 
     def _pass(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        wanted: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], wanted: Sequence[str]
     ) -> _Pass:
         """The pass over the rows, with the answers that are scored of these requests."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
@@ -148,10 +145,7 @@ class PolicyScorer:
         return replace(result, found=found, seconds=_clock() - start)
 
     def _pass_over_rows(
-        self,
-        batch: MicroBatch,
-        wanted: Sequence[str],
-        branches: BranchedRows | None = None,
+        self, batch: MicroBatch, wanted: Sequence[str], branches: BranchedRows | None = None
     ) -> _Pass:
         """The pass over the rows, and their branches; entropies if a signal is made of them."""
         log_probs, output = self._actor(
@@ -167,10 +161,7 @@ class PolicyScorer:
         return _Pass(log_probs, entropies, of_branches)
 
     def _pass_with_branches(
-        self,
-        batch: MicroBatch,
-        requests: Sequence[ScoreRequest],
-        wanted: Sequence[str],
+        self, batch: MicroBatch, requests: Sequence[ScoreRequest], wanted: Sequence[str]
     ) -> _Pass:
         """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
         hides_steps = NEED.name in wanted

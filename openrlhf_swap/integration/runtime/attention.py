@@ -147,10 +147,7 @@ def attend(
 
 
 def _all_at_once(
-    heads: tuple[Tensor, Tensor, Tensor],
-    bounds: Bounds,
-    scaling: float | None,
-    window: int | None,
+    heads: tuple[Tensor, Tensor, Tensor], bounds: Bounds, scaling: float | None, window: int | None
 ) -> Tensor:
     """The output of `attend` by one call for all responses."""
     query, key, value = (part[0].transpose(0, 1) for part in heads)
@@ -176,11 +173,7 @@ def _one_by_one(
     return torch.cat(outputs, dim=1)
 
 
-def _window_mask(
-    length: int,
-    window: int | None,
-    device: torch.device,
-) -> Tensor | None:
+def _window_mask(length: int, window: int | None, device: torch.device) -> Tensor | None:
     """The (1, 1, length, length) mask of a sliding window; None where it sees all before."""
     if window is None or window >= length:
         return None
@@ -209,11 +202,7 @@ class _CrossEntropy(torch.autograd.Function):
     """Keeps no tensor of the logits' size but these, and makes one: their gradient."""
 
     @staticmethod
-    def forward(
-        context: Any,
-        logits: Tensor,
-        labels: Tensor,
-    ) -> Tensor:
+    def forward(context: Any, logits: Tensor, labels: Tensor) -> Tensor:
         sums = torch.cat([part.logsumexp(-1) for part in logits.split(ROWS)])
         context.save_for_backward(logits, sums, labels)
         return sums - logits.gather(-1, labels.unsqueeze(-1)).squeeze(-1)

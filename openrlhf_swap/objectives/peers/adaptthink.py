@@ -75,12 +75,7 @@ class AdaptThink(Objective):
     def eval_prompt(self, prompt: str) -> str:
         return open_thought(prompt, self.config.start_of_thought)
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         opened = self.eval_prompt(prompt)
         share = self.no_thinking_share
         without = max(1, min(count - 1, round(count * share)))

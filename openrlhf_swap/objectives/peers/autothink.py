@@ -34,12 +34,7 @@ class AutoThink(Staged):
     def eval_prompt(self, prompt: str) -> str:
         return open_thought(prompt, self.config.start_of_thought) + ELLIPSIS
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = int(self.step >= self.second_stage) + int(self.step >= self.third_stage)
         return [SamplingRequest(self.eval_prompt(prompt), count, self.limit or max_new_tokens)]
 
@@ -78,11 +73,7 @@ class AutoThink(Staged):
         return {"swap/autothink_stage": 1.0 + self.stage}
 
 
-def _balanced(
-    rewards: Tensor,
-    correct: Tensor,
-    skips: Tensor,
-) -> Tensor:
+def _balanced(rewards: Tensor, correct: Tensor, skips: Tensor) -> Tensor:
     """The first stage's rewards, which fall for a mode that prevails in the batch."""
     share_of_skips = skips.double().mean()
     share = torch.where(skips, share_of_skips, 1 - share_of_skips)

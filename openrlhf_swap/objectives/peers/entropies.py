@@ -39,11 +39,7 @@ class InfoDensity(Objective):
         return earned * torch.exp(-self.length_coef * place)
 
 
-def trace_quality(
-    entropies: Tensor,
-    step_mask: Tensor,
-    candidates: int,
-) -> Tensor:
+def trace_quality(entropies: Tensor, step_mask: Tensor, candidates: int) -> Tensor:
     """(...) q from (..., K) mean token entropies of steps, in nats; 1 for less than two steps."""
     counts = step_mask.sum(-1)
     known = torch.where(step_mask, entropies, -math.inf)
@@ -108,11 +104,7 @@ class StepEntropy(Objective):
         return advantages * of_each_token(batch, kept, rest=1.0)
 
 
-def least_informative(
-    information: Tensor,
-    step_mask: Tensor,
-    share: float,
-) -> Tensor:
+def least_informative(information: Tensor, step_mask: Tensor, share: float) -> Tensor:
     """(..., K) bool, the int(share K) steps with the least information; ties go to the first."""
     known = torch.where(step_mask, information, torch.inf)
     order = known.argsort(dim=-1, stable=True)

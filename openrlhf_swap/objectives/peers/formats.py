@@ -36,23 +36,14 @@ def boxed(batch: Batch) -> Tensor:
     return batch.each_text(lambda text: last_boxed(text) is not None).bool()
 
 
-def without_opening(
-    text: str,
-    prompt: str,
-    start_of_thought: str,
-) -> str:
+def without_opening(text: str, prompt: str, start_of_thought: str) -> str:
     """A response without the mark that opens its thought, where the prompt leaves that to it."""
     if opens_thought(prompt, start_of_thought):
         return text
     return text.lstrip().removeprefix(start_of_thought.rstrip())
 
 
-def is_right(
-    correct: bool,
-    prompt: str,
-    text: str,
-    config: SwapConfig,
-) -> bool:
+def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
     """Whether a response is correct, and its thought is opened once and closed once.
 
     The prompt opens the thought, or the response does.

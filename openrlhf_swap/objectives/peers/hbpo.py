@@ -44,12 +44,7 @@ class HBPO(Objective):
                 "use a multiple of it"
             )
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """Each response begins with its promise, which is trained on."""
         start = self.config.start_of_thought
         promise = PROMISE if opens_thought(prompt, start) else f"{start} {PROMISE}"
@@ -68,12 +63,7 @@ class HBPO(Objective):
         mean = sums / same_budget.sum(-1)
         return outcome_advantages(rewards) + 2 * (mean - best)
 
-    def _shaped(
-        self,
-        batch: Batch,
-        budgets: Tensor,
-        best: Tensor,
-    ) -> Tensor:
+    def _shaped(self, batch: Batch, budgets: Tensor, best: Tensor) -> Tensor:
         distance = (budgets - batch.lengths).abs() / self.max_length
         near = (self._best(batch.lengths) - distance).minimum(best)
         earns = batch.correct & (batch.lengths <= self.max_length)

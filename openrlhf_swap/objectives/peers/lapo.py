@@ -36,12 +36,7 @@ class LAPO(Staged):
         super().__init__(config)
         self.medians: dict[str, float] = {}
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """In the second stage the thought begins with the promise, which is not trained on."""
         self.stage = int(self.step >= self.first_stage_steps)
         if self.stage == 1:

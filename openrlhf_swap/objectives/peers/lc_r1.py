@@ -23,11 +23,7 @@ _SENTENCE_END = re.compile(r"\n|[.!?](?=\s|$)|$")
 LITTLE = 1e-4  # the released code adds it to what it divides by
 
 
-def first_right_answer(
-    thought: Sequence[int],
-    answer: str,
-    reader: ResponseReader,
-) -> int:
+def first_right_answer(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
     """Tokens of a thought up to the end of the sentence that first names the answer, or 0."""
     text = reader.text(thought)
     found = re.search(rf"(?<![\w.]){re.escape(strip_answer(answer))}(?!\w|\.\d)", text)
@@ -56,12 +52,7 @@ class Extracting(Objective):
         if not callable(self._extract):
             raise ConfigError(f"{self._flag}, which is not a function; use module:function")
 
-    def needed(
-        self,
-        thought: Sequence[int],
-        answer: str,
-        reader: ResponseReader,
-    ) -> int:
+    def needed(self, thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
         """Tokens of the thought that are needed, from 0 (none of it names the answer) to all."""
         kept = self._extract(list(thought), answer, reader)
         # As the end of a slice, a negative number would pass in silence.

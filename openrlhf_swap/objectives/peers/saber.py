@@ -41,12 +41,7 @@ class SABER(Objective):
         sentences = {0: NO_THOUGHT, NO_LIMIT: ""}
         return problem + sentences.get(budget, MAXIMUM.format(n=budget))
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         return [SamplingRequest(self.eval_prompt(prompt), count, max_new_tokens)]
 
     def eval_prompt(self, prompt: str) -> str:

@@ -22,12 +22,7 @@ class ThinkPrune(Staged):
             return problem
         return problem + ANNOUNCEMENT.format(limit=self.limits[0])
 
-    def sampling(
-        self,
-        prompt: str,
-        count: int,
-        max_new_tokens: int,
-    ) -> list[SamplingRequest]:
+    def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         self.stage = min(self.step // self.stage_steps, len(self.limits) - 1)
         limit = self.limits[self.stage]
         first = ANNOUNCEMENT.format(limit=self.limits[0])

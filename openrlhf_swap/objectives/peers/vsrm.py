@@ -47,12 +47,7 @@ def _first_change(changes: Sequence[float], least_change: float) -> float:
     return 0.0
 
 
-def cut_places(
-    text: str,
-    words: Sequence[str],
-    first: int,
-    apart: int,
-) -> list[int]:
+def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[int]:
     """Where the sentences begin that contain one of the words, anywhere and in any other word too.
 
     A sentence begins after the last of `.!?` and newline before the word; a text without one is cut
