@@ -13,10 +13,8 @@ from support.scripts import run
 
 import openrlhf_swap
 
-DATA = {".md", ".yaml", ".csv", ".html", ".js", ".typed"}
+DATA = {"csv", "html", "jinja", "js", "json", "md", "safetensors", "typed", "yaml"}
 BUILD = "from setuptools import build_meta; build_meta.build_{0}({1!r})"
-CARRIED = "openrlhf_swap/checkout/"  # what the quickstart runs
-TAKEN = ("openrlhf_swap/", "tests/unit/docs/", "examples/", "scripts/")
 COMMAND = """
 import sys
 from importlib.metadata import distribution
@@ -41,7 +39,7 @@ def dist(tmp_path_factory):
     """The folder of an sdist of a copy of this checkout, and of the wheel that it makes."""
     folder = tmp_path_factory.mktemp("package")
     for name in tracked():
-        if name.startswith(TAKEN) or "/" not in name:
+        if name.startswith("openrlhf_swap/") or "/" not in name:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     out = folder / "dist"
@@ -84,30 +82,34 @@ def test_the_wheel_works_in_an_empty_folder(installed, tmp_path):
     assert "usage: openrlhf-swap quickstart" in command(*swap, "quickstart", "--help")
     plan = (*swap, "plan", "--gpu", "h200", "--model", "r1-1.5b", "--gpus", "8")
     assert "GiB" in command(*plan, statuses=(0, 1))  # 1 with warnings
-    policy = installed / CARRIED / "examples" / "worlds" / "policies" / "addition"
+    quickstart = installed / "openrlhf_swap" / "quickstart"
     (tmp_path / "traces.jsonl").write_text(
         '{"problem": "What is 123 + 456?", "answer": "579", "response": "ones: 3+6+0=09\\n"}\n'
     )
-    words = ["--model", policy, "--input", "traces.jsonl", "--output", "scored.jsonl"]
+    words = [
+        "--model",
+        quickstart / "policy",
+        "--input",
+        "traces.jsonl",
+        "--output",
+        "scored.jsonl",
+    ]
     command(*swap, "score", *map(str, words), "--swap.step_tokens", "8")
     command(*swap, "eval", "page", "scored.jsonl", "--output", "page.html")
     assert "What is 123 + 456?" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    data = installed / CARRIED / "examples" / "worlds" / "make_data.py"
-    command(sys.executable, str(data), "--output", "data", "--train", "16", "--test", "4")
-    laptop = installed / CARRIED / "scripts" / "train_swap_laptop.yaml"
-    words = ["--config", str(laptop), "--data.prompt_dataset", "data/train.jsonl", "--dry-run"]
-    assert "data.prompt_dataset: data/train.jsonl" in command(*swap, "train", *words)
+    make_data = (sys.executable, "-m", "openrlhf_swap.quickstart.make_data")
+    command(*make_data, "--output", "data", "--train", "16", "--test", "4")
+    words = ["--config", quickstart / "settings.yaml", "--data.prompt_dataset", "data/train.jsonl"]
+    words += ["--actor.model_name_or_path", quickstart / "policy", "--dry-run"]
+    assert "data.prompt_dataset: data/train.jsonl" in command(*swap, "train", *map(str, words))
 
 
 def test_the_wheel_holds_the_packages_and_their_data(dist):
     (wheel,) = dist.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = {name for name in archive.namelist() if ".dist-info/" not in name}
-    carried = {name for name in found if name.startswith(CARRIED)}
-    assert {name.removeprefix(CARRIED) for name in carried} <= set(tracked())
-    found -= carried
     assert found == {name for name in tracked() if name.startswith("openrlhf_swap/")}
-    assert {name.rpartition(".")[2] for name in found} == {"py", *(suffix[1:] for suffix in DATA)}
+    assert {name.rpartition(".")[2] for name in found} == {"py", *DATA}
     (sdist,) = dist.glob("*.tar.gz")
     assert sdist.name == f"openrlhf_swap-{openrlhf_swap.__version__}.tar.gz"
 
