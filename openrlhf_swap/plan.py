@@ -30,8 +30,8 @@ from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engine import EngineCapacity, engine_capacity
 from openrlhf_swap.sizing.fitting import (
-    CACHE,
     NODE_MEMORY,
+    VLLM_CACHE,
     Machine,
     copied_bytes,
     describe_place,
@@ -40,7 +40,7 @@ from openrlhf_swap.sizing.fitting import (
 )
 from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
 from openrlhf_swap.sizing.memory import PHASES, phases
-from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, Gpu, Model, gib
+from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, GpuModel, Model, gib
 from openrlhf_swap.sizing.operations import (
     OF_BYTES,
     OF_OPERATIONS,
@@ -65,7 +65,7 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class PlannedStep:
     """A training step."""
 
     responses: int
@@ -78,7 +78,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Run:
+class PlannedRun:
     """A run of unknown length, because nobody knows the number of its prompts."""
 
     rows: int | None  # prompts
@@ -87,7 +87,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class CountedRun(Run):
+class CountedRun(PlannedRun):
     """A run with a known number of prompts."""
 
     rows: int
@@ -112,9 +112,9 @@ class Plan:
     copied_bytes: int  # of a GPU, in a step, to the main memory and back
     phases: dict[str, BytesByUse]  # bytes on a GPU by phase and use
     vllm: EngineCapacity
-    step: Step
+    step: PlannedStep
     seconds: StepSeconds | None  # None for a GPU of unknown speed
-    run: Run
+    run: PlannedRun
     host_bytes: BytesByUse  # of a node's main memory by use
     node_bytes: int | None  # main memory of a node, if it is known
     savings: dict[str, BytesByUse]  # bytes that each flag saves, by the place that lacks memory
@@ -155,7 +155,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _gpu(name: str) -> Gpu:
+def _gpu(name: str) -> GpuModel:
     """A known GPU, or one of a size in GiB."""
     known = GPUS.get(name.lower())
     if known:
@@ -163,7 +163,7 @@ def _gpu(name: str) -> Gpu:
     with suppress(ValueError):
         size = float(name)
         if 0 < size < math.inf:
-            return Gpu(size)
+            return GpuModel(size)
     raise argparse.ArgumentTypeError(
         f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB"
     )
@@ -269,7 +269,7 @@ def _step(
     settings: Settings,
     prompt: int,
     response: int,
-) -> Step:
+) -> PlannedStep:
     """The step of a run whose prompts and responses have so many tokens on average."""
     config = training.method
     args = training.args
@@ -278,7 +278,7 @@ def _step(
     epochs = args.train.max_epochs
     flops = step_flops(model, settings, prompt, response, steps, epochs)
     flops["score"] *= own.correct
-    return Step(
+    return PlannedStep(
         responses=responses,
         mean_response=response,
         tokens=responses * response,
@@ -294,7 +294,7 @@ def _run(
     training: Configuration,
     disk: CheckpointBytes,
     seconds: StepSeconds | None,
-) -> Run:
+) -> PlannedRun:
     """Steps, hours and disk of the whole run, where the number of prompts is known."""
     args = training.args
     rows = own.rows
@@ -305,7 +305,7 @@ def _run(
     if assumed:
         rows = DEEPSCALER_ROWS
     if rows is None:
-        return Run(rows, assumed, disk)
+        return PlannedRun(rows, assumed, disk)
     rollout = args.rollout
     train = args.train
     ckpt = args.ckpt
@@ -348,7 +348,7 @@ def _warnings(plan: Plan, batch: int) -> Iterator[str]:
 
 def _shortage(plan: Plan, place: str) -> str:
     """What does not fit: a phase of the step, vLLM's cache, or what a node's main memory holds."""
-    if place == CACHE:
+    if place == VLLM_CACHE:
         return (
             f"vLLM has {gib(plan.vllm.cache_bytes)} GiB for keys and values, less than one "
             f"response of {plan.settings.context} tokens needs"
@@ -411,7 +411,7 @@ def _engine(vllm: EngineCapacity) -> str:
     )
 
 
-def _step_text(step: Step) -> str:
+def _step_text(step: PlannedStep) -> str:
     return (
         f"{step.responses:,} responses of {step.mean_response:,} tokens: "
         f"{step.tokens / 1e6:.1f}M (at most {step.most_tokens / 1e6:.1f}M), "
@@ -431,7 +431,7 @@ def _seconds(plan: Plan) -> str:
     )
 
 
-def _run_text(run: Run) -> str:
+def _run_text(run: PlannedRun) -> str:
     if not isinstance(run, CountedRun):
         return "prompts unknown: give --rows"
     time = ""

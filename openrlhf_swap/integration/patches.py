@@ -47,7 +47,7 @@ REPLACEMENTS: dict[str, dict[str, str]] = {
     },
     EVERY_CPU: {  # OpenRLHF calls these, and there is no CUDA
         f"torch.cuda.{name}": f".runtime.cpu.{name}"
-        for name in ("current_device", "set_device", "synchronize", "empty_cache", "current_stream")
+        for name in ("current_device", "set_device", "synchronize", "empty_cache")
     },
     CPU_RANKS_MEET: {
         "openrlhf.utils.deepspeed.deepspeed.init_device_mesh": ".runtime.cpu.init_cpu_mesh"

@@ -21,7 +21,7 @@ from openrlhf_swap.sizing.models import Model, gib
 from openrlhf_swap.sizing.settings import BytesByUse, Settings
 
 MOST_UTILIZATION = 0.95
-CACHE = "vLLM's cache"  # what may be too small besides
+VLLM_CACHE = "vLLM's cache"  # what may be too small besides
 NODE_MEMORY = "main memory"
 
 
@@ -42,7 +42,7 @@ class Machine:
         for phase, parts in phases(model, settings, self.gpu).items():
             lacking[phase] = total(parts) - self.gpu
         longest = settings.context * cached_token(model, settings)
-        lacking[CACHE] = longest - cache_room(model, settings, self.gpu)
+        lacking[VLLM_CACHE] = longest - cache_room(model, settings, self.gpu)
         if self.node:
             held = host_bytes(model, settings, self.gpus_of_node)
             lacking[NODE_MEMORY] = total(held) - self.node

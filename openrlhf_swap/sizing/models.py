@@ -25,7 +25,7 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuModel:
     gib: float  # of memory, as CUDA reports it
     peaks: Peaks | None = None  # None if unknown
 
@@ -36,13 +36,13 @@ class Gpu:
 
 
 GPUS = {
-    "a100-40": Gpu(39.4, Peaks(312e12, 1.555e12)),
-    "a100-80": Gpu(79.1, Peaks(312e12, 2.039e12)),
-    "h100": Gpu(79.1, Peaks(989e12, 3.35e12)),
-    "h200": Gpu(139.8, Peaks(989e12, 4.8e12)),
-    "b200": Gpu(178.3, Peaks(2250e12, 8.0e12)),
-    "l40s": Gpu(44.4, Peaks(362e12, 0.864e12)),
-    "rtx4090": Gpu(23.5, Peaks(165e12, 1.008e12)),
+    "a100-40": GpuModel(39.4, Peaks(312e12, 1.555e12)),
+    "a100-80": GpuModel(79.1, Peaks(312e12, 2.039e12)),
+    "h100": GpuModel(79.1, Peaks(989e12, 3.35e12)),
+    "h200": GpuModel(139.8, Peaks(989e12, 4.8e12)),
+    "b200": GpuModel(178.3, Peaks(2250e12, 8.0e12)),
+    "l40s": GpuModel(44.4, Peaks(362e12, 0.864e12)),
+    "rtx4090": GpuModel(23.5, Peaks(165e12, 1.008e12)),
 }
 PRESETS: dict[str, dict[str, Any]] = yaml.safe_load(
     (Path(__file__).parent / "models.yaml").read_text("utf-8")

@@ -56,9 +56,6 @@ def set_device(*_: Any, **__: Any) -> None: ...
 def synchronize(*_: Any, **__: Any) -> None: ...
 
 
-def current_stream(*_: Any, **__: Any) -> None: ...
-
-
 def current_device() -> _CpuDevice:
     return _CpuDevice("cpu")
 
