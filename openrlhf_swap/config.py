@@ -302,7 +302,7 @@ ABLATION: dict[str, Callable[[SwapConfig], dict[str, Any]]] = {
     "static_penalty": lambda config: {"length_coef": 0.0, "step_constant": config.static_penalty},
     "uniform_penalty": lambda config: {"tau": Tau(math.inf)},
 }
-"""What each row of the paper's ablation changes in the coefficients."""
+"""Changes of the coefficients by each row of the paper's ablation."""
 
 
 class RunConfig(FlagSettings):

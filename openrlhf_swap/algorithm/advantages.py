@@ -72,7 +72,7 @@ def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Te
 
 @dataclass(frozen=True)
 class StepCredit:
-    """What SWAP computes for each step from the markers; all are float64.
+    """The gains, penalties and rewards of the steps of a batch; all are float64.
 
     Attributes:
         gains: (G, N, K) Delta, in nats per answer token.

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class LogitTransform:
-    """How a model transforms its head's output: z = cap tanh(scale x / cap), or scale x."""
+    """A model's transform of its head's output: z = cap tanh(scale x / cap), or scale x."""
 
     scale: float = 1.0
     cap: float | None = None
@@ -41,7 +41,7 @@ class LogitTransform:
 
 @dataclass(frozen=True)
 class HeadPass:
-    """How log-probabilities are computed from the head."""
+    """The settings with which log-probabilities are computed from the head."""
 
     transform: LogitTransform  # the model's
     temperature: float  # divides the logits

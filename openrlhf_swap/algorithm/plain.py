@@ -49,12 +49,12 @@ def _plain_float(name: str, value: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """What a tensor, an array or a number of NumPy holds; anything else as it is."""
+    """Take the numbers out of a tensor, an array or a number of NumPy; return others unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _each(read: Callable[[str, Any], Any], name: str, values: Any) -> list[Any]:
-    """What `read` makes of each value, which it knows by its place."""
+    """Read each value with `read`, which names the value by its place."""
     held = _plain(values)
     if isinstance(held, str | bytes) or not isinstance(held, Iterable):
         raise _wrong(name, held, f"give {KINDS}")

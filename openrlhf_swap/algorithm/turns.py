@@ -1,4 +1,4 @@
-"""What an environment paid for the turns of an agent, as a term of the tokens' advantages."""
+"""A term of the tokens' advantages that an environment's rewards for the turns of an agent make."""
 
 from torch import Tensor
 

@@ -56,14 +56,14 @@ def numbers(default: str, doc: str) -> Any:
 
 @dataclass(frozen=True)
 class SamplingRequest:
-    """How to sample a part of a group: `count` responses to one prompt.
+    """A part of a group: `count` responses to one prompt.
 
     Attributes:
         prompt: as the chat template renders it.
         forced: text with which every response starts. It counts as generated and is trained on.
-        chance: set it where the policy should learn to choose between the parts of a group. It is
-            the probability with which the policy counts as having chosen this part: the
-            probability of the first token if that is forced, otherwise a factor of the policy's.
+        chance: the probability that the policy chose this part of the group, for a policy that
+            should learn to choose. If the part's first token is forced, its probability counts as
+            `chance`; otherwise the policy's own probability of it is multiplied by `chance`.
     """
 
     prompt: str
@@ -105,7 +105,7 @@ class Objective:
     """
 
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"
-    """What `normalise` is: (r - mean)/std of the group; r - mean; or r."""
+    """The function `normalise`: (r - mean)/std of the group; r - mean; or r."""
     flags: ClassVar[dict[str, Any]] = {}
     """Defaults of OpenRLHF's flags that the objective needs, by name without dashes."""
     scores_steps: bool = False
@@ -156,7 +156,7 @@ class Objective:
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
         self.coefficients: Coefficients = config.coefficients()
-        """What `Batch.credit` is computed with."""
+        """The numbers of the step arithmetic of `Batch.credit`."""
         self.step = 0
         """Batches sampled so far; `rewards` and `token_advantages` count the batch itself."""
 
@@ -186,22 +186,22 @@ class Objective:
         """Raise DataError for rendered prompts that cannot be trained on."""
 
     def eval_prompt(self, prompt: str) -> str:
-        """What an evaluation during the training asks in the place of a rendered prompt."""
+        """The prompt of an evaluation during the training, from a rendered prompt."""
         return prompt
 
     def monitor(self) -> tuple[int, int] | None:
-        """How many training prompts to sample before the next step, and how often each."""
+        """The number of training prompts to sample before the next step, and of samples of each."""
         return None
 
     def observe_monitor(self, batch: Batch) -> None:
-        """Look at what `monitor` asked for."""
+        """Take the samples that `monitor` asked for."""
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
-        """How to sample the `count` responses to a prompt."""
+        """Split the `count` responses to a prompt into parts that are sampled alike."""
         return [SamplingRequest(prompt, count, max_new_tokens)]
 
     def continuations(self, rollout: Rollout, reader: ResponseReader) -> list[Continuation]:
-        """What to generate from beginnings of a response of the engine, if `continues`."""
+        """The continuations of beginnings of an engine's response, if `continues`."""
         return []
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
@@ -250,7 +250,7 @@ class Objective:
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """What an objective makes of a batch.
+    """The rewards and token advantages that an objective gives a batch.
 
     Attributes:
         rewards: (G, N) float64.

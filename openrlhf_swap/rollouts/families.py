@@ -1,4 +1,4 @@
-"""How a model is asked, and how each family of reasoning models marks thought and answer."""
+"""The prompts of a model, and the marks of thought and answer of each family of models."""
 
 from __future__ import annotations
 

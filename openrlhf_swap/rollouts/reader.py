@@ -1,4 +1,4 @@
-"""Text and token space: where a response's thought ends, and where its steps do."""
+"""Text and token space: the ends of a response's thought and of its steps."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ class ResponseReader:
         return self._tokens_before(ids, position)
 
     def _first_end(self, ids: list[int]) -> int | None:
-        """Where the tokens that the end of the thought has on its own appear first."""
+        """The first place of the tokens that the end of the thought has on its own."""
         end = self._end_ids
         for place, token in enumerate(ids):
             if token == end[0] and ids[place : place + len(end)] == end:

@@ -91,7 +91,7 @@ class Rollout:
 
     @property
     def turn_starts(self) -> list[int]:
-        """Where turns but the first begin in `response_ids`."""
+        """The places in `response_ids` where turns but the first begin."""
         return [place for place, _ in self.observations]
 
     @property
@@ -157,7 +157,7 @@ class Rollout:
         return (self.start - 1, *(position + observed[end] for position, end in ends))
 
     def trace(self) -> StepTrace:
-        """What the step arithmetic needs to know; no steps before signals are read."""
+        """The input of the step arithmetic; it has no steps before signals are read."""
         others = dict(self.signals)
         others.pop("answer_logprobs", None)
         ends = self.step_ends if self.signals else ()
@@ -212,7 +212,7 @@ class Batch:
 
     @cached_property
     def credit(self) -> StepCredit:
-        """What each step earned and paid, computed from the markers."""
+        """The gains, penalties and rewards of the steps."""
         return step_credit(self.steps, self.coefficients)
 
     def each_text(self, function: Callable[[str], float]) -> Tensor:

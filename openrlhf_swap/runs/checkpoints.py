@@ -24,7 +24,7 @@ ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
 UNFINISHED = "unfinished_"
 BEST = "best_"
 LoopStates = dict[str, Any]
-"""What a checkpoint keeps of the loop, by name."""
+"""The loop's part of a checkpoint, by name."""
 _TAG = re.compile(r"(best_)?global_step\d+")
 
 
@@ -173,7 +173,7 @@ class BestCheckpoint:
         return is_best
 
     def states(self) -> LoopStates:
-        """What a checkpoint keeps, by OpenRLHF's names."""
+        """The part of a checkpoint, by OpenRLHF's names."""
         return {"best_eval_metric_key": self.key, "best_eval_metric_value": self.value}
 
     def resume(self, states: LoopStates) -> None:

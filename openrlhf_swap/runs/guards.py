@@ -43,7 +43,7 @@ class Guards:
     """All guards of a run but the one that counts skipped steps, which have no metrics."""
 
     def __init__(self, tau: Tau | None, self_test_steps: int) -> None:
-        """`tau` is that of a penalty that could choose steps, otherwise None."""
+        """`tau` is None where no penalty chooses between steps."""
         self._tau = tau
         self._self_test_steps = self_test_steps
         self.history: list[Metrics] = []

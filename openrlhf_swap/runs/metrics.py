@@ -1,4 +1,4 @@
-"""What a run writes of its steps: tables of rollouts, and the metrics of docs/use/metrics.md."""
+"""The tables of rollouts of a run, and the metrics of docs/use/metrics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the policy about a response, and the slow and obvious way to score its answer.
+"""Requests to the policy about a response, and the slow and obvious way to score its answer.
 
 Everything else is tested against `read_per_prefix`.
 """

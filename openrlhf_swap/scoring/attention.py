@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     behind: Tensor
 
     def seen(self, columns: slice, own: slice) -> Tensor:
-        """Those of some columns of the rows, and then of some tokens of the branches."""
+        """The part for some columns of the rows, and then for some tokens of the branches."""
         of_rows = self.rows[:, columns]
         of_branches = self.behind[:, own]
         return torch.cat([of_rows, of_branches], dim=1)
@@ -299,7 +299,7 @@ def _attend_by_sdpa(
 def _attend_in_slices(
     eager: Callable[..., Any], query: Tensor, keys: Tensor, values: Tensor, mask: Tensor
 ) -> Tensor:
-    """As `_attend_by_sdpa`, with the family's own attention, for sinks and caps.
+    """Attend as `_attend_by_sdpa` does, with the family's own attention, for sinks and caps.
 
     Slices of the queries keep the scores few.
     """

@@ -44,7 +44,7 @@ Build = Callable[[PretrainedConfig], PreTrainedModel]
 
 @dataclass(frozen=True)
 class ScoringBackend:
-    """How prefixes are scored."""
+    """A way to score prefixes."""
 
     name: str  # shared_prefix or per_prefix
     obstacle: str | None = None  # why the cheaper backend is not exact

@@ -34,7 +34,7 @@ Agree = Callable[[int], int]
 
 @dataclass(frozen=True)
 class ResponseColumns:
-    """Where a response stands among the columns."""
+    """The columns of a response."""
 
     first: int  # the column of its first token
     stop: int  # the column after its last token
@@ -157,7 +157,7 @@ class _Prediction(NamedTuple):
 
 
 class Layout:
-    """Where branches stand, one (n,) int64 tensor for each property of their tokens.
+    """The places of branches: an (n,) int64 tensor for each property of their tokens.
 
     `tokens` is n. `position` is a token's position id and `branch` the number of its branch, which
     sees columns `first` to `end`. The (m,) tokens `predicting` predict those of the scored groups,

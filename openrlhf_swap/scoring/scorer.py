@@ -194,7 +194,7 @@ class Scorer:
         return by_request([request], found)[0]
 
     def _rollout(self, problem: str, answer: str, response: Response, rendered: bool) -> Rollout:
-        """What a caller gives as texts; it counts as correct."""
+        """Make a rollout of a caller's texts; it counts as correct."""
         check_text("problem", problem)
         tokenize = self._reader.ids
         turns = [{"action": response}] if isinstance(response, str) else response

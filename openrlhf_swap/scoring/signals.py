@@ -11,7 +11,7 @@ from openrlhf_swap.scoring.answer import AnswerBranch, Readings, ScoreRequest
 
 
 def names_of(rollout: Rollout, names: Sequence[str]) -> tuple[str, ...]:
-    """Those of the names whose signals a response has; its steps need not be known."""
+    """The names without those of signals that an incorrect response lacks."""
     if rollout.correct:
         return tuple(names)
     return tuple(name for name in names if not SIGNALS[name].only_correct)
@@ -21,9 +21,11 @@ def names_of(rollout: Rollout, names: Sequence[str]) -> tuple[str, ...]:
 class WantedSignals:
     """The signals that an objective, or a user, wants of responses.
 
-    `names` are names of `algorithm.signals`; `branch` makes close template and answer of a
-    reference answer. `need` is read beside the answer's scores, and is wanted together with them;
-    `need_window` and `need_every` are as in `ScoreRequest`.
+    Attributes:
+        names: names of `algorithm.signals`; `need` stands beside `answer_logprobs` only.
+        branch: makes close template and answer of a reference answer.
+        need_window: as in `ScoreRequest`.
+        need_every: as in `ScoreRequest`.
     """
 
     names: tuple[str, ...]
@@ -54,7 +56,10 @@ class WantedSignals:
 
 
 def by_request(requests: Sequence[ScoreRequest], found: Readings) -> list[dict[str, Tensor]]:
-    """The signals of each request, from what was found by name for the requests that want it."""
+    """The signals of each request by name.
+
+    `found` has, by signal, the values of the requests that want it, in order.
+    """
     values = {name: iter(tensors) for name, tensors in found.items()}
     signals = []
     for request in requests:

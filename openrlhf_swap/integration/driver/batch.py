@@ -13,7 +13,7 @@ from openrlhf_swap.scoring.signals import names_of
 def cut_into_steps(
     groups: Iterable[Iterable[Rollout]], objective: Objective, reader: StepReader
 ) -> list[Rollout]:
-    """Give step ends, and rewards by turn, to the rollouts of which the objective wants them."""
+    """Give the rollouts their step ends and rewards by turn, where the objective wants these."""
     rollouts = []
     for rollout in chain.from_iterable(groups):
         if objective.reads_turn_rewards or names_of(rollout, objective.wanted_signals):

@@ -1,4 +1,4 @@
-"""What an objective generates from beginnings of the responses of a group, to grade it."""
+"""Continuations of beginnings of the responses of a group, which grade the beginnings."""
 
 import time
 from collections.abc import Iterator, Sequence

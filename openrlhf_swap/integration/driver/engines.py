@@ -103,7 +103,7 @@ class Engines:
         return engine.respond.remote(*requests)
 
     def seed(self, step: int) -> str | None:
-        """What makes the responses of a step reproducible, if they are to be."""
+        """The seed of the responses of a step; None if they need not be reproducible."""
         train = self._args.train
         return f"{train.seed}:{step}" if train.full_determinism_enable else None
 

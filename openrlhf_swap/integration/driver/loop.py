@@ -33,9 +33,9 @@ class Loop:
     With `process_weight` 0 nothing is scored, and the advantages equal OpenRLHF's bit for bit. Only
     a group whose rewards have no spread differs: it gets 0.
 
-    In an asynchronous run the sampler runs ahead with an objective of its own. An objective's state
-    changes where it samples, and its rewards only read it: so the state travels with every batch,
-    and a checkpoint holds the state under which its last batch was sampled.
+    In an asynchronous run the sampler runs ahead with an objective of its own. The state of an
+    objective changes while it samples, and its rewards only read the state. So every batch carries
+    the state under which it was sampled, and a checkpoint holds that of its last batch.
     """
 
     def __init__(

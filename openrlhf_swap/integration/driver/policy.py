@@ -1,4 +1,4 @@
-"""What the loop asks of the policy and of the reference model."""
+"""The policy and the reference model as the loop sees them."""
 
 import math
 import time
@@ -29,7 +29,7 @@ BRANCHES = 10_000  # reference answers whose tokens are remembered
 
 @dataclass(frozen=True)
 class Forward:
-    """What the forward of the policy, and of the reference model, gave for a batch.
+    """The result of a forward of the policy and the reference model over a batch.
 
     Attributes:
         micro_batches: OpenRLHF's, whose rows find their rollout by `Experience.index`.
@@ -133,7 +133,7 @@ class Policy:
     def _requests(
         self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
     ) -> list[list[ScoreRequest]]:
-        """What the objective wants to know of the responses of each micro-batch."""
+        """The requests of the objective for the responses of each micro-batch."""
         config = objective.config
         wanted = WantedSignals(
             objective.wanted_signals, self._branch, config.need_window, config.need_every

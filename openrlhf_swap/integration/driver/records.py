@@ -1,4 +1,4 @@
-"""What a run writes and shows of its steps: files, console lines, TensorBoard and W&B."""
+"""The records of a run's steps: files, console lines, TensorBoard and W&B."""
 
 import json
 import math

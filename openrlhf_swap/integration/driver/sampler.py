@@ -51,6 +51,15 @@ class SampledBatch:
     metrics: Metrics
 
 
+@dataclass(frozen=True)
+class _Sampled:
+    """The groups of a step, the number of prompts that they took, and numbers about them."""
+
+    groups: Groups
+    prompts: int
+    metrics: Metrics
+
+
 class Sampler:
     """Samples the batches of a run one after the other, and its evaluations.
 
@@ -92,13 +101,13 @@ class Sampler:
             prompts = _rows(self._prompts)
             while not last_step or self._objective.step < last_step:
                 updates = self.updates
-                groups, taken, metrics = self._sample_batch(prompts)
-                if not groups:
+                sampled = self._sample_batch(prompts)
+                if not sampled.groups:
                     break
-                consumed += taken
+                consumed += sampled.prompts
                 self._objective.step += 1
                 yield SampledBatch(
-                    groups=groups,
+                    groups=sampled.groups,
                     position={
                         "episode": episode,
                         "total_consumed_prompts": consumed,
@@ -107,7 +116,7 @@ class Sampler:
                     objective_step=self._objective.step,
                     objective_state=self._objective.state_dict(),
                     updates=updates,
-                    metrics=metrics,
+                    metrics=sampled.metrics,
                 )
             if self._filters and not self._objective.step:
                 low, high = self._args.algo.dynamic_filtering_range
@@ -117,8 +126,8 @@ class Sampler:
                     f"{high:g}: take problems that are neither too easy nor too hard, or leave the "
                     "filter out"
                 )
-            # What a checkpoint left of its pass may give no step; a whole pass that gives none is
-            # the end, as the last step is.
+            # The run ends after its last step, and after a whole pass that gave no step. The rest
+            # of the pass in which a checkpoint was written may give none.
             is_empty = self._objective.step == step_before and episode > position["episode"]
             if last_step and (is_empty or self._objective.step == last_step):
                 return
@@ -129,11 +138,10 @@ class Sampler:
             return itertools.count(first)
         return range(first, self._args.train.num_episodes)
 
-    def _sample_batch(self, prompts: Iterator[Prompt]) -> tuple[Groups, int, Metrics]:
-        """Return the groups of a step, how many prompts they took, and numbers about them.
+    def _sample_batch(self, prompts: Iterator[Prompt]) -> _Sampled:
+        """Sample a step's groups; none when the prompts that are left do not fill a batch.
 
-        There are no groups when the prompts that are left do not fill a batch. A step that is
-        repeated draws the same prompts: as many again as the filter dropped.
+        The filter's dropped prompts are replaced by the next ones.
         """
         size = self._args.rollout.batch_size
         groups: Groups = []
@@ -145,7 +153,7 @@ class Sampler:
                 rows = list(islice(prompts, wanted))
                 if len(rows) < wanted:
                     _tell_left_over(len(groups) + len(rows))
-                    return [], consumed, metrics
+                    return _Sampled([], consumed, metrics)
                 if not consumed:
                     self._monitor()
                 consumed += wanted
@@ -159,7 +167,7 @@ class Sampler:
             metrics["swap/continued_tokens"] = fmean(
                 rollout.metadata["continued_tokens"] for rollout in rollouts
             )
-        return groups, consumed, metrics
+        return _Sampled(groups, consumed, metrics)
 
     def _monitor(self) -> None:
         """Show the objective the monitoring set that it asks for before this step, if it does."""

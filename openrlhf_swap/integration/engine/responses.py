@@ -1,4 +1,4 @@
-"""What the driver asks an engine for, and the rollout that is made of each of its responses."""
+"""The driver's requests to an engine, and the rollout of each response."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What OpenRLHF's executors do not tell: why a response has no reward, and what a turn earned."""
+"""Facts that OpenRLHF's executors do not tell: why a reward is missing, and what a turn earned."""
 
 import functools
 import inspect

@@ -1,8 +1,8 @@
 """OpenRLHF's `Actor` with log-probabilities that never hold the logits of all tokens.
 
-Branches can run behind the rows, and get log-probabilities as well.
-Only the model's head, its last linear layer, gives log-probabilities in the place of logits. So
-ZeRO-3 gathers the head's weight once for each pass, whatever the number of chunks.
+Branches can run behind the rows, and get log-probabilities as well. Only the model's head, its last
+linear layer, gives log-probabilities in the place of logits. So ZeRO-3 gathers the head's weight
+once for each pass, whatever the number of chunks.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class Head:
 
 @dataclass(frozen=True)
 class RowInputs:
-    """What the model runs on without branches.
+    """The input of the model without branches.
 
     Attributes:
         ids: (B, T) token ids; (1, tokens) where samples are packed.
@@ -205,7 +205,7 @@ class _HeadOfRows:
 
 
 def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform | None:
-    """What a family does to its head's output; None if that is not known.
+    """The transform of a family's head; None if it is not known.
 
     A small random model of the family is tried.
     """

@@ -25,7 +25,7 @@ _IDLE_REQUEST = ScoreRequest(0, prefix_ends=(0,), branch=AnswerBranch((0,), scor
 
 @dataclass(frozen=True)
 class ScoredForward:
-    """What `IntrinsicRewardActor.forward` returns for a micro-batch whose signals are wanted.
+    """The answer of `IntrinsicRewardActor.forward` for a micro-batch whose signals are wanted.
 
     Attributes:
         action_log_probs: (B, A) float32, as the stock actor returns them.
@@ -50,7 +50,7 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class _Pass:
-    """What a pass over a micro-batch gave, and the seconds that scoring took."""
+    """The result of a pass over a micro-batch, and the seconds that scoring took."""
 
     log_probs: Tensor  # (B, A), of actions
     entropies: Any  # (B, T-1) in nats at the rollouts' temperature, if they are wanted
@@ -110,7 +110,7 @@ class PolicyScorer:
         if ANSWER_LOGPROBS.name in wanted:
             self.metrics["swap/scored_one_by_one"] = float(self._backend.name == PER_PREFIX)
         scored = naming(requests, ANSWER_LOGPROBS)
-        # A rank without requests takes part where another may have some.
+        # A rank without requests takes part in the passes of ranks that may have some.
         idle = not scored and self._collective and ANSWER_LOGPROBS.name in wanted
         asked = [_IDLE_REQUEST] if idle else scored
         self._actor.eval()
@@ -125,7 +125,7 @@ class PolicyScorer:
     def _pass(
         self, batch: MicroBatch, requests: Sequence[ScoreRequest], wanted: Sequence[str]
     ) -> _Pass:
-        """The pass over the rows, with the answers that are scored of these requests."""
+        """The pass over the rows; the answers of these requests are scored in it, or after it."""
         rides = self._backend.name == SHARED_PREFIX and self._actor.head is not None
         if requests and rides:
             return self._pass_with_branches(batch, requests, wanted)
@@ -163,7 +163,7 @@ class PolicyScorer:
     def _pass_with_branches(
         self, batch: MicroBatch, requests: Sequence[ScoreRequest], wanted: Sequence[str]
     ) -> _Pass:
-        """As `_pass`, with answer branches behind the rows, and then passes for hidden steps."""
+        """The pass over the rows with answer branches behind them, then passes for hidden steps."""
         hides_steps = NEED.name in wanted
         rows = BranchedRows(
             self._model,

@@ -114,7 +114,7 @@ class SwapStrategy(_StockStrategy):
 
 
 def _nodes() -> int:
-    """How many nodes the cluster has; 0 without Ray, as for a supervised training."""
+    """The number of nodes of the cluster; 0 without Ray, as for a supervised training."""
     if not ray.is_initialized():
         return 0
     return sum(node["Alive"] for node in ray.nodes())

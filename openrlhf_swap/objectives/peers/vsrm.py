@@ -32,7 +32,7 @@ WORDS = (
 
 
 def step_rewards(accuracies: Sequence[float], least_change: float) -> list[float]:
-    """What each cut but the last earns: a_(j+1) - a_j.
+    """The reward of each cut but the last: a_(j+1) - a_j.
 
     Where that is no change, it earns .7^n of the first change, n <= 4 cuts further on.
     """
@@ -48,7 +48,7 @@ def _first_change(changes: Sequence[float], least_change: float) -> float:
 
 
 def cut_places(text: str, words: Sequence[str], first: int, apart: int) -> list[int]:
-    """Where the sentences begin that contain one of the words, anywhere and in any other word too.
+    """The beginnings of the sentences that contain one of the words, also inside of another word.
 
     A sentence begins after the last of `.!?` and newline before the word; a text without one is cut
     at the word. A word counts from `first` characters on, and `apart` characters after the cut
