@@ -26,9 +26,11 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
     monkeypatch, tokenizer
 ):
     monkeypatch.setattr(generate, "QUEUE", 2)
-    engine = EngineOfVllm(
-        tokenizer, lambda ids, parameters: [str(ids[0])] * parameters.n, context=3
-    )
+
+    def answer(ids, parameters):
+        return [str(ids[0])] * parameters.n
+
+    engine = EngineOfVllm(tokenizer, answer, context=3)
     taken = []
 
     def requests():
@@ -36,15 +38,18 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
             taken.append(ids)
             yield ids, {"n": 2, "seed": ids[0], "max_tokens": 5}
 
-    finished, counts = [], []
+    finished = []
+    counts = []
     for number, responses in generate.generate(engine, requests()):
         counts.append(len(taken))
-        finished.append((number, [(each.text, each.finish_reason) for each in responses]))
-    cut = (2, [("", "length")] * 2)
-    whole = [(number, [(text, "stop")] * 2) for number, text in ((1, "8"), (3, "10"), (0, "7"))]
-    assert finished == [whole[0], cut, *whole[1:]]
-    assert counts == [2, 3, 4, 4] and engine.peak == 2
+        first, second = responses
+        assert (first.text, first.finish_reason) == (second.text, second.finish_reason)
+        finished.append((number, first.text, first.finish_reason))
+    assert finished == [(1, "8", "stop"), (2, "", "length"), (3, "10", "stop"), (0, "7", "stop")]
+    assert counts == [2, 3, 4, 4]
+    assert engine.peak == 2
     for ids, parameters in engine.asked:
-        assert (parameters.seed, parameters.max_tokens) == (ids[0], 5)
+        assert parameters.seed == ids[0]
+        assert parameters.max_tokens == 5
         assert parameters.output_kind == RequestOutputKind.FINAL_ONLY
         assert not parameters.skip_special_tokens

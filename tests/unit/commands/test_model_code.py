@@ -20,18 +20,21 @@ def generate(*args, **kwargs): pass
 """
 
 
-# Where a reference to code can stand: file -> what is merged into its JSON.
-def names(kind, what):
-    return {"auto_map": {kind: what}}
-
-
+CLASS = {"AutoConfig": "evil.Evil"}
+# Where a reference to code can stand: a file, and what is merged into its JSON.
 PLACES = {
-    "configuration": ("config.json", names("AutoConfig", "evil.Evil")),
+    "configuration": ("config.json", {"auto_map": CLASS}),
     "old tokenizer": ("tokenizer_config.json", {"auto_map": ["evil.EvilProcessor", None]}),
-    "processor": ("processor_config.json", names("AutoProcessor", "evil.EvilProcessor")),
-    "adapter": ("adapter_config.json", names("AutoConfig", "evil.Evil")),
-    "elsewhere": ("deep/other.json", [{"auto_map": "evil.Evil"}]),
+    "processor": ("processor_config.json", {"auto_map": {"AutoProcessor": "evil.EvilProcessor"}}),
+    "adapter": ("adapter_config.json", {"auto_map": CLASS}),
+    "elsewhere": ("deep/other.json", {"inner": [{"auto_map": "evil.Evil"}]}),
 }
+
+
+def add_to_json(file, content):
+    file.parent.mkdir(exist_ok=True)
+    before = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps({**before, **content}))
 
 
 @pytest.fixture
@@ -39,21 +42,17 @@ def hostile(tmp_path):
     """Copies the policy with a reference to evil.py; returns copy and the file that it writes."""
 
     def make(place):
-        model, marker = tmp_path / "model", tmp_path / "was_run"
-        shutil.copytree(POLICY, model)
+        marker = tmp_path / "was_run"
+        model = shutil.copytree(POLICY, tmp_path / "model")
         (model / "evil.py").write_text(EVIL.format(marker=str(marker)))
         if place == "custom_generate":
             (model / "custom_generate").mkdir()
             (model / "evil.py").rename(model / "custom_generate" / "generate.py")
             return model, marker
-        name, more = PLACES[place]
-        file = model / name
-        file.parent.mkdir(exist_ok=True)
-        before = json.loads(file.read_text()) if file.exists() else {}
-        file.write_text(json.dumps({**before, **more} if isinstance(more, dict) else more))
+        name, reference = PLACES[place]
+        add_to_json(model / name, reference)
         if place == "processor":  # with which OpenRLHF asks for a processor
-            config = json.loads((model / "config.json").read_text())
-            (model / "config.json").write_text(json.dumps({**config, "vision_config": {}}))
+            add_to_json(model / "config.json", {"vision_config": {}})
         return model, marker
 
     return make
@@ -62,12 +61,13 @@ def hostile(tmp_path):
 @pytest.mark.parametrize("place", [*PLACES, "custom_generate"])
 def test_code_is_found_wherever_it_is_named(hostile, place):
     model, marker = hostile(place)
+    file = PLACES[place][0] if place in PLACES else "custom_generate/generate.py"
     with pytest.raises(ConfigError) as error:
         check_model_files("--model", str(model), takes_adapters=True)
     message = str(error.value)
     assert message.startswith(f"--model is {model}, which brings Python code of its own (")
-    assert message.endswith("read that code, then give --swap.trust_remote_code to let it run")
-    assert (PLACES[place][0] if place in PLACES else "custom_generate/generate.py") in message
+    assert "--swap.trust_remote_code" in message
+    assert file in message
     check_model_files("--model", str(model), trusted=True, takes_adapters=True)
     assert not marker.exists()
 
@@ -114,5 +114,6 @@ def test_a_training_does_not_run_it_unasked(hostile, tmp_path):
     result = python("-m", *line.split())
     assert result.returncode == 2, result.stderr[-2000:]
     error = result.stderr.splitlines()[-1]
-    assert error.startswith("error: --") and "which brings Python code of its own" in error
+    assert error.startswith("error: --")
+    assert "which brings Python code of its own" in error
     assert not marker.exists()

@@ -43,9 +43,9 @@ def read_rows(path):
 
 
 def run(source, output, *flags):
-    return run_command(
-        main, ["--input", str(source), "--output", str(output), *(flags or ("--no-benchmarks",))]
-    )
+    """Prepare a file, without benchmarks unless flags are given; returns the status."""
+    given = flags or ("--no-benchmarks",)
+    return run_command(main, ["--input", str(source), "--output", str(output), *given])
 
 
 def training_args(prompts):
@@ -72,22 +72,23 @@ KEPT = [
 def test_all_file_kinds_give_the_same(tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", ROWS)
     (tmp_path / "rows.json").write_text(json.dumps(ROWS, indent=1))
-    pandas.DataFrame(ROWS).to_parquet(tmp_path / "rows.parquet")
-    pandas.DataFrame(ROWS).to_csv(
-        tmp_path / "rows.csv", index=False, encoding="utf-8-sig"
-    )  # as a spreadsheet does
-    removed = [(2, "b", DUPLICATE), (4, "d", EMPTY_PROBLEM), (5, "e", EMPTY_ANSWER)]
+    frame = pandas.DataFrame(ROWS)
+    frame.to_parquet(tmp_path / "rows.parquet")
+    # As a spreadsheet does.
+    frame.to_csv(tmp_path / "rows.csv", index=False, encoding="utf-8-sig")
+    expected = [(2, "b", DUPLICATE), (4, "d", EMPTY_PROBLEM), (5, "e", EMPTY_ANSWER)]
     for ending in ("jsonl", "json", "parquet", "csv"):
-        output, source = tmp_path / "new" / ending / "prompts.jsonl", tmp_path / f"rows.{ending}"
+        source = tmp_path / f"rows.{ending}"
+        output = tmp_path / "new" / ending / "prompts.jsonl"
         assert run(source, output) == 0
         assert read_rows(output) == KEPT
-        assert [
-            (row["row"], row["id"], row["reason"]) for row in read_rows(removed_path(output))
-        ] == removed
+        removed = read_rows(removed_path(output))
+        assert [(row["row"], row["id"], row["reason"]) for row in removed] == expected
         names = [path.name.removeprefix("prompts.jsonl") for path in output.parent.iterdir()]
         assert sorted(names) == ["", ".removed.jsonl", ".source.json"]
         (record,) = read_rows(output.with_name("prompts.jsonl.source.json"))
-        assert (record["input"], record["revision"]) == (str(source), None)  # a file has no commit
+        assert record["input"] == str(source)
+        assert record["revision"] is None  # a file has no commit
         summary = capsys.readouterr().out
         for line in ("6 rows read", f"1 dropped: {DUPLICATE}", "3 rows written"):
             assert line in summary
@@ -95,15 +96,17 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
 
 def test_what_is_prepared_is_read_by_the_training_and_stays_as_it_is(tmp_path):
     """When it is prepared again, and when another preparation to the same file fails."""
-    once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
+    once = tmp_path / "once.jsonl"
+    twice = tmp_path / "twice.jsonl"
     assert run(write_rows(tmp_path / "rows.jsonl", ROWS), once) == 0
     assert list(load_prompts(training_args(once))) == KEPT
     assert run(once, twice) == 0
     assert once.read_bytes() == twice.read_bytes()
     assert read_rows(removed_path(twice)) == []
-    before = {path: path.read_bytes() for path in (once, removed_path(once))}
+    before = removed_path(once).read_bytes()
     assert run(write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}]), once) == 2
-    assert {path: path.read_bytes() for path in before} == before
+    assert once.read_bytes() == twice.read_bytes()
+    assert removed_path(once).read_bytes() == before
 
 
 def test_solutions_give_their_answers(tmp_path, capsys):
@@ -122,7 +125,8 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     dropped = [row["reason"] for row in read_rows(removed_path(output))]
     assert dropped == [PROSE_ANSWER, LONG_ANSWER, PLACEHOLDER_ANSWER]
     shown = capsys.readouterr().out
-    assert f"1 dropped: {LONG_ANSWER}" in shown and "  '72' (from '" in shown
+    assert f"1 dropped: {LONG_ANSWER}" in shown
+    assert "  '72' (from '" in shown
 
 
 def test_chats_and_keys_inside_of_columns(tmp_path):
@@ -132,8 +136,13 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         chat = [{"role": role, "content": content} for role, content in messages]
         return {"prompt": chat, "reward_model": {"style": "rule", "ground_truth": str(number)}}
 
-    keys = ["--problem-key", "prompt", "--answer-key", "reward_model.ground_truth"]
-    keys.append("--no-benchmarks")
+    keys = [
+        "--problem-key",
+        "prompt",
+        "--answer-key",
+        "reward_model.ground_truth",
+        "--no-benchmarks",
+    ]
     output = tmp_path / "prompts.jsonl"
     mixed = [
         row(1, ("system", "Be brief."), ("user", "What is 0+1?")),
@@ -153,16 +162,19 @@ def test_chats_and_keys_inside_of_columns(tmp_path):
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "What is 0+1?" + SUFFIX},
     ]
-    assert [(row["row"], row["reason"]) for row in read_rows(removed_path(output))] == [
-        (3, "a chat that ends with the assistant's turn")
-    ]
+    (removed,) = read_rows(removed_path(output))
+    assert removed["row"] == 3
+    assert removed["reason"] == "a chat that ends with the assistant's turn"
     again = tmp_path / "again.jsonl"
-    assert run(output, again) == 0 and read_rows(again) == kept
+    assert run(output, again) == 0
+    assert read_rows(again) == kept
 
     args = training_args(output)
-    rendered = list(render_prompts(load_prompts(args), args, AutoTokenizer.from_pretrained(POLICY)))
-    assert "What is 1+1?" + SUFFIX in rendered[1] and len(rendered) == 3
-    assert "Think of 2." in rendered[2] and "Double it." + SUFFIX in rendered[2]
+    tokenizer = AutoTokenizer.from_pretrained(POLICY)
+    _, second, third = render_prompts(load_prompts(args), args, tokenizer)
+    assert "What is 1+1?" + SUFFIX in second
+    assert "Think of 2." in third
+    assert "Double it." + SUFFIX in third
 
 
 def test_bad_input_is_one_line(tmp_path, capsys):
@@ -191,4 +203,5 @@ def test_bad_input_is_one_line(tmp_path, capsys):
         errors = capsys.readouterr().err.splitlines()
         (line,) = [line for line in errors if line.startswith("error: ")]
         assert message in line
-        assert not (output.exists() or removed_path(output).exists())
+        assert not output.exists()
+        assert not removed_path(output).exists()

@@ -1,3 +1,5 @@
+"""`openrlhf-swap score`: scores by their definition, resumed runs, and faulty rows."""
+
 import json
 import random
 import shutil
@@ -16,65 +18,77 @@ from openrlhf_swap.evaluation.page.contents import page_data
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.quickstart.addition import CLOSE, overthinking_trace, problems
 
+CLOSE_FLAG = CLOSE.replace("\n", "\\n")
+FLAGS = ["--swap.step_tokens", "8", "--swap.close_template", CLOSE_FLAG]
+
 
 @pytest.fixture
 def rows():
+    """Six problems with a response each."""
     rng = random.Random(3)
     made = []
     for number, problem in zip(range(6), problems(21), strict=False):
-        row = {"problem": problem.question, "answer": problem.answer, "source": number}
-        made.append({**row, "response": overthinking_trace(problem, rng)})
+        response = overthinking_trace(problem, rng)
+        row = {"problem": problem.question, "answer": problem.answer, "response": response}
+        made.append({**row, "source": number})
     return made
 
 
+@pytest.fixture(scope="module")
+def model():
+    return AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+
+
 def run(tmp_path, rows, *extra, name="scores.jsonl"):
-    """Rows, or lines as they are; returns status and scored rows."""
-    source, target = tmp_path / "rows.jsonl", tmp_path / name
+    """Score rows, or lines as they are; returns status and scored rows."""
+    source = tmp_path / "rows.jsonl"
+    target = tmp_path / name
     lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
     source.write_bytes(b"".join(line + b"\n" for line in lines))
-    argv = ["--model", str(POLICY), "--input", str(source), "--output", str(target)]
-    argv += ["--swap.step_tokens", "8", "--swap.close_template", CLOSE.replace("\n", "\\n")]
-    status = run_command(score.main, [*argv, *extra])
+    files = ["--model", str(POLICY), "--input", str(source), "--output", str(target)]
+    status = run_command(score.main, [*files, *FLAGS, *extra])
     return status, list(read_rows(target))
 
 
-def tokens_of(tokenizer, *texts):
-    return [
-        token for text in texts for token in tokenizer(text, add_special_tokens=False)["input_ids"]
-    ]
+def ids_of(tokenizer, text):
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def mean_logprob(model, head, tail):
-    """Of the tail's tokens, by a forward of the whole."""
+    """The mean log-probability of the tail's tokens, by a forward of the whole."""
     logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
-    return sum(logprobs[len(head) + i - 1, token].item() for i, token in enumerate(tail)) / len(
-        tail
-    )
+    places = range(len(head) - 1, len(head) + len(tail) - 1)
+    values = [logprobs[place, token].item() for place, token in zip(places, tail, strict=True)]
+    return sum(values) / len(values)
 
 
-def test_scores_against_the_definition(tmp_path, rows, tokenizer):
+def test_scores_against_the_definition(tmp_path, rows, tokenizer, model):
     status, scored = run(tmp_path, rows)
-    slow_status, slow = run(tmp_path, rows, "--swap.scoring", "per_prefix", name="slow.jsonl")
-    assert status == slow_status == 0
-    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
+    assert status == 0
+    status, slow = run(tmp_path, rows, "--swap.scoring", "per_prefix", name="slow.jsonl")
+    assert status == 0
     for row, result, other in zip(rows, scored, slow, strict=True):
         assert row.items() <= result.items()
-        ids = tokens_of(tokenizer, row["response"])
+        ids = ids_of(tokenizer, row["response"])
         reasoning = ids[: ids.index(tokenizer.convert_tokens_to_ids("</think>"))]
-        newlines = ["\n" in tokenizer.decode([i]) for i in reasoning]
+        newlines = ["\n" in tokenizer.decode([token]) for token in reasoning]
+        steps = result["steps"]
         assert result["step_ends"] == segment_steps(newlines, 8, 25)
-        assert "".join(result["steps"]) == tokenizer.decode(reasoning)
+        assert "".join(steps) == tokenizer.decode(reasoning)
 
-        expected, prompt = [], f"<|user|>{row['problem']}<|assistant|><think>\n"
-        for count in range(len(result["steps"]) + 1):
-            head = tokens_of(tokenizer, prompt + "".join(result["steps"][:count]) + CLOSE)
-            expected.append(mean_logprob(model, head, tokens_of(tokenizer, row["answer"])))
+        prompt = f"<|user|>{row['problem']}<|assistant|><think>\n"
+        answer = ids_of(tokenizer, row["answer"])
+        expected = []
+        for count in range(len(steps) + 1):
+            head = ids_of(tokenizer, prompt + "".join(steps[:count]) + CLOSE)
+            expected.append(mean_logprob(model, head, answer))
         assert result["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
         assert result["answer_logprobs"] == pytest.approx(other["answer_logprobs"], abs=1e-4)
         local = [after - before for before, after in pairwise(expected)]
         assert result["local_gains"] == pytest.approx(local, abs=1e-4)
-        best = [max(expected[:count]) for count in range(1, len(expected))]
-        gains = [max(0.0, after - most) for most, after in zip(best, expected[1:], strict=True)]
+        gains = []
+        for place, value in enumerate(expected[1:], start=1):
+            gains.append(max(0.0, value - max(expected[:place])))
         assert result["gains"] == pytest.approx(gains, abs=1e-4)
 
 
@@ -90,16 +104,18 @@ def test_an_interrupted_run_goes_on(tmp_path, rows):
 def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, capsys):
     """How settings and models are compared is seen in test_provenance.py."""
     _, before = run(tmp_path, rows[:1])
-    for folder in ("moved", "other"):
-        shutil.copytree(POLICY, tmp_path / folder)
-    with open(tmp_path / "other" / "model.safetensors", "ab") as weights:
+    moved = shutil.copytree(POLICY, tmp_path / "moved")
+    other = shutil.copytree(POLICY, tmp_path / "other")
+    with open(other / "model.safetensors", "ab") as weights:
         weights.write(b" ")
     changes = {"--swap.step_tokens": "9", "--dtype": "bfloat16", "--swap.grader": "math"}
-    for flag, value in {"--model": str(tmp_path / "other"), **changes}.items():
+    changes["--model"] = str(other)
+    for flag, value in changes.items():
         assert run(tmp_path, rows[:2], flag, value) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
-        assert line.startswith(f"error: {flag} is ") and line.endswith("; use another --output")
-    assert run(tmp_path, rows[:1], "--model", str(tmp_path / "moved")) == (0, before)
+        assert line.startswith(f"error: {flag} is ")
+        assert line.endswith("; use another --output")
+    assert run(tmp_path, rows[:1], "--model", str(moved)) == (0, before)
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
@@ -107,14 +123,14 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     target = tmp_path / "scores.jsonl"
     _, before = run(tmp_path, [b"", *rows[:2]])
     assert [row["row"] for row in before] == [1, 2]
-    assert run(tmp_path, [b"", *rows[:2], {**rows[2], "source": "new"}])[1][:2] == before
+    _, longer = run(tmp_path, [b"", *rows[:3]])
+    assert longer[:2] == before
     write_rows(target, before)
     changed = {**rows[1], "response": rows[2]["response"]}
     for other in ([b"", rows[0], changed], rows[:2], [b"", rows[0]], [b"", rows[0], b"not json"]):
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(f"error: --input is not the file that the rows in {target} are the")
-        assert line.endswith(" differs; use another --output")
 
 
 BLANK = b'{"problem": "x", "answer": " $ $ ", "response": "y"}'
@@ -132,16 +148,20 @@ HOSTILE = {
 
 
 def test_no_row_stops_the_file(tmp_path, rows, capsys):
-    """Each of these ended every later run, too, at its row."""
     no_steps = {"problem": "What is 1 + 2?", "answer": "3", "response": "</think>\n\n\\boxed{3}"}
     status, scored = run(tmp_path, [rows[0], *HOSTILE.values(), no_steps, rows[1]])
+    assert status == 0
     printed = capsys.readouterr()
-    counted = dict(reversed(line.split(maxsplit=1)) for line in printed.out.splitlines())
-    assert counted == {"scored": "3", **{f"skipped: {fault}": "1" for fault in HOSTILE}}
+    counts = {}
+    for line in printed.out.splitlines():
+        count, outcome = line.split(maxsplit=1)
+        counts[outcome] = int(count)
+    assert counts == {"scored": 3, **{f"skipped: {fault}": 1 for fault in HOSTILE}}
     assert "row 2: not UTF-8 (byte 0xe9 at position 17; convert it with iconv)" in printed.err
-    first = 1 + len(HOSTILE)
-    assert (status, [row["row"] for row in scored]) == (0, [0, first, first + 1])
-    assert (scored[1]["steps"], scored[1]["gains"]) == ([], [])
+    behind = 1 + len(HOSTILE)
+    assert [row["row"] for row in scored] == [0, behind, behind + 1]
+    assert scored[1]["steps"] == []
+    assert scored[1]["gains"] == []
     assert len(scored[1]["answer_logprobs"]) == 1
 
 
@@ -159,32 +179,45 @@ AGENT = [
     {"action": "tens: 4+3+1=", "observation": "08\n"},
     {"action": "</think>\n\n\\boxed{83}", "observation": ""},
 ]
+TURNS = ["--swap.steps", "turns"]
 
 
-def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(tmp_path, tokenizer):
-    """As a run writes them: with a rendered prompt, and a response that lacks observations."""
-    prompt = "<|user|>What is 47 + 36?<|assistant|><think>\n"
-    steps = [{"text": "ones", "end": 3}]
-    given = {"prompt": prompt, "answer": "83", "turns": AGENT, "reward": 1.0, "steps": steps}
-    flags = ["--swap.steps", "turns"]
-    response = "".join(turn["action"] for turn in AGENT)
-    status, (row,) = run(tmp_path, [{**given, "response": response}], *flags)
+@pytest.fixture
+def agent():
+    """A row as a run writes it: with a rendered prompt, and a response without observations."""
+    return {
+        "prompt": "<|user|>What is 47 + 36?<|assistant|><think>\n",
+        "answer": "83",
+        "turns": AGENT,
+        "response": "".join(turn["action"] for turn in AGENT),
+        "reward": 1.0,
+        "steps": [{"text": "ones", "end": 3}],
+    }
+
+
+def test_turns_are_scored_as_one_forward_for_each_prefix_scores_them(
+    tmp_path, agent, tokenizer, model
+):
+    status, (row,) = run(tmp_path, [agent], *TURNS)
     assert status == 0
     assert row["steps"] == ["ones: 7+6+0=", "tens: 4+3+1="]
-    model = AutoModelForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
-
-    def score(*texts):
-        head = tokens_of(tokenizer, prompt, *texts, CLOSE)
-        return mean_logprob(model, head, tokens_of(tokenizer, "83"))
-
-    first, second = ([turn["action"], turn["observation"]] for turn in AGENT[:2])
-    expected = [score(), score(*first), score(*first, *second)]
+    head = ids_of(tokenizer, agent["prompt"])
+    expected = []
+    for turn in AGENT:
+        closed = head + ids_of(tokenizer, CLOSE)
+        expected.append(mean_logprob(model, closed, ids_of(tokenizer, "83")))
+        head += ids_of(tokenizer, turn["action"]) + ids_of(tokenizer, turn["observation"])
     assert row["answer_logprobs"] == pytest.approx(expected, abs=1e-4)
-    # Another observation is another input, and turns alone are enough.
+    # Another observation is another input.
     other = [{**AGENT[0], "observation": "14\n"}, *AGENT[1:]]
-    assert run(tmp_path, [{**row, "turns": other}], *flags)[0] == 2
-    _, (alone,) = run(tmp_path, [given], *flags, name="alone")
-    assert alone["answer_logprobs"] == row["answer_logprobs"]
+    assert run(tmp_path, [{**row, "turns": other}], *TURNS)[0] == 2
+
+
+def test_turns_alone_are_enough_and_their_observations_are_shown(tmp_path, agent):
+    _, (whole,) = run(tmp_path, [agent], *TURNS)
+    del agent["response"]
+    _, (alone,) = run(tmp_path, [agent], *TURNS, name="alone")
+    assert alone["answer_logprobs"] == whole["answer_logprobs"]
     (page,) = page_data([tmp_path / "alone"], SwapConfig(), 9)["problems"]
     ((shown,),) = page["columns"]
     assert [step.get("observation") for step in shown["steps"]] == [["13\n"], ["08\n"]]

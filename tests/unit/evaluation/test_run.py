@@ -28,14 +28,14 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
 
     Each response is 2, and the grader is the module's.
     """
-    words = ["--model", str(POLICY), "--output", str(tmp_path / "out"), "--samples", "1"]
-    words += ["--verbose", "--benchmarks", str(tmp_path / "own.jsonl")]
+    files = ["--output", str(tmp_path / "out"), "--benchmarks", str(tmp_path / "own.jsonl")]
+    words = ["--model", str(POLICY), *files, "--samples", "1", "--verbose"]
 
-    def sample(args, tasks, _):
-        counts = {"tokens": 9, "thinking_tokens": 5, "truncated": False}
-        for task in tasks:
-            row = {"id": task.id, "sample": task.sample, "text": "a</think>\\boxed{2}", **counts}
-            with appending(SampleFiles(args.output, task.benchmark).path("samples")) as append:
+    def sample(args, requests, _):
+        response = {"text": "a</think>\\boxed{2}", "tokens": 9, "thinking_tokens": 5}
+        for request in requests:
+            row = {"id": request.id, "sample": request.sample, **response, "truncated": False}
+            with appending(SampleFiles(args.output, request.benchmark).path("samples")) as append:
                 append(row)
 
     def start(rows, *more):
@@ -69,7 +69,8 @@ def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_pat
     assert evaluate(ONE)[0] == 0
     files = {path: path.read_bytes() for path in out.iterdir()}
     status, line = evaluate([ONE[0] | change])
-    assert status == 2 and line.startswith(f"error: --benchmarks has own, {fault}")
+    assert status == 2
+    assert line.startswith(f"error: --benchmarks has own, {fault}")
     assert {path: path.read_bytes() for path in out.iterdir()} == files
 
 
