@@ -10,6 +10,12 @@ from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.files import write_rows
 
 
+def of_hub(name, column, answer):
+    """The rows of a benchmark on the hub."""
+    size = BENCHMARKS[name].sizes[0]
+    return [{"question": f"q{number}", column: answer} for number in range(size)]
+
+
 def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
     write_rows(tmp_path / "aime24.jsonl", [{"id": "1", "problem": "1+1", "answer": "2"}])
     with pytest.raises(DataError, match="does not hold the problems of AIME24"):
@@ -18,6 +24,9 @@ def test_a_benchmark_that_is_not_what_it_should_be(tmp_path):
         load_benchmark("aime25", tmp_path)
     with pytest.raises(ConfigError, match="--benchmarks has 'aime26'"):
         load_benchmark("aime26")
+
+
+def test_a_file_of_ones_own(tmp_path):
     path = tmp_path / "own.jsonl"
     write_rows(path, [{"problem": "1+1", "answer": "$2$"}, {"problem": "2+2", "answer": 4}])
     assert load_benchmark(str(path)) == [Problem("0", "1+1", "2"), Problem("1", "2+2", "4")]
@@ -45,48 +54,47 @@ def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
     assert str(error.value).startswith(f"{path}, row 2: {message}")
 
 
-HALF = r"$\frac{1}{2}$"
+def test_hub_data_sets_are_pinned():
+    for benchmark in BENCHMARKS.values():
+        assert re.fullmatch("[0-9a-f]{40}", benchmark.revision)
 
 
-def test_hub_data_sets_are_pinned_and_read(tmp_path, monkeypatch):
-    revisions = [benchmark.revision for benchmark in BENCHMARKS.values()]
-    assert all(re.fullmatch("[0-9a-f]{40}", revision) for revision in revisions)
-    # The same loading code on local data sets with the hub's columns.
-    rows = {
-        "amc23": [{"question": f"q{n}", "answer": "27.0"} for n in range(40)],
-        "gsm8k": [{"question": f"q{n}", "answer": "18 = ...\n#### 1,018"} for n in range(1319)],
-        "olympiadbench": [{"question": f"q{n}", "final_answer": [HALF]} for n in range(674)],
-    }
-    expected = {"amc23": "27", "gsm8k": "1018", "olympiadbench": r"\frac{1}{2}"}
-    for name, lines in rows.items():
-        benchmark = BENCHMARKS[name]
-        (tmp_path / name).mkdir()
-        write_rows(tmp_path / name / f"{benchmark.split}.jsonl", lines)
-        local = dataclasses.replace(benchmark, hub=str(tmp_path / name), subset=None)
-        monkeypatch.setitem(BENCHMARKS, name, local)
-        second = load_benchmark(name)[1]
-        assert (second.id, second.problem, second.answer) == (f"{name}-1", "q1", expected[name])
-    write_rows(tmp_path / "amc23" / "test.jsonl", rows["amc23"][:39])
-    with pytest.raises(DataError, match="AMC23 has 39 problems; it should have 40"):
-        load_benchmark("amc23")
+@pytest.mark.parametrize(
+    ("name", "column", "given", "answer"),
+    [
+        ("amc23", "answer", "27.0", "27"),
+        ("gsm8k", "answer", "18 = ...\n#### 1,018", "1018"),
+        ("olympiadbench", "final_answer", [r"$\frac{1}{2}$"], r"\frac{1}{2}"),
+    ],
+)
+def test_hub_data_sets_are_read(tmp_path, monkeypatch, name, column, given, answer):
+    """The same loading code on local data sets with the hub's columns."""
+    benchmark = BENCHMARKS[name]
+    file = tmp_path / f"{benchmark.split}.jsonl"
+    rows = of_hub(name, column, given)
+    write_rows(file, rows)
+    local = dataclasses.replace(benchmark, hub=str(tmp_path), subset=None)
+    monkeypatch.setitem(BENCHMARKS, name, local)
+    assert load_benchmark(name)[1] == Problem(f"{name}-1", "q1", answer)
+    write_rows(file, rows[1:])
+    with pytest.raises(DataError, match=rf"has {len(rows) - 1} problems; it should have "):
+        load_benchmark(name)
 
 
 @pytest.mark.parametrize("answer", ["\\frac{1}{", "proof"])
-def test_answers_that_no_response_can_be_graded_against_are_refused(tmp_path, answer, capsys):
+def test_answers_that_no_response_can_be_graded_against_are_refused(
+    tmp_path, monkeypatch, answer, capsys
+):
     """Every sample would count as wrong; a benchmark's copy, which has a checksum, keeps them."""
     rows = [{"problem": "What?", "answer": "12"}, {"problem": "Which?", "answer": answer}]
     write_rows(tmp_path / "own.jsonl", rows)
     with pytest.raises(DataError, match=r"own.jsonl has 1 answer that no response can be graded"):
         load_benchmark(str(tmp_path / "own.jsonl"))
     assert len(load_benchmark(str(tmp_path / "own.jsonl"), needs_answers=False)) == 2
+    monkeypatch.setitem(BENCHMARKS, "amc23", dataclasses.replace(BENCHMARKS["amc23"], checksum=""))
     copy = [{"problem": f"q{number}", "answer": "(1,2)"} for number in range(39)]
-    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": "7"}])
-    unchecked = dataclasses.replace(BENCHMARKS["amc23"], checksum="")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BENCHMARKS, "amc23", unchecked)
-        assert len(load_benchmark("amc23", tmp_path)) == 40
-        write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
-        load_benchmark("amc23", tmp_path)
+    write_rows(tmp_path / "amc23.jsonl", [*copy, {"problem": "q", "answer": answer}])
+    assert len(load_benchmark("amc23", tmp_path)) == 40
     assert "warning: AMC23 has 1 answer that no response can be gr" in capsys.readouterr().err
 
 

@@ -4,7 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from openrlhf_swap.data.references import read_reference
+from openrlhf_swap.data import references
+from openrlhf_swap.data.references import find_gradable, read_reference
+from openrlhf_swap.rewards import Grader
 
 
 @pytest.mark.parametrize(
@@ -19,3 +21,18 @@ from openrlhf_swap.data.references import read_reference
 def test_answers_are_read_as_people_see_them(written, read):
     row = {"problem": "p", "answer": written}
     assert read_reference(row, "problem", "answer", "math").answer == read
+
+
+def test_good_answers_are_remembered_and_the_others_tried_again(monkeypatch, tmp_path):
+    monkeypatch.setattr(references, "remembered_file", lambda: tmp_path / "good" / "answers.jsonl")
+    good = {"x^2", r"\frac{3}{4}"}
+    assert find_gradable([*good, *good, "$ $", ""], "test") == good
+    asked = []
+
+    def refuse_all(_, answers):
+        asked.extend(answers)
+        return [False] * len(answers)
+
+    monkeypatch.setattr(Grader, "is_gradable", refuse_all)
+    assert find_gradable(["x^2", "$ $", "7_7", "12"], "test") == {"x^2", "12"}
+    assert asked == ["$ $", "7_7"]  # a number needs no trial

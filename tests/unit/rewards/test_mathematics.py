@@ -47,7 +47,8 @@ def test_which_golds_can_be_graded_against():
 
 def test_the_verdict_says_what_was_read():
     verdict = verify("", "42", r"so \boxed{\boxed{41}}", {THOUGHT_CLOSED: True})
-    assert (verdict.correct, verdict.stated) == (False, "41")
+    assert not verdict.correct
+    assert verdict.stated == "41"
     assert not verify("", "42", "I do not know", {THOUGHT_CLOSED: True}).answered
 
 

@@ -1,3 +1,5 @@
+"""The grader's verdicts, and the reward function that OpenRLHF calls."""
+
 import os
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from openrlhf_swap.rewards.openrlhf_reward import reward_func
 RIGHT = Grade(True, "ok", score=1.0)
 WRONG = Grade(False, "ok")
 NONE = Grade(False, "no_answer")
+STATUSES = ("no_answer", "timeout", "error", "slow")
 
 
 @pytest.mark.parametrize(
@@ -69,29 +72,32 @@ def test_the_reward_function_grades_the_response_alone():
     assert graded["rewards"] == 1.0
     logs = graded["extra_logs"]
     assert logs.pop("swap/graded_correct") == 1.0
-    assert set(logs) == {
-        f"swap/grader_{name}" for name in ("no_answer", "timeout", "error", "slow")
-    }
-    assert not any(logs.values())
+    assert logs == dict.fromkeys(map("swap/grader_{}".format, STATUSES), 0.0)
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
 
 
-def test_the_reward_function_reads_the_thought_of_another_family():
-    for thought, answer, reward in ((41, 42, 1.0), (42, 41, 0.0)):
-        text = rf"p \boxed{{{thought}}}[/THINK]\boxed{{{answer}}}"
-        assert reward_func([text], ["p "], ["42"], end_of_thought="[/THINK]")["rewards"] == reward
+@pytest.mark.parametrize(
+    ("response", "reward"),
+    [(r"\boxed{41}[/THINK]\boxed{42}", 1.0), (r"\boxed{42}[/THINK]\boxed{41}", 0.0)],
+)
+def test_the_reward_function_reads_the_thought_of_another_family(response, reward):
+    graded = reward_func(["p " + response], ["p "], ["42"], end_of_thought="[/THINK]")
+    assert graded["rewards"] == reward
 
 
 @pytest.mark.parametrize(("prompt", "label"), [("zzz", "42"), ("p", None), ("p", [42]), ("p", "")])
 @pytest.mark.parametrize("query", ["p x", "p \ud800 4"])
 def test_the_reward_function_never_raises(query, prompt, label):
     graded = reward_func([query], [prompt], [label])
-    assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
+    assert graded["rewards"] == 0.0
+    assert graded["extra_logs"]["swap/grader_error"] == 1.0
 
 
-ENDS = ["<|im_end|>", "<\uff5cend▁of▁sentence\uff5c>", "</s>", "<eos>", "<end>", "<|endoftext|>\n"]
-ENDS += ["<end_of_turn>", "<turn|>", "<seed:eos>", "<|END_TEXT|><|END_OF_TURN_TOKEN|>"]
+ENDS = [
+    *("<|im_end|>", "<\uff5cend▁of▁sentence\uff5c>", "</s>", "<eos>", "<end>", "<|endoftext|>\n"),
+    *("<end_of_turn>", "<turn|>", "<seed:eos>", "<|END_TEXT|><|END_OF_TURN_TOKEN|>"),
+]
 
 
 @pytest.mark.parametrize("end", ENDS)

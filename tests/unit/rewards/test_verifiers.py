@@ -40,7 +40,9 @@ def test_multiple_choice_grades_what_follows_the_thought(grade):
     assert grade(name, "Answer: B</think>nothing", "C") == Grade(False, "no_answer")
     assert grade(name, "Answer: B</think>so D", "C").stated == "D"
     wrong = grade(name, r"</think>\boxed{B}", "C")
-    assert (wrong, wrong.why, wrong.stated) == (Grade(False, "ok"), "read B", "B")
+    assert wrong == Grade(False, "ok")
+    assert wrong.why == "read B"
+    assert wrong.stated == "B"
     # In a thought that was never closed a letter counts only where a final answer is stated.
     assert grade(name, "Take option (C)\nor rather\nanother", "C").status == "no_answer"
     assert grade(name, "Let me see.\nThe answer is (C).", "C").correct
@@ -48,9 +50,12 @@ def test_multiple_choice_grades_what_follows_the_thought(grade):
 
 def test_reference_answers_of_a_choice_are_letters_of_options():
     fault = find_verifier("multiple_choice").find_fault
-    assert fault("C", {}) is None and fault(" c ", {"options": ["1", "2", "3"]}) is None
-    assert fault("D", {"options": ["1", "2", "3"]}) == "an answer that is no option's letter"
-    assert fault("42", {}) == fault("", {}) == "an answer that is not a letter"
+    options = {"options": ["1", "2", "3"]}
+    assert fault("C", {}) is None
+    assert fault(" c ", options) is None
+    assert fault("D", options) == "an answer that is no option's letter"
+    assert fault("42", {}) == "an answer that is not a letter"
+    assert fault("", {}) == "an answer that is not a letter"
 
 
 def test_a_pattern_reads_the_answer(grade):
@@ -72,32 +77,32 @@ def test_a_pattern_reads_the_answer(grade):
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
         ("support.verifiers:absent", "which cannot be imported"),
-        (
-            "support.verifiers:__name__",
-            "which is not a function of (problem, answer, response, meta",
-        ),
-        ("math:sqrt", "which is not a function of (problem, answer, response, metadata); see docs"),
+        ("support.verifiers:__name__", "which is not a function of (problem, answer, resp"),
+        ("math:sqrt", "which is not a function of (problem, answer, response, metadata)"),
     ],
 )
 def test_a_grader_that_does_not_exist(name, message):
     with pytest.raises(ConfigError) as raised:
         find_verifier(name)
-    assert message in str(raised.value) and str(raised.value).startswith("--swap.grader is ")
+    assert str(raised.value).startswith("--swap.grader is ")
+    assert message in str(raised.value)
 
 
 def test_a_function_of_ones_own_gives_part_scores(grade):
-    half = grade("support.verifiers:nearness", "it is 41", "42")
-    assert (half.score, half.correct, half.status, half.why) == (0.5, False, "ok", "1 off")
-    near = grade("support.verifiers:nearness", "it is 41", "42", tolerance=2)
-    assert (near.score, near.correct) == (0.5, True)
-    assert grade("support.verifiers:nearness", "</think>42", "42") == RIGHT
-    assert grade("support.verifiers:nearness", "no idea", "42") == Grade(False, "no_answer")
+    name = "support.verifiers:nearness"
+    half = grade(name, "it is 41", "42")
+    assert half == Grade(False, "ok", score=0.5)
+    assert half.why == "1 off"
+    assert grade(name, "it is 41", "42", tolerance=2) == Grade(True, "ok", score=0.5)
+    assert grade(name, "</think>42", "42") == RIGHT
+    assert grade(name, "no idea", "42") == Grade(False, "no_answer")
     assert grade("support.verifiers:says_problem", "p 42 x", "42", column="x").correct
 
 
 def test_a_function_that_fails_is_an_error_with_its_reason(grade):
     failed = grade("support.verifiers:crashes", "x", "y")
-    assert failed == Grade(False, "error") and failed.why == "KeyError: 'no such thing'"
+    assert failed == Grade(False, "error")
+    assert failed.why == "KeyError: 'no such thing'"
     failed = grade("support.verifiers:out_of_range", "x", "y")
     assert failed == Grade(False, "error")
     assert "the score is 3.0; a verifier returns one between 0 and 1" in failed.why
@@ -105,7 +110,8 @@ def test_a_function_that_fails_is_an_error_with_its_reason(grade):
 
 
 def test_a_score_says_what_is_correct_unless_the_verifier_does():
-    assert [Verdict(score).correct for score in (0.0, 0.99, 1.0)] == [False, False, True]
+    assert Verdict(1.0).correct
+    assert not Verdict(0.99).correct
     assert Verdict(0.2, correct=True).correct
     for score in (-0.1, 1.1, float("nan")):
         with pytest.raises(ValueError, match="between 0 and 1"):
@@ -116,10 +122,11 @@ def test_the_reward_function_passes_the_row_on():
     label = Reference("42", "What?", {"column": "x"}).label()
     grader = "support.verifiers:says_problem"
     graded = reward_func(["p </think>What? 42 x"], ["p "], [label], grader=grader)
-    assert (graded["rewards"], graded["extra_logs"]["swap/graded_correct"]) == (1.0, 1.0)
+    assert graded["rewards"] == 1.0
     label = Reference("42", "What?", {"tolerance": 1}).label()
     graded = reward_func(["p </think>41"], ["p "], [label], grader="support.verifiers:nearness")
-    assert (graded["rewards"], graded["scores"]) == (0.5, 0.5)
+    assert graded["rewards"] == 0.5
+    assert graded["scores"] == 0.5
     assert graded["extra_logs"]["swap/graded_correct"] == 1.0
     # The label of a row that was never prepared is its reference answer alone.
     graded = reward_func(["p </think>42"], ["p "], [42], grader="support.verifiers:nearness")
@@ -148,4 +155,5 @@ def test_a_label_that_cannot_be_read_is_counted_and_earns_nothing(label):
         Reference.parse(label)
     for grader in ("math", "multiple_choice"):
         graded = reward_func(["p </think>4"], ["p "], [label], grader=grader)
-        assert (graded["rewards"], graded["extra_logs"]["swap/grader_error"]) == (0.0, 1.0)
+        assert graded["rewards"] == 0.0
+        assert graded["extra_logs"]["swap/grader_error"] == 1.0

@@ -29,29 +29,34 @@ def test_fingerprints(tmp_path, monkeypatch):
 
 def refusal(now, recorded):
     """The error for a setting, or None."""
+    settings = {"--flag": now, "--new": 1}
+    before = {"--flag": recorded, "--old": 2}
     try:
-        refuse_other_settings(
-            {"--flag": now, "--new": 1}, {"--flag": recorded, "--old": 2}, "it was made", "use x"
-        )
+        refuse_other_settings(settings, before, "it was made", "use x")
     except ConfigError as error:
         return str(error)
     return None
 
 
 def test_a_model_is_its_weights_and_one_of_the_hub_its_name(tmp_path):
-    for name, weights, about in (("a", b"1", "{}"), ("moved", b"1", "{ }"), ("other", b"2", "{}")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_bytes(weights)
-        (tmp_path / name / "config.json").write_text(about)
-    model, moved, other = (identity(str(tmp_path / name)) for name in ("a", "moved", "other"))
+    def model_of(name, weights, about):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(weights)
+        (folder / "config.json").write_text(about)
+        return identity(str(folder))
+
+    model = model_of("a", b"1", "{}")
+    moved = model_of("moved", b"1", "{ }")
+    other = model_of("other", b"2", "{}")
     hub = identity("owner/model")
-    for now, recorded in ((model, moved), (hub, hub), (model, {"name": str(tmp_path / "a")})):
-        assert refusal(now, recorded) is None
+    assert refusal(model, moved) is None
+    assert refusal(hub, hub) is None
+    assert refusal(model, {"name": str(tmp_path / "a")}) is None
     expected = "--flag is owner/model, but it was made with owner/other; use x"
     assert refusal(hub, identity("owner/other")) == expected
-    assert refusal(model, other).startswith(
-        f"--flag is {tmp_path}/a (SHA-256 {model['sha256'][:8]}), but it was made with {tmp_path}/o"
-    )
+    named = f"--flag is {tmp_path}/a (SHA-256 {model['sha256'][:8]}), but it was made with "
+    assert refusal(model, other).startswith(named + f"{tmp_path}/other")
     assert refusal(model, hub) is not None
 
 
