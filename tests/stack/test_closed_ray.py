@@ -8,6 +8,8 @@ from support.paths import POLICY
 from support.running import words
 from support.scripts import python
 
+from openrlhf_swap.integration.patches import TRAINS, TRAINS_ALONE, VARIABLES
+
 pytestmark = pytest.mark.slow
 # The command itself, with a look from outside in the place of a training.
 SCRIPT = """
@@ -15,21 +17,7 @@ import json, os, stat, sys, urllib.error, urllib.request
 from pathlib import Path
 from openrlhf_swap import train
 
-def look(*_):
-    import ray
-    from openrlhf_swap.integration.patches import CPU_COMMAND, install
-    from openrlhf_swap.integration.startup.ray import start_ray
-
-    install(CPU_COMMAND)
-    start_ray(1, on_cpu=True)
-
-    @ray.remote
-    def work():
-        return "done"
-
-    node = ray.nodes()[0]
-    host = f"{node['NodeManagerAddress']}:{node['RuntimeEnvAgentPort']}"
-    address = f"http://{host}/get_or_create_runtime_env"
+def answers_by_who_asks(address):
     answers = {}
     tokens = {"nobody": None, "a guess": "0" * 64, "owner": os.environ.get("RAY_AUTH_TOKEN")}
     for who, token in tokens.items():
@@ -39,12 +27,44 @@ def look(*_):
             answers[who] = urllib.request.urlopen(request, timeout=30).status
         except urllib.error.HTTPError as error:
             answers[who] = error.code
-    folder = Path(ray._private.worker._global_node.get_session_dir_path())
-    modes = [stat.S_IMODE(parent.stat().st_mode) for parent in (folder, *folder.parents)][:3]
-    sockets = max(len(str(path)) for path in folder.rglob("*") if path.is_socket())
-    found = {"answers": answers, "modes": modes, "sockets": sockets, "work": ray.get(work.remote())}
-    Path(sys.argv[1]).write_text(json.dumps({**found, "folder": str(folder)}))
-    ray.shutdown()
+    return answers
+
+def environments(folder):
+    # Of the processes that Ray itself starts in its folder, by the name of the program.
+    import psutil
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        name = Path(line[0]).name if line else ""
+        if name in ("gcs_server", "raylet") and str(folder) in " ".join(line):
+            found[name] = process.environ()
+    return found
+
+def look(configuration, _):
+    import ray
+    from openrlhf_swap.integration.startup.ray import starting_ray
+
+    with starting_ray(configuration) as wait_for_ray:
+        wait_for_ray()  # nothing is imported meanwhile: no raylet can be quicker
+
+        @ray.remote
+        def work():
+            return "done"
+
+        node = ray.nodes()[0]
+        host = f"{node['NodeManagerAddress']}:{node['RuntimeEnvAgentPort']}"
+        folder = Path(ray._private.worker._global_node.get_session_dir_path())
+        sockets = [str(path) for path in folder.rglob("*") if path.is_socket()]
+        parents = (folder, *folder.parents)
+        found = {
+            "answers": answers_by_who_asks(f"http://{host}/get_or_create_runtime_env"),
+            "modes": [stat.S_IMODE(parent.stat().st_mode) for parent in parents][:3],
+            "sockets": max(map(len, sockets)),
+            "work": ray.get(work.remote()),
+            "environments": environments(folder),
+            "folder": str(folder),
+        }
+        Path(sys.argv[1]).write_text(json.dumps(found))
 
 train._train = look
 sys.exit(train.main(sys.argv[2:]))
@@ -75,3 +95,8 @@ def test_nobody_without_the_token_is_answered_or_reads_its_files(
     assert 0o700 in found["modes"], [oct(mode) for mode in found["modes"]]
     assert found["sockets"] <= 107  # what the kernel takes
     assert not os.path.exists(found["folder"])  # after an end without an error
+    # Without these, a killed rollout actor would leave vLLM's engine on its GPU.
+    variables = {**VARIABLES[TRAINS], **VARIABLES[TRAINS_ALONE]}
+    assert found["environments"].keys() == {"gcs_server", "raylet"}
+    for environment in found["environments"].values():
+        assert variables.items() <= environment.items()
