@@ -82,8 +82,9 @@ VARIABLES: dict[str, dict[str, str]] = {
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     },
     TRAINS: {
+        # A killed actor takes along what it started: vLLM's engine.
         "RAY_process_group_cleanup_enabled": "true"
-    },  # a killed actor takes along what it started: vLLM's engine
+    },
     TRAINS_ALONE: {
         # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
@@ -120,9 +121,12 @@ def installed(where: str, computed: Mapping[str, Any] | None = None) -> ExitStac
     """
     with ExitStack() as restoring:
         for target, replacement in REPLACEMENTS.get(where, {}).items():
-            module, name = target.rsplit(".", 1)
-            owner, package = importlib.import_module(module), target.partition(".")[0]
-            value = (computed or {}).get(target) or _in_place_of(getattr(owner, name), replacement)
+            module, _, name = target.rpartition(".")
+            owner = importlib.import_module(module)
+            value = (computed or {}).get(target)
+            if value is None:
+                value = _in_place_of(getattr(owner, name), replacement)
+            package = target.partition(".")[0]
             restoring.callback(replace(owner, name, value, package))
         return restoring.pop_all()
 
@@ -135,9 +139,10 @@ def install(where: str) -> None:
 
 
 def _in_place_of(original: Any, replacement: str) -> Any:
-    value = resolve_name(
-        f"{__package__}{replacement}" if replacement.startswith(".") else replacement
-    )
+    """The object of that name; a Ray actor with the original's options, if that is an actor."""
+    if replacement.startswith("."):
+        replacement = f"{__package__}{replacement}"
+    value = resolve_name(replacement)
     if not hasattr(original, "__ray_metadata__"):
         return value
     import ray

@@ -135,6 +135,7 @@ def widened_products() -> torch.library.Library:
 def _in_float32(
     stock: Callable[..., Any], keys: torch.DispatchKeySet, *arguments: Any, **options: Any
 ) -> Any:
+    """The result of torch's kernel `stock`, computed in float32 and rounded to bfloat16."""
     if arguments[0].dtype is not torch.bfloat16:
         return stock(keys, *arguments, **options)
     wide = [_as_float32(value) for value in arguments]

@@ -95,6 +95,7 @@ def replaced(
     value: Any,
     package: str | None = None,
 ) -> Iterator[None]:
+    """Set `owner.name` to `value` inside of the block, as `replace` does."""
     restore = replace(owner, name, value, package)
     try:
         yield

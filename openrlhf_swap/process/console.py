@@ -68,7 +68,8 @@ def quiet_console(
         sys.stderr.flush()
         done.set()
         thread.join()
-        sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1) for number in console)
+        sys.stdout = os.fdopen(console[0], "w", buffering=1)
+        sys.stderr = os.fdopen(console[1], "w", buffering=1)
 
 
 def _print_into(log: Path) -> int:

@@ -36,7 +36,7 @@ def cache_room(
     settings: Settings,
     gpu: int,
 ) -> int:
-    """Bytes of vLLM on a GPU for keys and values; less than 0 where its weights do not fit."""
+    """Bytes that vLLM has on a GPU for keys and values; less than 0 if its weights do not fit."""
     taken = engine_weights(model, settings) + VLLM_OVERHEAD
     return int(settings.utilization * gpu) - taken
 
@@ -90,5 +90,5 @@ def cache_bytes(
     settings: Settings,
     gpu: int,
 ) -> int:
-    """Bytes of keys and values for an engine that is told them, instead of measuring its room."""
+    """Bytes for keys and values of an engine that is told them, and does not measure its room."""
     return cache_room(model, settings, gpu) - VLLM_GRAPHS

@@ -31,8 +31,8 @@ def scoring_flops(
 ) -> float:
     """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
 
-    Every branch meets the keys of the response and of all branches there; in a layer with a window,
-    of its window.
+    There a branch attends to the keys of the response and of all branches. In a layer with a window
+    it attends to the window alone.
     """
     tokens = (steps + 1) * BRANCH_TOKENS
     head = model.hidden * model.vocabulary
@@ -106,9 +106,9 @@ def generation_seconds(
 ) -> float:
     """Seconds to generate all responses of a step.
 
-    They have `response` tokens on average, and an engine runs `at_a_time` of them. Each decoding
-    adds a token to every running response, and reads the weights and the keys and values so far
-    once; the longest response takes as many as it has tokens.
+    A response has `response` tokens on average, and an engine runs `at_a_time` responses. One
+    decoding adds a token to each of them; it reads the weights, and all keys and values so far,
+    once. There are at least as many decodings as the longest response has tokens.
     """
     tokens = settings.engine_responses * response
     decodings = max(tokens / at_a_time, settings.longest)

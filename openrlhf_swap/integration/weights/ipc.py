@@ -1,4 +1,4 @@
-"""Weights between a policy and an engine on one GPU: vLLM's CUDA IPC handles."""
+"""Weights to an engine on the policy's own GPU: vLLM's transfer by CUDA IPC handles."""
 
 from vllm.distributed.weight_transfer import ipc_engine
 
@@ -11,7 +11,7 @@ def ipc_sender(
     source: PolicyWeights,
     rank: int,
 ) -> ipc_engine.IPCTrainerWeightTransferEngine:
-    """The sender of vLLM itself, with a buffer that takes the largest weight."""
+    """Make vLLM's own sender, with a buffer that takes the largest weight."""
     size = max(PIECE_BYTES, source.largest)
     info = ipc_engine.IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
     sender = ipc_engine.IPCTrainerWeightTransferEngine

@@ -35,10 +35,11 @@ class EngineClient:
 
 
 class InPlaceReceiver:
-    """Loads weights into the tensors that the model runs with, then derives vLLM's from them.
+    """Loads weights into the tensors with which the model runs.
 
-    vLLM's own receivers put other tensors there and replace them afterwards, which silently leaves
-    out what a model's code copies by itself (gpt-oss's experts and sinks).
+    vLLM's own receivers load into new tensors, and exchange old for new ones at the end. The
+    exchange silently leaves out what a model's code has copied by itself, as gpt-oss does with its
+    experts and sinks.
     """
 
     model: Any
@@ -58,6 +59,7 @@ class InPlaceReceiver:
                 materialize_layer(layer, info)
 
     def finish_weight_update(self) -> None:
+        """Make anew what vLLM makes of weights: a latent attention's products, packed weights."""
         for layer in self.model.modules():
             if isinstance(layer, MLAAttention):
                 layer.process_weights_after_loading(self.model_config.dtype)

@@ -22,8 +22,9 @@ Parameters = list[tuple[str, nn.Parameter]]
 class PolicyWeights(WeightSource):
     """The policy's weights, by name and shape as `save_pretrained` writes them.
 
-    transformers joins experts into one tensor, for one; here they are apart. Under ZeRO-3 the ranks
-    gather the weights together, a piece at a time, so all of them have to go through the weights.
+    In memory transformers joins some weights, the experts of a layer for example; here they are
+    apart. Under ZeRO-3 the ranks gather the weights together, a piece at a time. So every rank has
+    to iterate, whether it sends them or not.
     """
 
     def __init__(
@@ -32,10 +33,11 @@ class PolicyWeights(WeightSource):
         weights: Iterable[tuple[str, nn.Parameter]],
         merges: Mapping[str, Callable[[], Tensor]] | None = None,
     ) -> None:
-        """`merges` make, by name, the weights that are sent in the place of the model's own.
+        """Take the model's `weights` by name, as `named_parameters` gives them.
 
-        Each is called when the transfer reaches its weight, so that one merged weight is there at a
-        time.
+        A function in `merges` makes the tensor that is sent in the place of the weight of that
+        name. It is called when the transfer reaches the weight, so that only one merged weight
+        takes memory at a time.
         """
         self._weights = list(weights)
         self._merges = merges or {}
@@ -63,7 +65,7 @@ class PolicyWeights(WeightSource):
         return max(math.prod(meta.shape) * meta.dtype.itemsize for meta in self._metadata)
 
     def iter_full(self) -> Iterator[Named]:
-        """Each weight with its name; newer versions of vLLM call it by this name."""
+        """Yield each weight with its name, whole; vLLM 0.31 calls this method."""
         import deepspeed
 
         for piece in self._pieces():

@@ -1,4 +1,7 @@
-"""The way that weights take to the engines of a run, without the imports of the transfer itself."""
+"""Which way the weights of a run take to its engines, and what this asks of vLLM.
+
+The senders and receivers stand in `worker`, whose import takes seconds.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +20,7 @@ def share_gpus(args: SimpleNamespace) -> bool:
 
 
 def way_of(args: SimpleNamespace) -> str:
-    """The name of the receiver of a run: a shared GPU's memory, NCCL, or bytes over Ray."""
+    """The name of a run's receiver: by a shared GPU's memory, over NCCL, or as bytes over Ray."""
     if args.vllm.sync_backend == "nccl" and share_gpus(args):
         return "swap_ipc"
     return "swap_bytes" if is_cpu_build() else "swap_nccl"
