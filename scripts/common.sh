@@ -29,13 +29,12 @@ print_help() {
     sed -n '2,/^set /{/^#SBATCH/d;s/^# \{0,1\}//p}' -- "${HELP_OF:-scripts/${1:-$(basename -- "$0")}}"
 }
 
-# read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --print,
-# --block. Sets DRY_RUN, PRINT and BLOCK to 1 if given, and FLAGS to the remaining words. --help prints the help and
-# exits.
+# read_flags "FLAG ..." WORD ...: the first argument lists the flags that the script supports: --dry-run, --block. Sets
+# DRY_RUN and BLOCK to 1 if given, and FLAGS to the remaining words. --help prints the help and exits.
 read_flags() {
     local own=" $1 " word name
     # shellcheck disable=SC2034  # used by the sourcing script
-    DRY_RUN=0 PRINT=0 BLOCK=0 FLAGS=()
+    DRY_RUN=0 BLOCK=0 FLAGS=()
     for word in "${@:2}"; do
         if [[ "$word" == -h || "$word" == --help ]]; then
             print_help
