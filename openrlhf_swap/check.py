@@ -122,12 +122,7 @@ class Findings:
     finished: bool = False
 
     def add(
-        self,
-        name: str,
-        found: str,
-        wanted: str = "",
-        good: bool = True,
-        remedy: str = "",
+        self, name: str, found: str, wanted: str = "", good: bool = True, remedy: str = ""
     ) -> None:
         """Note, print and write what a check found; raises WrongError if that is not good."""
         wrong_with = None if good else remedy
@@ -242,11 +237,7 @@ def check(model: str, output: Path, gpu: Gpu, extra: Sequence[str] = ()) -> Find
 
 
 def run_checks(
-    findings: Findings,
-    model: str,
-    output: Path,
-    gpu: Gpu,
-    extra: Sequence[str],
+    findings: Findings, model: str, output: Path, gpu: Gpu, extra: Sequence[str]
 ) -> None:
     """Run the checks; raises WrongError at the first that fails."""
     print(f"{MARK} scoring with both backends in bfloat16", flush=True)
@@ -286,10 +277,7 @@ def training_flags(model: str, output: Path) -> list[str]:
 
 
 def watch(
-    findings: Findings,
-    flags: Sequence[str],
-    output: Path,
-    done: Callable[[], bool] = lambda: False,
+    findings: Findings, flags: Sequence[str], output: Path, done: Callable[[], bool] = lambda: False
 ) -> list[Step]:
     """Run a training until it ends or `done`, and kill it then, with all that it started.
 
@@ -376,10 +364,7 @@ def planned_bytes(output: Path, total: int) -> dict[str, int]:
 
 
 def check_memory(
-    findings: Findings,
-    used: Sequence[Reading],
-    steps: Sequence[Step],
-    planned: int,
+    findings: Findings, used: Sequence[Reading], steps: Sequence[Step], planned: int
 ) -> None:
     """Check the most in use, in bytes, and what sleep frees."""
     before = used[0][1]

@@ -14,12 +14,7 @@ CREDITS: dict[str, dict[str, Any]] = {
     "paper": {"step_reward": "gain", "step_discount": 1.0},
     "own": {"step_reward": "need", "step_discount": 0.0},
 }
-COLUMNS = {
-    "gain": "gain",
-    "need": "need",
-    "paper": "credit: paper",
-    "own": "credit: own",
-}
+COLUMNS = {"gain": "gain", "need": "need", "paper": "credit: paper", "own": "credit: own"}
 ABOUT = (
     "Gain: how much likelier the step made the answer than it had ever been (nats a token).",
     "Need: what one of the next four steps, or the answer, loses at most when the step is hidden "

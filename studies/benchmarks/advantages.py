@@ -32,12 +32,7 @@ def random_batch(groups: int, responses: int, tokens: int, steps: int) -> StepBa
     logprobs = torch.randn(*shape, steps + 1, dtype=torch.float64).cumsum(-1) - 5
     scored = correct.unsqueeze(-1).expand(*shape, steps).clone()
     return StepBatch(
-        lengths,
-        correct,
-        ends,
-        scored,
-        has_step=scored,
-        signals={"answer_logprobs": logprobs},
+        lengths, correct, ends, scored, has_step=scored, signals={"answer_logprobs": logprobs}
     )
 
 

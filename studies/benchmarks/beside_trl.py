@@ -47,20 +47,8 @@ from studies.benchmarks.trl_trial import MARK
 ROOT = Path(__file__).parents[2]
 MODEL = "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B"  # a preset: its sizes are known without a hub
 ENDS = 100  # tokens that end a response: one of them comes up after vocabulary / ENDS tokens
-ON_CPU = {
-    "steps": 4,
-    "prompts": 16,
-    "responses": 8,
-    "tokens": 320,
-    "rows": 32,
-}
-ON_GPU = {
-    "steps": 4,
-    "prompts": 8,
-    "responses": 8,
-    "tokens": 2048,
-    "rows": 4,
-}
+ON_CPU = {"steps": 4, "prompts": 16, "responses": 8, "tokens": 320, "rows": 32}
+ON_GPU = {"steps": 4, "prompts": 8, "responses": 8, "tokens": 2048, "rows": 4}
 MAKE_MODEL = (
     "import sys; from studies.benchmarks.beside_trl import make_model; make_model(*sys.argv[1:])"
 )
@@ -84,20 +72,10 @@ class Results:
     about: dict[str, Any]
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(
-        self,
-        name: str,
-        start: float,
-        fault: str | None,
-        steps: Sequence[Seconds],
-    ) -> None:
+    def add(self, name: str, start: float, fault: str | None, steps: Sequence[Seconds]) -> None:
         """Note, print and write what a stage gave; `start` is of the monotonic clock."""
         seconds = round(time.monotonic() - start, 1)
-        self.stages[name] = {
-            "seconds": seconds,
-            "fault": fault,
-            "steps": list(steps),
-        }
+        self.stages[name] = {"seconds": seconds, "fault": fault, "steps": list(steps)}
         write_text(self.file, to_line({**self.about, "stages": self.stages}, indent=2))
         said = fault or "done"
         print(f"[beside_trl] {name}: {said}, {len(steps)} steps, {seconds} s", flush=True)
@@ -171,19 +149,9 @@ def flags_of(objective: str, args: argparse.Namespace) -> list[str]:
 
 def train(objective: str, args: argparse.Namespace) -> tuple[str | None, list[Seconds]]:
     """Train with an objective of ours; returns what went wrong, and the phases of each step."""
-    command = [
-        sys.executable,
-        "-m",
-        "openrlhf_swap.train",
-        *flags_of(objective, args),
-    ]
+    command = [sys.executable, "-m", "openrlhf_swap.train", *flags_of(objective, args)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-    fault = run_stage(
-        command,
-        args.output / f"{objective}.log",
-        args.limit,
-        environment,
-    )
+    fault = run_stage(command, args.output / f"{objective}.log", args.limit, environment)
     rows = list(read_rows(args.output / objective / "metrics.jsonl"))
     steps = [{phase: row.get(name, 0.0) for phase, name in OURS.items()} for row in rows]
     return fault, steps
@@ -205,12 +173,7 @@ def train_trl(args: argparse.Namespace) -> tuple[str | None, list[Seconds]]:
     command = [str(python), str(Path(__file__).with_name("trl_trial.py")), json.dumps(settings)]
     ours_on_a_cpu = {} if args.on_gpu else VARIABLES[EVERY_CPU] | VARIABLES[CPU_COMMAND]
     log = args.output / "TRL.log"
-    fault = run_stage(
-        command,
-        log,
-        args.limit,
-        {**os.environ, **ours_on_a_cpu},
-    )
+    fault = run_stage(command, log, args.limit, {**os.environ, **ours_on_a_cpu})
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return fault, [json.loads(line[len(MARK) :]) for line in lines if line.startswith(MARK)]
 
@@ -218,43 +181,20 @@ def train_trl(args: argparse.Namespace) -> tuple[str | None, list[Seconds]]:
 def parse(argv: Sequence[str], on_gpu: bool) -> argparse.Namespace:
     """Parse the command line; further flags are those of our trainings."""
     form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=form,
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     for name, size in (ON_GPU if on_gpu else ON_CPU).items():
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=size,
-            help="(default: %(default)s)",
-        )
+        parser.add_argument(f"--{name}", type=int, default=size, help="(default: %(default)s)")
     output = Path("outputs") / time.strftime("beside_trl_%Y%m%d_%H%M%S")
+    parser.add_argument("--output", type=Path, default=output, help="new folder (%(default)s)")
+    parser.add_argument("--limit", type=float, default=900.0, help="seconds of a stage, at most")
     parser.add_argument(
-        "--output",
-        type=Path,
-        default=output,
-        help="new folder (%(default)s)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=float,
-        default=900.0,
-        help="seconds of a stage, at most",
-    )
-    parser.add_argument(
-        "--model",
-        type=Path,
-        help="on a GPU: folder of a model, instead of random weights",
+        "--model", type=Path, help="on a GPU: folder of a model, instead of random weights"
     )
     parser.add_argument(
         "--tokenizer", help="on a GPU, without --model: folder, or hub id where there is a network"
     )
     parser.add_argument(
-        "--environment",
-        type=Path,
-        default=ROOT / ".venv-trl",
-        help="TRL's (default: %(default)s)",
+        "--environment", type=Path, default=ROOT / ".venv-trl", help="TRL's (default: %(default)s)"
     )
     args, args.flags = parser.parse_known_args(argv)
     args.on_gpu = on_gpu
@@ -293,13 +233,7 @@ def run_stages(args: argparse.Namespace, results: Results) -> None:
         args.model = args.output / "model"
         start = time.monotonic()
         # In a process of its own, whose memory on the GPU ends with it.
-        command = [
-            sys.executable,
-            "-c",
-            MAKE_MODEL,
-            str(args.model),
-            args.tokenizer,
-        ]
+        command = [sys.executable, "-c", MAKE_MODEL, str(args.model), args.tokenizer]
         fault = run_stage(command, args.output / "model.log", args.limit)
         results.add("model", start, fault, [])
         if fault:

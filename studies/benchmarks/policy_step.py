@@ -217,8 +217,7 @@ def measure(
     actor.forward(**responses.batch(0), requests=request)  # to warm up
     policy.phase(ALONE, lambda: [actor.forward(**responses.batch(row)) for row in every])
     scored = policy.phase(
-        SCORED,
-        lambda: [actor.forward(**responses.batch(row), requests=request) for row in every],
+        SCORED, lambda: [actor.forward(**responses.batch(row), requests=request) for row in every]
     )
     log_probs = torch.cat([each.action_log_probs for each in scored])
     difference = beside_per_prefix(policy, responses, scored)

@@ -31,10 +31,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.objectives.peers.length_rewards import PassRatePenalty
 from openrlhf_swap.objectives.registry import coefficients
 
-PRICES = {
-    "steps": {},
-    "weights": {"step_price": "weights"},
-}
+PRICES = {"steps": {}, "weights": {"step_price": "weights"}}
 BY_LABEL = ("oracle", "anti", "shuffled")
 # `steps.need`: tau in deviations, and the least need whose logarithm is taken, in nats per token.
 NEED_TAU = 0.25
@@ -74,11 +71,7 @@ def arm_settings(arm: str) -> dict[str, Any]:
         return {**PRICES[price], "tau": "0.25sd", "need_window": 0}
     tau = weights.removeprefix("mono").removeprefix("tau")
     source = "monotone" if weights.startswith("mono") else "local"
-    return {
-        **PRICES[price],
-        "tau": tau,
-        "weights_from": source,
-    }
+    return {**PRICES[price], "tau": tau, "weights_from": source}
 
 
 def reads_need(arm: str) -> bool:
@@ -123,12 +116,7 @@ def arm_rewards(arm: str, batch: StepBatch) -> Tensor:
     return batch.correct.double()
 
 
-def arm_signals(
-    arm: str,
-    config: SwapConfig,
-    batch: StepBatch,
-    redundant: Tensor,
-) -> StepCredit:
+def arm_signals(arm: str, config: SwapConfig, batch: StepBatch, redundant: Tensor) -> StepCredit:
     """The step signals of an arm.
 
     `redundant` is (G, N, K) bool, the steps of which every line is redundant.
@@ -146,9 +134,5 @@ def arm_signals(
         pays = mask & (redundant if kind == "oracle" else ~redundant)
         # Where no step is of the kind that pays, all do.
         pays = torch.where(pays.any(-1, keepdim=True), pays, mask).double()
-        return step_credit(
-            batch,
-            numbers,
-            pays / pays.sum(-1, keepdim=True).clamp(min=1),
-        )
+        return step_credit(batch, numbers, pays / pays.sum(-1, keepdim=True).clamp(min=1))
     return step_credit(batch, numbers)

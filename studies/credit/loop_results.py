@@ -171,11 +171,7 @@ def world_map(runs: pd.DataFrame) -> str:
     )
 
 
-def agreement(
-    stack: pd.DataFrame,
-    loop: pd.DataFrame,
-    settings: Sequence[str] = ARM,
-) -> str:
+def agreement(stack: pd.DataFrame, loop: pd.DataFrame, settings: Sequence[str] = ARM) -> str:
     """A row an arm of the stack: its mean, the loop's, the interval, and the runs inside.
 
     Runs with equal `settings` are of one arm. The loop's mean is of the same seeds. The last row:

@@ -41,13 +41,7 @@ TRAININGS = {
     "words": (16, 6e-4),
 }
 MAX_STEPS = 25  # K
-MEASURES = [
-    "accuracy",
-    "tokens",
-    "essential",
-    "redundant",
-    "log redundant",
-]
+MEASURES = ["accuracy", "tokens", "essential", "redundant", "log redundant"]
 PROCESSES = 2
 
 
@@ -73,25 +67,11 @@ def train_run(run: Run) -> Row:
     """Train; returns the run's line."""
     torch.set_num_threads(1)
     start = time.monotonic()
-    settings = {
-        "process_weight": run.theta,
-        "max_steps": MAX_STEPS,
-        "step_discount": run.gamma,
-    }
+    settings = {"process_weight": run.theta, "max_steps": MAX_STEPS, "step_discount": run.gamma}
     loop = loop_of(run.world, run.arm, settings)
-    *steps, held_out = train(
-        loop,
-        run.arm,
-        run.seed,
-        run.steps,
-        run.rate,
-    )
+    *steps, held_out = train(loop, run.arm, run.seed, run.steps, run.rate)
     seconds = round(time.monotonic() - start, 1)
-    found = {
-        **held_out,
-        "log redundant": log_redundant(steps),
-        "seconds": seconds,
-    }
+    found = {**held_out, "log redundant": log_redundant(steps), "seconds": seconds}
     return {**asdict(run), **{name: value for name, value in found.items() if name != "step"}}
 
 
@@ -100,15 +80,7 @@ def runs_of(args: argparse.Namespace) -> Iterator[Run]:
     parts = (args.seeds, args.worlds, args.arms, args.gammas, args.thetas)
     for seed, world, arm, gamma, theta in product(*parts):
         steps, rate = TRAININGS[world]
-        yield Run(
-            world,
-            arm,
-            gamma,
-            theta,
-            seed,
-            args.steps or steps,
-            rate,
-        )
+        yield Run(world, arm, gamma, theta, seed, args.steps or steps, rate)
 
 
 def settings_of(row: Row) -> Run:
@@ -138,14 +110,7 @@ def train_missing(args: argparse.Namespace) -> None:
 def table(file: Path) -> str:
     """Means over seeds of each world, arm, gamma and theta; in parentheses deviations."""
     runs = pd.DataFrame(read_rows(file))
-    grouped = runs.groupby(
-        [
-            "world",
-            "arm",
-            "gamma",
-            "theta",
-        ]
-    )
+    grouped = runs.groupby(["world", "arm", "gamma", "theta"])
     means = grouped[MEASURES].mean()
     means.insert(0, "seeds", grouped.size())
     means["sd of redundant"] = grouped["redundant"].std()
@@ -154,54 +119,16 @@ def table(file: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--worlds",
-        nargs="+",
-        choices=TRAININGS,
-        default=list(TRAININGS),
-    )
-    parser.add_argument(
-        "--arms",
-        nargs="+",
-        default=["steps.uniform", "reward.need"],
-    )
-    parser.add_argument(
-        "--gammas",
-        type=float,
-        nargs="+",
-        default=[0.0, 1.0],
-    )
-    parser.add_argument(
-        "--thetas",
-        type=float,
-        nargs="+",
-        default=[0.3, 1.0],
-    )
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        default=[1],
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        help="of a training (default: the world's)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        help="folder of runs.jsonl",
-    )
-    parser.add_argument(
-        "--table",
-        action="store_true",
-        help="print the means and stop",
-    )
+    parser.add_argument("--worlds", nargs="+", choices=TRAININGS, default=list(TRAININGS))
+    parser.add_argument("--arms", nargs="+", default=["steps.uniform", "reward.need"])
+    parser.add_argument("--gammas", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--thetas", type=float, nargs="+", default=[0.3, 1.0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--steps", type=int, help="of a training (default: the world's)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
+    parser.add_argument("--table", action="store_true", help="print the means and stop")
     args = parser.parse_args()
     if args.table:
         print(table(args.output / "runs.jsonl"))

@@ -90,11 +90,7 @@ class Loop:
         step = {"step_tokens": self.world.STEP_TOKENS, "close_template": CLOSE}
         self.config = SwapConfig(**step, **settings)
         self.numbers = coefficients(self.config)
-        self.reader = StepReader(
-            self.tokenizer,
-            "</think>",
-            *self.config.segmentation,
-        )
+        self.reader = StepReader(self.tokenizer, "</think>", *self.config.segmentation)
         # The embedding has a few more entries than the tokenizer, which decode to nothing.
         self.words = self.tokenizer.batch_decode([[i] for i in range(self.model.config.vocab_size)])
 
@@ -102,22 +98,13 @@ class Loop:
         return "".join(self.words[i] for i in ids)
 
     def respond(
-        self,
-        problems: Sequence[Problem],
-        limit: int = 320,
-        suffix: str = "",
+        self, problems: Sequence[Problem], limit: int = 320, suffix: str = ""
     ) -> tuple[list[list[int]], list[list[int]]]:
         """The prompts of problems, and a response of at most `limit` tokens to each, as ids."""
         questions = [problem.question + suffix for problem in problems]
         prompts = [self.reader.ids(rendered(question)) for question in questions]
         end = self.tokenizer.eos_token_id
-        responses, _ = sample(
-            self.model,
-            prompts,
-            end,
-            self.tokenizer.pad_token_id,
-            limit,
-        )
+        responses, _ = sample(self.model, prompts, end, self.tokenizer.pad_token_id, limit)
         return prompts, responses
 
     def lesson(self, arm: str, problems: Sequence[Problem]) -> Lesson:
@@ -137,10 +124,7 @@ class Loop:
         return self.text(response).endswith(f"\\boxed{{{problem.answer}}}<|end|>")
 
     def batch(
-        self,
-        problems: Sequence[Problem],
-        prompts: list[list[int]],
-        responses: list[list[int]],
+        self, problems: Sequence[Problem], prompts: list[list[int]], responses: list[list[int]]
     ) -> StepBatch:
         """Steps and scores of groups; `problems` has one for each response."""
         right = list(map(self.correct, problems, responses))
@@ -151,13 +135,7 @@ class Loop:
         scored = [i for i, correct in enumerate(right) if correct and needs_scores]
         scored.sort(key=lambda i: len(prompts[i]) + len(responses[i]))
         for start in range(0, len(scored), PART):
-            self.score(
-                scored[start : start + PART],
-                traces,
-                problems,
-                prompts,
-                responses,
-            )
+            self.score(scored[start : start + PART], traces, problems, prompts, responses)
         groups = [traces[i : i + RESPONSES] for i in range(0, len(traces), RESPONSES)]
         return StepBatch.from_traces(groups)
 
@@ -203,10 +181,7 @@ class Loop:
         return self.world.label_lines(problem.question, self.text(response))
 
     def redundant_steps(
-        self,
-        problems: Sequence[Problem],
-        responses: list[list[int]],
-        batch: StepBatch,
+        self, problems: Sequence[Problem], responses: list[list[int]], batch: StepBatch
     ) -> Tensor:
         """(G, N, K) bool: the steps of which every line is redundant."""
         redundant = torch.zeros_like(batch.step_mask)
@@ -224,42 +199,23 @@ class Loop:
                 start = end
         return redundant
 
-    def advantages(
-        self,
-        batch: StepBatch,
-        signals: StepCredit,
-        rewards: Tensor,
-    ) -> Tensor:
+    def advantages(self, batch: StepBatch, signals: StepCredit, rewards: Tensor) -> Tensor:
         """(responses, A) the unified advantage of each token."""
         numbers = self.numbers
         tokens = int(batch.lengths.max())
-        outcome = outcome_advantages(rewards, numbers.eps)[..., None].expand(
-            -1,
-            -1,
-            tokens,
-        )
+        outcome = outcome_advantages(rewards, numbers.eps)[..., None].expand(-1, -1, tokens)
         process = None
         if numbers.needs_scores:
             process = process_advantages(
-                signals.normalised,
-                batch.step_ends,
-                batch.step_mask,
-                tokens,
-                numbers.step_discount,
+                signals.normalised, batch.step_ends, batch.step_mask, tokens, numbers.step_discount
             )
         unified = unified_advantages(
-            outcome,
-            process,
-            numbers.outcome_weight,
-            numbers.process_weight,
+            outcome, process, numbers.outcome_weight, numbers.process_weight
         )
         return unified.flatten(0, 1)
 
     def add_gradient(
-        self,
-        prompts: list[list[int]],
-        responses: list[list[int]],
-        advantages: Tensor,
+        self, prompts: list[list[int]], responses: list[list[int]], advantages: Tensor
     ) -> None:
         """Add the gradient of the policy loss, a mean over all tokens.
 
@@ -277,11 +233,7 @@ class Loop:
                 length = len(responses[i])
                 weights[row, first : first + length] = advantages[i, :length].float()
             logits = self.model(ids[:, :-1], use_cache=False).logits.float()
-            losses = F.cross_entropy(
-                logits.flatten(0, 1),
-                ids[:, 1:].flatten(),
-                reduction="none",
-            )
+            losses = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
             (losses @ weights[:, 1:].flatten() / tokens).backward()
 
     def measured(self, problems: Sequence[Problem], responses: list[list[int]]) -> dict[str, float]:
@@ -303,25 +255,14 @@ def padded_right(rows: Sequence[list[int]], pad: int) -> tuple[Tensor, Tensor]:
     return ids.flip(-1), mask.flip(-1)
 
 
-def train(
-    loop: Loop,
-    arm: str,
-    seed: int,
-    steps: int,
-    rate: float,
-) -> Iterator[Row]:
+def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[Row]:
     """Train, and yield a row a step; the last one, of the held-out problems, has no step."""
     torch.manual_seed(seed)
     test = list(islice(loop.world.problems(1), HELD_OUT))
     stream = loop.world.problems(1000 + seed, exclude=frozenset(test))
     weights = list(loop.model.parameters())
     masters = [weight.detach().float() for weight in weights]
-    optimizer = torch.optim.AdamW(
-        masters,
-        lr=rate,
-        betas=(0.9, 0.95),
-        weight_decay=0.0,
-    )
+    optimizer = torch.optim.AdamW(masters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         start = time.monotonic()
@@ -355,47 +296,18 @@ def loop_of(world: str, arm: str, settings: dict[str, Any]) -> Loop:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--world",
-        choices=NAMES,
-        required=True,
-    )
+    parser.add_argument("--world", choices=NAMES, required=True)
     parser.add_argument("--arms", nargs="+", required=True)
-    parser.add_argument(
-        "--seeds",
-        type=int,
-        nargs="+",
-        default=[1],
-    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--theta", type=float, default=0.3)
-    parser.add_argument(
-        "--max-steps",
-        type=int,
-        default=25,
-        help="K",
-    )
-    parser.add_argument(
-        "--learning-rate",
-        type=float,
-        default=3e-4,
-    )
-    parser.add_argument(
-        "--discount",
-        type=float,
-        default=1.0,
-        help="gamma (default: 1)",
-    )
+    parser.add_argument("--max-steps", type=int, default=25, help="K")
+    parser.add_argument("--learning-rate", type=float, default=3e-4)
+    parser.add_argument("--discount", type=float, default=1.0, help="gamma (default: 1)")
     name = "WORLD-ARM-THETA-K-SEED.jsonl; after another discount, ARM is ARM+gammaDISCOUNT"
-    parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        help=f"folder of {name}",
-    )
+    parser.add_argument("--output", type=Path, required=True, help=f"folder of {name}")
     args = parser.parse_args()
     torch.set_num_threads(1)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -413,13 +325,7 @@ def main() -> None:
             }
             loop = loop_of(args.world, arm, settings)
             with file.open("w", encoding="utf-8") as lines:
-                for row in train(
-                    loop,
-                    arm,
-                    seed,
-                    args.steps,
-                    args.learning_rate,
-                ):
+                for row in train(loop, arm, seed, args.steps, args.learning_rate):
                     lines.write(json.dumps(row) + "\n")
                     lines.flush()
             print(name, json.dumps(row), flush=True)

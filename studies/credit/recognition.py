@@ -44,10 +44,7 @@ def mean_auc(values: Tensor, redundant: Tensor, mask: Tensor) -> float:
 
 
 def recognised(
-    world: str,
-    problems: int,
-    max_steps: int,
-    windows: Sequence[int],
+    world: str, problems: int, max_steps: int, windows: Sequence[int]
 ) -> dict[str, float]:
     """The mean AUC of each signal on a world."""
     torch.manual_seed(5)
@@ -70,8 +67,7 @@ def recognised(
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--worlds", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--problems", type=int, default=24)

@@ -52,12 +52,7 @@ LAUNCHER = "studies.credit.stack_runs"  # this module, which `python -m` runs
 
 
 def train(
-    loop: Loop,
-    folder: Path,
-    problems: int,
-    seed: int,
-    rate: float,
-    flags: Sequence[str],
+    loop: Loop, folder: Path, problems: int, seed: int, rate: float, flags: Sequence[str]
 ) -> None:
     """One training of the loop's policy into `folder`; CalledProcessError if it fails."""
     environment = {
@@ -109,11 +104,7 @@ def answer_first(loop: Loop, folder: Path) -> None:
     subprocess.run([*map(str, command), "--swap.grader", GRADER], check=True)
 
 
-def read_run(
-    loop: Loop,
-    folder: Path,
-    problems: list[Problem],
-) -> list[dict[str, Any]]:
+def read_run(loop: Loop, folder: Path, problems: list[Problem]) -> list[dict[str, Any]]:
     """A row a step."""
     by_prompt = {rendered(problem.question): problem.question for problem in problems}
     rows = []

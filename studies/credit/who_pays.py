@@ -89,12 +89,8 @@ TESTS = (
         "need 2 less need": (NEED_OF_2, NEED),
         "need 2, half less need 2": (HALF_THE_NEED_OF_2, NEED_OF_2),
     },
-    {
-        "need 4 less need": (NEED_OF_4, NEED),
-    },
-    {
-        "need 4, discount .5 less need 4": (NEED_OF_4_DISCOUNTED, NEED_OF_4),
-    },
+    {"need 4 less need": (NEED_OF_4, NEED)},
+    {"need 4, discount .5 less need 4": (NEED_OF_4_DISCOUNTED, NEED_OF_4)},
 )
 
 
@@ -257,8 +253,7 @@ def kept_runs(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=Path, help="runs.jsonl of loop_runs.py")
     parser.add_argument("--stack", type=Path, help="folder of stack_runs.py")

@@ -49,31 +49,17 @@ def main(argv: list[str]) -> None:
     """Ask with hints and print the table."""
     parser = Parser("python -m studies.smollm2.hints", __doc__)
     parser.add_argument(
-        "folders",
-        type=Path,
-        nargs="+",
-        help="folders of evaluations, such as before and after",
+        "folders", type=Path, nargs="+", help="folders of evaluations, such as before and after"
     )
     parser.add_argument(
-        "--hint",
-        default=HINT,
-        help=f"text after each problem; {PLACE} is the answer (%(default)r)",
+        "--hint", default=HINT, help=f"text after each problem; {PLACE} is the answer (%(default)r)"
     )
     parser.add_argument(
-        "--says",
-        default=SAYS,
-        help=f"what a thought that says so matches; may have {PLACE}",
+        "--says", default=SAYS, help=f"what a thought that says so matches; may have {PLACE}"
     )
+    parser.add_argument("--samples", type=int, help="maximum responses per problem; all by default")
     parser.add_argument(
-        "--samples",
-        type=int,
-        help="maximum responses per problem; all by default",
-    )
-    parser.add_argument(
-        "--card",
-        type=Path,
-        metavar="POLICY",
-        help="folder of the model whose card gets the table",
+        "--card", type=Path, metavar="POLICY", help="folder of the model whose card gets the table"
     )
     args = parse_with_settings(parser, ("trust_remote_code",), argv)
     if PLACE not in args.hint:
@@ -92,22 +78,14 @@ def main(argv: list[str]) -> None:
     table = str(pd.DataFrame(lines).to_markdown(index=False, floatfmt=".1f"))
     print(table)
     if args.card:
-        about = ABOUT.format(
-            hint=args.hint.strip(),
-            says=args.says,
-        )
+        about = ABOUT.format(hint=args.hint.strip(), says=args.says)
         write_section(args.card / "README.md", f"{about}\n\n{table}")
 
 
 def write_section(card: Path, text: str) -> None:
     """Put the section into a model's card, in place of an earlier one."""
     earlier = rf"\n{TITLE}\n.*?(?=\n## |\Z)"
-    others = re.sub(
-        earlier,
-        "",
-        card.read_text(encoding="utf-8"),
-        flags=re.DOTALL,
-    )
+    others = re.sub(earlier, "", card.read_text(encoding="utf-8"), flags=re.DOTALL)
     write_text(card, f"{others.rstrip()}\n\n{TITLE}\n\n{text}\n")
 
 
@@ -179,11 +157,7 @@ def hinted_rows(files: SampleFiles, args: Namespace) -> list[Row]:
     return rows
 
 
-def grade(
-    rows: Sequence[Row],
-    end_of_thought: str,
-    says: str,
-) -> None:
+def grade(rows: Sequence[Row], end_of_thought: str, says: str) -> None:
     """Add to each row what is right, and whether its thought says so.
 
     `hinted` and `hinted_before` say whether the answer with and without the hint is the hint's.

@@ -1,13 +1,11 @@
-"""The examples of docs/use/own_trainer.md.
-
-Those for TRL, verl and Molt run where these are installed.
-"""
+"""The trainers of examples/; those for TRL, verl and Molt run where these are installed."""
 
 import functools
 import re
 import sys
 import types
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
 import torch
@@ -15,30 +13,29 @@ from support.paths import ROOT
 
 from openrlhf_swap import SwapConfig, swap_advantages
 
-PAGE = (ROOT / "docs" / "use" / "own_trainer.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+TRAINERS = ROOT / "examples" / "trainers"
 
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs the example that holds a word, in the folder that the page names; returns its names."""
+    """Runs an example from the top folder; returns it as a module."""
     monkeypatch.chdir(ROOT)
 
-    def run_block(word):
-        (code,) = (block for block in BLOCKS if word in block)
-        module = types.ModuleType("example")
-        monkeypatch.setitem(sys.modules, "example", module)
-        exec(code, module.__dict__)
+    def run_file(name):
+        spec = spec_from_file_location(name, TRAINERS / f"{name}.py")
+        module = module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
         return module
 
-    return run_block
+    return run_file
 
 
 def test_torch_alone(run, capsys):
-    example = run("torch.optim")
+    example = run("plain_torch")
     line = r"\d of 8 correct, \d+ tokens each, loss -?\d+\.\d+\n"
     assert re.fullmatch(f"({line}){{2}}", capsys.readouterr().out)
-    # The page leaves its last group: advantages of each token, and steps that were scored.
+    # The program leaves its last group: advantages of each token, and steps that were scored.
     lengths = [len(response) for response in example.responses]
     assert [len(values) for values in example.advantages] == lengths
     correct = [trace for trace in example.traces if trace.correct]
@@ -64,7 +61,7 @@ def test_trl_trains_two_steps(run, tmp_path, monkeypatch):
         return loss(self, model, inputs)
 
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", compute_loss)
-    trainer = run("GRPOTrainer").trainer
+    trainer = run("trl_trainer").trainer
     assert trainer.state.global_step == 2
     assert [advantages.dim() for advantages in seen] == [2, 2]
     # The process term differs from step to step of a response.
@@ -83,7 +80,7 @@ def test_verl_takes_the_estimator(run):
 
     from openrlhf_swap import StepTrace
 
-    example = run("register_adv_est")
+    example = run("verl_estimator")
     first = [
         StepTrace(9, True, [-4.0, -1.0, -1.1], [3, 7]),
         StepTrace(5, True, [-4.0, -0.9], [3]),
@@ -176,7 +173,7 @@ def test_molt_takes_the_experience_maker(run, tokenizer):
     from molt.trainer import rl_trainer
     from molt.trainer.algorithm import FixedKLController
 
-    example = run("RemoteExperienceMaker")
+    example = run("molt_maker")
     assert rl_trainer.RemoteExperienceMaker is example.SwapExperienceMaker
     samples = molt_samples(tokenizer)
     width = max(len(sample.prompt) + len(sample.response) for sample in samples) + 3

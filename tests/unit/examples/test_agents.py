@@ -1,7 +1,6 @@
 """The environment for agents that the page shows."""
 
 import asyncio
-import re
 import runpy
 from types import SimpleNamespace
 
@@ -34,10 +33,7 @@ def play(tokenizer):
     return play
 
 
-def test_the_environment_on_the_page_works_as_printed(play, tmp_path):
-    page = (ROOT / "docs" / "use" / "agents.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    agent = tmp_path / "lookup.py"
-    agent.write_text(code)
+def test_the_environment_on_the_page_works(play):
+    agent = ROOT / "examples" / "agents" / "lookup.py"
     assert play(agent, "42", "look up b", "look up c", "so 42") == (1.0, 2)
     assert play(agent, "42", "17") == (0.0, 0)
