@@ -48,7 +48,8 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
     assert of_the_run(found, AGE) == of_the_run(expected, AGE)
     assert tables(tmp_path / "async") == tables(tmp_path / "sync")
     assert len(tables(tmp_path / "sync")) == 4
-    assert found[0][AGE] == 0 and max(row[AGE] for row in found) > 0
+    assert found[0][AGE] == 0
+    assert max(row[AGE] for row in found) > 0
 
 
 @on_request
@@ -71,7 +72,8 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
         assert re.search("resuming from checkpoint global_step[24]", output)
         assert status == 2
         (line,) = errors(output)
-        assert "died" in line and "--ckpt.load_enable to resume from global_step" in line
+        assert "died" in line
+        assert "--ckpt.load_enable to resume from global_step" in line
     # A stopped process is not dead: only the time limit ends the run.
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2

@@ -54,7 +54,8 @@ def test_an_asynchronous_training_over_two_nodes(tmp_path, prompts_file):
     flags_of_training = ("--train.async_enable", "--data.max_samples", "48")
     training = training_command(tmp_path / "run", prompts_file, *flags_of_training)
     with ExitStack() as stack:
-        of_head, of_worker = dict(settings), dict(settings)
+        of_head = dict(settings)
+        of_worker = dict(settings)
         for each in (of_head, of_worker):
             folder = tempfile.TemporaryDirectory(prefix="ray", dir="/tmp")
             each["RAY_FOLDER"] = stack.enter_context(folder)

@@ -68,7 +68,8 @@ def test_a_stopped_process_is_replaced(make_grader, response):
     assert grader.grade(r"\boxed{3}", "3") == RIGHT
     the_child().send_signal(signal.SIGSTOP)
     grade = graded_within(60, grader, response, "3")
-    assert grade == RIGHT and grade.slow
+    assert grade == RIGHT
+    assert grade.slow
 
 
 def test_waiting_for_a_processor_costs_nothing(make_grader):
@@ -79,7 +80,8 @@ def test_waiting_for_a_processor_costs_nothing(make_grader):
     child.send_signal(signal.SIGSTOP)
     threading.Timer(0.8, child.send_signal, [signal.SIGCONT]).start()
     grade = grader.grade(r"\boxed{3}", "3")
-    assert grade == RIGHT and not grade.slow
+    assert grade == RIGHT
+    assert not grade.slow
     assert child.is_running()
 
 
@@ -111,7 +113,8 @@ def test_nothing_hangs(monkeypatch, make_grader, behaviour):
     program = f"import os, sys, time; print('\"ready\"', flush=True); {behaviour}"
     monkeypatch.setattr(module, "_PROGRAM", program)
     grade = graded_within(20, make_grader(0.1), LONG, "3")
-    assert grade == Grade(False, "timeout") and grade.slow
+    assert grade == Grade(False, "timeout")
+    assert grade.slow
     # A killed process takes its time to go; these would stay for a minute.
     deadline = time.monotonic() + 10
     while is_running(program):
@@ -130,4 +133,5 @@ def test_slow_gradings_are_a_metric(monkeypatch, make_grader):
     monkeypatch.setattr(module, "_shared", lambda verifier: grader)
     for response, slow in ((HANGS, 1.0), (r"\boxed{3}", 0.0)):
         logs = reward_func(["p </think>" + response], ["p "], ["3"])["extra_logs"]
-        assert (logs["swap/grader_timeout"], logs["swap/grader_slow"]) == (slow, slow)
+        assert logs["swap/grader_timeout"] == slow
+        assert logs["swap/grader_slow"] == slow

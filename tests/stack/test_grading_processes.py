@@ -42,7 +42,8 @@ def test_a_child_that_dies_at_work_loses_nothing(grader):
     assert not grades
     signal_children(signal.SIGKILL)
     thread.join()
-    assert grades == expected and expected.count(RIGHT) == 1
+    assert grades == expected
+    assert expected.count(RIGHT) == 1
 
 
 def test_a_grading_whose_children_die_again_is_an_error(grader):
