@@ -55,7 +55,7 @@ def test_an_interrupted_evaluation_resumes_to_the_same_file(tmp_path, prompts_fi
 
 
 def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_path, monkeypatch):
-    class Sampler:
+    class EvaluationEngine:
         """Stands in for an engine: a response is its problem.
 
         The class is defined in the test, so that Ray sends it to the actors.
@@ -71,7 +71,7 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
                 row = {"id": request.id, "sample": request.sample, "text": request.text}
                 yield request.benchmark, {**row, "tokens": 1}
 
-    monkeypatch.setattr(generate, "Sampler", Sampler)
+    monkeypatch.setattr(generate, "EvaluationEngine", EvaluationEngine)
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     SampleFiles(tmp_path, "own").path("samples").write_text('{"unfinished')
