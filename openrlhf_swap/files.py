@@ -25,7 +25,7 @@ def read_rows(path: Path) -> Iterator[Any]:
     """The rows of a JSONL file that we wrote, one at a time; none if there is no file.
 
     An unterminated line does not count, nor do zero bytes, which a power cut leaves in place of the
-    last rows. Raises DataError, with the row's number, for any other that cannot be read.
+    last rows. Raises DataError, with the row's number, for any other line that cannot be read.
     """
     if not path.exists():
         return

@@ -65,14 +65,17 @@ def load_benchmark(
     grader: str = MATH,
     needs_answers: bool = True,
 ) -> list[Problem]:
-    """The problems of a benchmark, by its name from the hub or a folder, or those of a JSONL file.
+    """The problems of a benchmark, or of a JSONL file of `problem`, `answer` and perhaps `id`.
 
-    A file has `problem`, `answer` and perhaps `id`; the verifier `grader` gets its other columns.
-    With `needs_answers`, answers that math-verify cannot grade against are refused in a file, and
-    counted on stderr for a benchmark.
+    Args:
+        name: a benchmark, or the path of a file.
+        folder: where a benchmark's local copy is; it is read from the hub by default.
+        grader: the verifier of a file's problems, which gets their other columns.
+        needs_answers: whether answers that math-verify cannot grade against are an error in a file,
+            and a warning on stderr for a benchmark.
 
-    Raises ConfigError for an unknown name, and DataError for what is incomplete or not what was
-    expected.
+    Raises ConfigError for an unknown name, and DataError for a benchmark or a file that is
+    incomplete or has other problems than it should.
     """
     is_file = name.endswith(".jsonl")
     if is_file:

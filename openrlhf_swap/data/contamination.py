@@ -12,7 +12,7 @@ data set decide between the two. Say that "What is 3+4?" is a benchmark's proble
 Three rows end with "Think step by step.", so it belongs to a wrapper: the first row repeats the
 benchmark's problem. No other row ends with "times the number of apples?": the last row stays.
 
-All of this happens on the keys of the texts (`problem_texts.py`), in which spelling is one.
+Texts are compared by their keys (`problem_texts.py`), which have one spelling for all.
 """
 
 import re
@@ -41,6 +41,8 @@ _FORMULA = re.compile(r"[-+*/=](?![a-z]{2})")  # but /no_think is none
 
 @dataclass(frozen=True)
 class BenchmarkProblem:
+    """A problem of a benchmark, as it is compared."""
+
     benchmark: str
     id: str
     text: Text
@@ -74,7 +76,7 @@ class Wrappers:
         rows: the variants of each distinct row, see `read_variants`.
 
     Attributes:
-        triples: those of so many rows that they belong to wrappers.
+        triples: those of three rows and a tenth of all rows, at least; they belong to wrappers.
     """
 
     def __init__(self, rows: Sequence[Sequence[Text]]) -> None:
@@ -184,5 +186,5 @@ class BenchmarkIndex:
 
 
 def _unwrapped(text: Text, problem: BenchmarkProblem, wrappers: Wrappers) -> Text:
-    """A text without the triples of wrappers, but with those that the problem has, too."""
+    """A text without the triples of wrappers; those that the problem has, too, stay."""
     return replace(text, triples=text.triples - (wrappers.triples - problem.text.triples))

@@ -73,7 +73,8 @@ def describe_faults(entries: Sequence[Entry]) -> str:
 def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
     """Refuse a local data file by its first rows.
 
-    Raises DataError if none can be read or has the columns of `keys` (flag -> column).
+    Raises DataError if none of them can be read, or if they lack a column of `keys` (flag ->
+    column).
     """
     path = Path(name)
     if has_rows(path) or not path.exists():

@@ -66,7 +66,7 @@ class Text:
     """What is compared about a problem.
 
     Attributes:
-        key: the problem in one spelling: of two copies it is equal.
+        key: the problem in one spelling; two copies have equal keys.
         words: distinct words, LaTeX command names and operators.
         numbers: how often each number occurs.
         triples: distinct runs of three words, operators or numbers.
@@ -122,12 +122,12 @@ def _is_number(token: str) -> bool:
 
 
 def read_variants(row: str) -> list[Text]:
-    """The texts that may be the problem of a row: the row as it stands, and less what dresses it.
+    """The texts that may be the problem of a row: the row as it stands, and plainer variants.
 
-    The other variants have single backslashes for doubled ones, no tags, or no short ending; a
-    variant that changes nothing is left out. A variant with figures is there twice, with them in
-    its key and without: of a problem that has fewer than two numbers the figures are in the key,
-    but a wrapper around it may bring other numbers.
+    One has single backslashes for doubled ones, one has no tags, and one no short ending. Each is
+    there once, and a text with figures a second time, with the figures in its key. The key of a
+    problem with fewer than two numbers has its figures, and a wrapper with numbers must not hide
+    this.
     """
     variants = (
         row,

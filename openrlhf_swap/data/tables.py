@@ -104,7 +104,7 @@ def revision_of(table: "Dataset") -> str | None:
 
 @contextmanager
 def loader_errors(message: str) -> Iterator[None]:
-    """As `reader_errors`. Of a DatasetGenerationError, which names no cause, the cause is told."""
+    """As `reader_errors`; of a DatasetGenerationError, which says little, its cause is told."""
     from datasets.exceptions import DatasetGenerationError
 
     with reader_errors(message):

@@ -140,7 +140,7 @@ def shares_by_status(samples: pd.DataFrame) -> Values:
 def known_after(files: SampleFiles) -> Values:
     """The mean share of a correct response's thought that follows once the answer is known.
 
-    It is read from the folder's scored traces; without them there is none, {}.
+    It is read from the folder's scored traces; {} if there are none.
     """
     scored = files.folder / "scored.jsonl"
     if not scored.exists():

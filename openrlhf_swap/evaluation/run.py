@@ -155,10 +155,7 @@ def load_problems(args: Namespace) -> Problems:
 
 
 def check_numbers(args: Namespace) -> None:
-    """Raise ConfigError for a number out of range.
-
-    vLLM would find it after minutes, or nobody would.
-    """
+    """Raise ConfigError for a number out of range: vLLM would find it after minutes, or never."""
     for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and not least <= value < inf:

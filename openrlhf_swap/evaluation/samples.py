@@ -16,7 +16,6 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
@@ -70,10 +69,10 @@ class SampleFiles:
                 yield row, grade
 
 
-def text_of(row: Row, end_of_thought: str, field: str = "text") -> str:
+def text_of(row: Row, end_of_thought: str) -> str:
     """A sample's text as it is graded; a prompt may have closed the thought before it."""
     prompt = end_of_thought if row.get("closed_by_prompt") else ""
-    return text_to_grade(prompt, row[field], end_of_thought)
+    return text_to_grade(prompt, row["text"], end_of_thought)
 
 
 def graded_benchmarks(folder: Path) -> list[SampleFiles]:
@@ -166,11 +165,6 @@ def seed_of(benchmark: str, problem: str, sample: int, seed: int) -> int:
     """The sampling seed of one sample; the same in every run, whatever else is sampled."""
     digest = hashlib.sha256(f"{seed}:{benchmark}:{problem}:{sample}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
-
-
-def reference_of(problem: Row) -> Reference:
-    """The reference that the grader compares a response with."""
-    return Reference(problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def sort_file(path: Path, order: dict[str, int]) -> None:

@@ -94,7 +94,7 @@ FIXED: dict[str, tuple[Any, str]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition on the facts of a run, and the message where it is met; its braces name facts."""
+    """A condition that no run may meet, and the message if one does. Braces in it name facts."""
 
     broken: Callable[[SimpleNamespace], object]
     message: str
@@ -441,7 +441,7 @@ OBJECTIVE = (
 
 
 def _without_need(name: str) -> Rule:
-    """A setting that shares out a penalty, which nobody pays where need is rewarded."""
+    """The rule of a setting that shares out a penalty: where need is rewarded there is none."""
     default = getattr(SwapConfig(), name)
     return Rule(
         lambda run: run.method.step_reward == "need" and getattr(run.method, name) != default,
@@ -451,7 +451,7 @@ def _without_need(name: str) -> Rule:
 
 
 def _of_need(name: str) -> Rule:
-    """A setting of how need is read, where nobody reads it."""
+    """The rule of a setting that says how need is read: it must be read."""
     default = getattr(SwapConfig(), name)
     return Rule(
         lambda run: run.method.step_reward != "need" and getattr(run.method, name) != default,

@@ -122,7 +122,7 @@ def read_config(words: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
 def layered(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Two layers of flags, of which the upper one wins.
 
-    A single clip also replaces a pair below it, which OpenRLHF would take.
+    A single clip above also removes a pair of clips below, which OpenRLHF would prefer.
     """
     flags = {**below, **above}
     if "actor.eps_clip" in above and "actor.eps_clip_low_high" not in above:

@@ -6,6 +6,7 @@ ratios and equations are taken apart here, and what is left is compared as an ex
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from openrlhf_swap.rewards import expressions
 from openrlhf_swap.rewards.choices import find_letter
@@ -63,27 +64,41 @@ def same_value(gold: str, response: str) -> bool:
     return _same_list(expected, given, is_point)
 
 
-def _take_apart(text: str) -> tuple[str, list[str]]:
-    r"""The brackets around a list and its items; "" without brackets. A sign ± makes two items."""
-    value = _split_name(text)[1]
+class _Items(NamedTuple):
+    """The brackets around a list, such as "()", and its items; brackets may be ""."""
+
+    brackets: str
+    items: list[str]
+
+
+class _Named(NamedTuple):
+    """A value, and the name that an equation gives it, or ""."""
+
+    name: str
+    value: str
+
+
+def _take_apart(text: str) -> _Items:
+    """The items of a list. A sign ± makes two items."""
+    value = _split_name(text).value
     items = PATTERNS.set_of_items.fullmatch(value)
     if items:
-        return "{}", _with_both_signs(split_at(items[1]))
+        return _Items("{}", _with_both_signs(split_at(items[1])))
     coordinates = split_at(value[1:-1])
     closes_early = 0 in depths(value)[:-1]
     is_bracketed = PATTERNS.bracketed.fullmatch(value) and not closes_early
     if not is_bracketed or len(coordinates) == 1:
-        return "", _with_both_signs(split_at(text))
+        return _Items("", _with_both_signs(split_at(text)))
     points = _with_both_signs([value])
     if len(points) > 1:
-        return "", points
-    return value[0] + value[-1], coordinates
+        return _Items("", points)
+    return _Items(value[0] + value[-1], coordinates)
 
 
 def split_at(text: str, separator: str = "") -> list[str]:
-    """The parts of a text between these characters, those inside of brackets left alone.
+    """The parts of a text between separators that stand outside of brackets.
 
-    Without a character semicolons separate if there is one, and else commas.
+    By default semicolons are the separators if there is one, and else commas.
     """
     if not separator:
         separator = ";" if len(split_at(text, ";")) > 1 else ","
@@ -111,7 +126,7 @@ def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
         return False
     items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
-    words = split_words(",".join(items))[1]
+    words = split_words(",".join(items)).words
     is_ordered |= has_values and len(words) > 1
     are_named = _are_named(gold) or _are_named(response)
     if is_ordered or are_named or len(gold) > MOST_ITEMS:
@@ -131,21 +146,21 @@ def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
 
 
 def _are_named(items: Sequence[str]) -> bool:
-    """Whether all items have names, of several variables: x_1 and x_2 are values of one."""
+    """Whether each item has the name of a variable of its own; x_1 and x_2 are one variable."""
     names = {re.sub(r"_\{?\w+\}?", "", _name_of(item)) for item in items}
     return "" not in names and len(names) == len(items)
 
 
 def _name_of(item: str) -> str:
-    return _split_name(item)[0]
+    return _split_name(item).name
 
 
-def _split_name(text: str) -> tuple[str, str]:
-    r"""The name that an equation gives to a value, and the value: x = 5, f(x) = 2x, x \in [0,1]."""
+def _split_name(text: str) -> _Named:
+    r"""An equation as a name and a value: x = 5, f(x) = 2x, x \in [0,1]."""
     named = PATTERNS.named.fullmatch(text)
     if named:
-        return written(named["name"]), named["value"]
-    return "", text
+        return _Named(written(named["name"]), named["value"])
+    return _Named("", text)
 
 
 def _same_item(gold: str, response: str) -> bool:
@@ -183,7 +198,7 @@ def _same_item(gold: str, response: str) -> bool:
 
 def _same_percentage(percentage: str, bare: str) -> bool:
     """Whether a percentage equals a number without a sign: 25% is 25, as a share it is 0.25."""
-    value = _split_name(percentage)[1]
+    value = _split_name(percentage).value
     if re.search(r"(?<=[\w}])\s*[-+]", value):
         return False  # 100 + 20%
     share = rf"\frac{{{value}}}{{100}}"

@@ -22,7 +22,7 @@ TABLES: dict[str, Any] = yaml.load(
 
 @cache
 def words(table: str) -> list[str]:
-    """The words of a table, but for the names they stand for."""
+    """The words of a table, without the names that they stand for."""
     rows = TABLES[table]
     if not isinstance(rows, str):
         rows = " ".join(rows.values())
@@ -31,7 +31,7 @@ def words(table: str) -> list[str]:
 
 @cache
 def look_up(table: str) -> dict[str, str]:
-    """A table as what each of its words stands for; a name stands for itself."""
+    """Each word of a table -> the name that it stands for; a name stands for itself."""
     names: dict[str, str] = {}
     for name, others in TABLES[table].items():
         for word in (name, *others.split(" ")):
@@ -41,7 +41,7 @@ def look_up(table: str) -> dict[str, str]:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of the tables, in which double braces name a part, or a table of words."""
+    """A pattern of the tables. Double braces in it stand for a part, or for a table of words."""
     for name in re.findall(r"\{\{([a-z_]+)\}\}", pattern):
         part = TABLES["parts"].get(name) or "|".join(words(name))
         pattern = pattern.replace(f"{{{{{name}}}}}", part)

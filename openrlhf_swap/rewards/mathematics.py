@@ -23,7 +23,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 
 
 def _gold(answer: str) -> str:
-    """The bare reference answer; of a whole solution what it states."""
+    """The bare reference answer, which a whole solution states somewhere."""
     gold = strip_answer(normal_answer(answer))
     if len(gold) > LONGEST:
         gold = strip_answer(stated_answer(gold) or gold)

@@ -6,6 +6,7 @@ side: units, and the names of what is counted.
 """
 
 import re
+from typing import NamedTuple
 
 from openrlhf_swap.rewards.forms import PATTERNS, apply, compile_rows, look_up, words
 
@@ -15,16 +16,23 @@ UNITS = look_up("units")
 def mark_words(text: str) -> str:
     """A canonical text with its words in marks, in one spelling.
 
-    Between values "and" and "or" are commas, and so are places where a value follows a word.
+    "and" and "or" between values become commas. A comma also comes before a value that follows a
+    word.
     """
     return apply(_ROWS, text)
 
 
-def split_words(text: str) -> tuple[str, set[str]]:
-    """A marked text without its words, and the words."""
+class Split(NamedTuple):
+    """A text without its words, and the words."""
+
+    plain: str
+    words: set[str]
+
+
+def split_words(text: str) -> Split:
+    """A marked text, split into its values and its words."""
     plain = PATTERNS.mark.sub(" ", text)
-    words_of_text = set(PATTERNS.mark.findall(text))
-    return plain.strip(), words_of_text
+    return Split(plain.strip(), set(PATTERNS.mark.findall(text)))
 
 
 def may_be_missing(text: str) -> bool:

@@ -23,6 +23,13 @@ _MARKS = " *_`\"'\t"
 _TAIL = 400  # characters of a last line in which a last sentence is looked for
 
 
+class Announcement(NamedTuple):
+    """Where an announcement of an answer begins in a text, and the answer that it says."""
+
+    start: int
+    said: str
+
+
 class _Box(NamedTuple):
     """Where a box begins and ends, and its contents."""
 
@@ -83,7 +90,7 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
     if start is not None:
         announced = last_announcement(plain[start:])
         if announced:
-            return announced[1] or None
+            return announced.said or None
     alone = _only_answer(text)
     if alone or not closed:
         return alone
@@ -92,8 +99,8 @@ def stated_answer(text: str, closed: bool = True) -> str | None:
 
 
 def _boxed_answer(text: str) -> str | None:
-    *_, begun = PATTERNS.begun_box.finditer(text)
-    start = begun.start()
+    begun = list(PATTERNS.begun_box.finditer(text))
+    start = begun[-1].start()
     inside = last_boxes(text)
     if inside is None or _boxes(text)[-1].begin < start:
         return None  # cut off
@@ -106,14 +113,14 @@ def _boxed_answer(text: str) -> str | None:
     return inside
 
 
-def last_announcement(text: str) -> tuple[int, str] | None:
-    """Where the last announcement of an answer begins, and what it says; None without one."""
+def last_announcement(text: str) -> Announcement | None:
+    """The last announcement of an answer in a text; None without one."""
     announced = [*_ANNOUNCED.finditer(text)]
     if not announced:
         return None
     last = announced[-1]
     said = last["before"] or _statement(text, last.end())
-    return last.start(), said.strip(_MARKS + ",")
+    return Announcement(last.start(), said.strip(_MARKS + ","))
 
 
 def _statement(text: str, start: int) -> str:
@@ -160,11 +167,12 @@ def _answer_of_line(line: str) -> str | None:
 
 
 def answer_start(text: str) -> int | None:
-    r"""Where a response that never closed its thought begins to state its answer; None if nowhere.
+    r"""The place where a response that never closed its thought begins to state its answer.
 
-    That is the sentence with its last box that holds something, or else the last line: from the
-    sentence that announces an answer, or all of it below a heading that does. Headings right above
-    ("**Final Answer**") and lines without a word belong to it.
+    That is where the sentence begins that has the last box with contents. Without a box it is where
+    the sentence of the last line begins that announces an answer, or the last line itself if a
+    heading above announces one. Headings right above ("**Final Answer**") and lines without a word
+    belong to the statement. Returns None if no answer is stated.
     """
     boxes = [*PATTERNS.begun_box.finditer(text)]
     place = len(text.rstrip().removesuffix("</answer>").rstrip())
@@ -174,9 +182,9 @@ def answer_start(text: str) -> int | None:
     above = _above_headings(text, line)
     if not boxes:
         announced = last_announcement(text[above:place])
-        if announced is None or not announced[1]:
+        if announced is None or not announced.said:
             return None
-        place = max(above + announced[0], line)
+        place = max(above + announced.start, line)
     start = above
     for sentence in PATTERNS.sentence_end.finditer(text, line, place):
         start = sentence.end()

@@ -113,9 +113,9 @@ def find_verifier(name: str) -> Verifier:
 
 
 def _match_last(pattern: str) -> Verify:
-    """A verifier of the last match, of its first group if it has one: it must be the answer.
+    """A verifier by which the last match of a pattern must be the answer.
 
-    Both are compared in the form that a data set's answers have already.
+    Of a pattern with groups the first group is compared. Both sides are in normal form.
     """
     given = f"{FLAG} is '{REGEX}{pattern}'"
     if not pattern:

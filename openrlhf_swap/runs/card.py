@@ -33,7 +33,7 @@ CURVES = [
 
 
 def try_write_card(policy: Path, run: Path) -> None:
-    """Write the card; what prevents it becomes a line on the console, as the run is finished."""
+    """Write the card. The run is finished, so an error is only a line on the console."""
     try:
         write_card(policy, run)
     except Exception as error:  # noqa: BLE001 - nothing may end a run that has its policy

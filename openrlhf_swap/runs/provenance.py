@@ -1,4 +1,4 @@
-"""What work was made of: recorded, so that files can be trusted, and compared on a resume."""
+"""Provenance: what a file was made of. It is recorded, and compared when work is resumed."""
 
 import json
 import os

@@ -30,6 +30,7 @@ from openrlhf_swap.files import Row, write_rows, write_text
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.generate import close_engine, generate, open_engine
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import prompt_ids
 from openrlhf_swap.runs.model_code import check_model_files
@@ -162,8 +163,8 @@ def grade(rows: Sequence[Row], end_of_thought: str, says: str) -> None:
 
     `hinted` and `hinted_before` say whether the answer with and without the hint is the hint's.
     """
-    right = [samples.reference_of(row["problem"]) for row in rows]
-    hinted = [samples.reference_of({**row["problem"], "answer": row["hint"]}) for row in rows]
+    right = [reference_of(row["problem"]) for row in rows]
+    hinted = [reference_of({**row["problem"], "answer": row["hint"]}) for row in rows]
     questions = [
         ("correct", "text", right),
         ("hinted", "text", hinted),
@@ -172,7 +173,7 @@ def grade(rows: Sequence[Row], end_of_thought: str, says: str) -> None:
     verifier = rows[0]["problem"].get("grader", MATH)
     with closing(Grader(verifier=verifier)) as grader:
         for field, text, references in questions:
-            texts = [samples.text_of(row, end_of_thought, text) for row in rows]
+            texts = [samples.text_of({**row, "text": row[text]}, end_of_thought) for row in rows]
             pairs = list(zip(texts, references, strict=True))
             grades = grader.grade_many(pairs, end_of_thought)
             for row, given in zip(rows, grades, strict=True):
@@ -181,6 +182,11 @@ def grade(rows: Sequence[Row], end_of_thought: str, says: str) -> None:
         thought = row["text"].partition(end_of_thought)[0]
         pattern = says.replace(PLACE, re.escape(row["hint"]))
         row["says"] = re.search(pattern, thought, re.IGNORECASE) is not None
+
+
+def reference_of(problem: Row) -> Reference:
+    """The reference that the grader compares a response with."""
+    return Reference(problem["answer"], problem["problem"], problem.get("metadata", {}))
 
 
 def rates(rows: Sequence[Row]) -> Row:

@@ -206,9 +206,9 @@ def _response(row: Row, formulas: Formulas) -> Row:
 
 
 def _observations(row: Row, formulas: Formulas) -> dict[int, Row]:
-    """Where a turn ends in the text -> its number and the observation that follows the step there.
+    """The observations of a response, by the place in the text where their turn ends.
 
-    Nothing follows a turn whose observation is empty, as after the last one.
+    Each has the turn's number. A turn without an observation, as the last one, has no entry.
     """
     found = {}
     end = 0
