@@ -64,12 +64,7 @@ def _is_among(tested: Iterable[str], installed: str) -> bool:
 _ABSENT = object()
 
 
-def replace(
-    owner: Any,
-    name: str,
-    value: Any,
-    package: str | None = None,
-) -> Callable[[], None]:
+def replace(owner: Any, name: str, value: Any, package: str | None = None) -> Callable[[], None]:
     """Set `owner.name` to `value`, and return what restores the original.
 
     Raises CompatibilityError for an untested version of the package, if it is named.
@@ -89,12 +84,7 @@ def replace(
 
 
 @contextmanager
-def replaced(
-    owner: Any,
-    name: str,
-    value: Any,
-    package: str | None = None,
-) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any, package: str | None = None) -> Iterator[None]:
     """Set `owner.name` to `value` inside of the block, as `replace` does."""
     restore = replace(owner, name, value, package)
     try:

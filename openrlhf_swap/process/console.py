@@ -34,11 +34,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def quiet_console(
-    log: Path,
-    mark: str,
-    verbose_flag: str,
-) -> Iterator[None]:
+def quiet_console(log: Path, mark: str, verbose_flag: str) -> Iterator[None]:
     """Append everything printed to `log`, and show only the lines that start with `mark`.
 
     Afterwards `print` reaches the console again; descriptors 1 and 2 stay on the log, because
@@ -101,13 +97,7 @@ def _wrapped(error: BaseException) -> BaseException:
         error = cause
 
 
-def _follow(
-    log: Path,
-    start: int,
-    mark: str,
-    console: int,
-    done: threading.Event,
-) -> None:
+def _follow(log: Path, start: int, mark: str, console: int, done: threading.Event) -> None:
     """Show the lines with the mark that are written to a log after byte `start`."""
     screen = _Terminal() if os.isatty(console) else _Plain()
     rest = b""

@@ -25,11 +25,7 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
         yield
 
 
-def _lock(
-    folder: Path,
-    named: str,
-    held: ExitStack,
-) -> None:
+def _lock(folder: Path, named: str, held: ExitStack) -> None:
     """Make and lock one folder until `held` is closed; `named` begins the message of a refusal."""
     from filelock import FileLock, Timeout
 

@@ -31,11 +31,7 @@ def engine_weights(model: Model, settings: Settings) -> int:
     return math.ceil(BIT16 * model.parameters / settings.tensor_parallel)
 
 
-def cache_room(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
+def cache_room(model: Model, settings: Settings, gpu: int) -> int:
     """Bytes that vLLM has on a GPU for keys and values; less than 0 if its weights do not fit."""
     taken = engine_weights(model, settings) + VLLM_OVERHEAD
     return int(settings.utilization * gpu) - taken
@@ -60,12 +56,7 @@ def kept_cache(model: Model, tokens: int) -> int:
     return BIT16 * len(model.windows) * model.cached * tokens
 
 
-def engine_capacity(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-    mean: int,
-) -> EngineCapacity:
+def engine_capacity(model: Model, settings: Settings, gpu: int, mean: int) -> EngineCapacity:
     """What an engine holds on a GPU of `gpu` bytes.
 
     `mean` has the tokens of a response of mean length, its prompt included.
@@ -85,10 +76,6 @@ def engine_capacity(
     )
 
 
-def cache_bytes(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
+def cache_bytes(model: Model, settings: Settings, gpu: int) -> int:
     """Bytes for keys and values of an engine that is told them, and does not measure its room."""
     return cache_room(model, settings, gpu) - VLLM_GRAPHS

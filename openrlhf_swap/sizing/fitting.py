@@ -53,11 +53,7 @@ class Machine:
         return max(self.missing(model, settings).values()) <= 0
 
 
-def place_optimizer(
-    model: Model,
-    given: Settings,
-    machine: Machine,
-) -> Settings:
+def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
     """The settings as a run follows them: what may leave the GPUs stays there if it fits.
 
     With --ds.enable_sleep and --vllm.enable_sleep on one machine a run takes the first of three
@@ -81,11 +77,7 @@ def place_optimizer(
     return staying if of_gpus.holds(model, staying) else given
 
 
-def _side_by_side(
-    model: Model,
-    given: Settings,
-    gpu: int,
-) -> Settings:
+def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
     """Settings with which nothing leaves a GPU.
 
     vLLM's share then holds its weights, its graphs, and all responses that it generates at a time
@@ -109,11 +101,7 @@ def copied_bytes(model: Model, settings: Settings) -> int:
     return 2 * leaving
 
 
-def describe_place(
-    model: Model,
-    given: Settings,
-    settings: Settings,
-) -> str:
+def describe_place(model: Model, given: Settings, settings: Settings) -> str:
     """What an optimizer does while vLLM generates, and the copies that this saves."""
     copied = copied_bytes(model, settings)
     saved = copied_bytes(model, given) - copied
@@ -130,20 +118,12 @@ def describe_place(
     return f"{stays} and never sleeps: {copies}"
 
 
-def _at_a_time(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> int:
+def _at_a_time(model: Model, settings: Settings, gpu: int) -> int:
     """Responses of mean length that an engine runs at a time."""
     return engine_capacity(model, settings, gpu, settings.mean).most_sequences
 
 
-def _free_share(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> float:
+def _free_share(model: Model, settings: Settings, gpu: int) -> float:
     """The share of a GPU that all phases leave to vLLM, in whole hundredths."""
     without = phases(model, replace(settings, utilization=0.0), gpu)
     taken = [total(parts) for parts in without.values() if "vLLM" in parts]
@@ -151,11 +131,7 @@ def _free_share(
     return min(MOST_UTILIZATION, max(0, hundredths) / 100)
 
 
-def savings(
-    model: Model,
-    given: Settings,
-    machine: Machine,
-) -> dict[str, BytesByUse]:
+def savings(model: Model, given: Settings, machine: Machine) -> dict[str, BytesByUse]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
     missing = machine.missing(model, place_optimizer(model, given, machine))
     lacking = [place for place, size in missing.items() if size > 0]
@@ -171,11 +147,7 @@ def savings(
     return saved
 
 
-def _alternatives(
-    model: Model,
-    now: Settings,
-    gpu: int,
-) -> dict[str, dict[str, Any]]:
+def _alternatives(model: Model, now: Settings, gpu: int) -> dict[str, dict[str, Any]]:
     """Flags that may save memory, and the settings that each changes; some change nothing."""
     update_rows = _fewer(now.update_rows)
     score_rows = _fewer(now.score_rows)

@@ -33,11 +33,7 @@ def checkpoint_bytes(model: Model, settings: Settings) -> CheckpointBytes:
     return CheckpointBytes(deepspeed=checkpoint, model=BIT16 * model.trained)
 
 
-def host_bytes(
-    model: Model,
-    settings: Settings,
-    gpus_of_node: int,
-) -> BytesByUse:
+def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> BytesByUse:
     """What a node's main memory holds in addition to the processes, most of it pinned."""
     held = {}
     if settings.shared and settings.vllm_sleeps:

@@ -35,11 +35,7 @@ def partition(model: Model, settings: Settings) -> int:
     return math.ceil(model.trained / settings.ranks)
 
 
-def weights(
-    model: Model,
-    settings: Settings,
-    gathered: bool = False,
-) -> BytesByUse:
+def weights(model: Model, settings: Settings, gathered: bool = False) -> BytesByUse:
     """bf16 weights on a GPU of the actor.
 
     With `gathered`, these include the most that ZeRO-3 gathers for a forward or backward pass.
@@ -65,11 +61,7 @@ def optimizer(model: Model, settings: Settings) -> BytesByUse:
     return {"offload buffer": BIT16 * model.largest}
 
 
-def gradients(
-    model: Model,
-    settings: Settings,
-    backward: bool,
-) -> BytesByUse:
+def gradients(model: Model, settings: Settings, backward: bool) -> BytesByUse:
     """Gradients on a GPU after the first micro-batch.
 
     A backward pass adds its own to those of earlier micro-batches.
@@ -221,20 +213,12 @@ def scoring_pass(model: Model, settings: Settings) -> BytesByUse:
     return max(of_rows, of_hidden, key=total)
 
 
-def key_bytes(
-    model: Model,
-    tokens: int,
-    layers: int,
-) -> int:
+def key_bytes(model: Model, tokens: int, layers: int) -> int:
     """Bytes of the keys and values of so many tokens and layers in bf16, as attention gets them."""
     return 2 * BIT16 * model.key_value * tokens * layers
 
 
-def _forward(
-    model: Model,
-    settings: Settings,
-    n: int,
-) -> int:
+def _forward(model: Model, settings: Settings, n: int) -> int:
     """Bytes of a forward over n tokens for their log-probabilities: logits, or a layer at work."""
     chunk = min(settings.logits_chunk or n, n)
     logits = (BIT16 + FP32) * model.vocabulary * chunk  # in bf16 and float32
@@ -281,11 +265,7 @@ def total(parts: BytesByUse) -> int:
     return sum(parts.values())
 
 
-def phases(
-    model: Model,
-    settings: Settings,
-    gpu: int,
-) -> dict[str, BytesByUse]:
+def phases(model: Model, settings: Settings, gpu: int) -> dict[str, BytesByUse]:
     """Bytes on a GPU of `gpu` bytes at the peak of each phase of a training step."""
     vllm = {"vLLM": int(settings.utilization * gpu)}
     generation = dict(vllm)

@@ -23,12 +23,7 @@ def forward_flops(model: Model, tokens: float) -> float:
     return weights + attention
 
 
-def scoring_flops(
-    model: Model,
-    prompt: float,
-    response: float,
-    steps: int,
-) -> float:
+def scoring_flops(model: Model, prompt: float, response: float, steps: int) -> float:
     """FLOPs of the `steps` + 1 branches of one response, in one call a layer as on a GPU.
 
     There a branch attends to the keys of the response and of all branches. In a layer with a window
