@@ -9,7 +9,6 @@ ends it and its training. Further flags go to the training. Exit status: 0, 1 wh
 wrong, 2 without a GPU.
 """
 
-import random
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
@@ -27,11 +27,14 @@ from torch.utils.collect_env import get_env_info
 from openrlhf_swap.command import PROGRAM, Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import ConfigError, first_line
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.files import Row, read_rows, to_line, write_text
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.sessions import end, ended_by_sigterm, start
 from openrlhf_swap.quickstart import POLICY
+from openrlhf_swap.quickstart.addition import problems
+from openrlhf_swap.quickstart.make_data import write
+from openrlhf_swap.quickstart.world import CLOSE
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import STEP_PHASES
 from openrlhf_swap.runs.model_code import check_model_files
@@ -52,8 +55,6 @@ MACHINE = (
     "nvidia_gpu_models",
 )
 STEP_TOKENS = 8
-# The embedded policy closes its thought on a new line.
-CLOSE_TEMPLATE = "</think>\n\n**Final Answer**\n\\boxed{"
 MOST_SCORE = 0.1  # nats between the two backends in bfloat16
 RESPONSE_TOKENS = 160
 STEPS = 3  # the last one after a kill
@@ -265,12 +266,11 @@ def run_checks(
 def training_flags(model: str, output: Path) -> list[str]:
     """Flags of the training; writes its prompts into `output`."""
     prompts = output / "prompts.jsonl"
-    pairs = additions(STEPS * PROMPTS_A_STEP, seed=7)
-    write_rows(prompts, [{"problem": problem, "answer": answer} for problem, answer in pairs])
+    write(prompts, islice(problems(seed=7), STEPS * PROMPTS_A_STEP))
     flags = ["--actor.model_name_or_path", model, "--data.prompt_dataset", str(prompts)]
     # With both flags neither side of so small a model would sleep, and nothing could be checked.
     flags += [*FLAGS, *SHARED_GPU, "--no-ds.enable_sleep"]
-    flags += ["--swap.close_template", CLOSE_TEMPLATE, "--swap.output_dir", str(output)]
+    flags += ["--swap.close_template", CLOSE, "--swap.output_dir", str(output)]
     for part in ("train", "rollout"):
         flags.append(f"--{part}.max_tokens_per_gpu={32 * CONTEXT}")
     return flags
@@ -392,16 +392,6 @@ def check_memory(
     )
 
 
-def additions(count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of problem and answer, as the embedded policy was taught.
-
-    They are additions of three-digit numbers.
-    """
-    rng = random.Random(seed)
-    pairs = [(rng.randint(100, 999), rng.randint(100, 999)) for _ in range(count)]
-    return [(f"What is {left} + {right}?", str(left + right)) for left, right in pairs]
-
-
 def check_scoring(findings: Findings, name: str, device: torch.device) -> None:
     """Score the model's own responses in bfloat16 with both backends, and compare.
 
@@ -435,16 +425,17 @@ def largest_difference(name: str, device: torch.device) -> float:
         name, dtype=torch.bfloat16, attn_implementation="sdpa"
     )
     model = model.eval().to(device)
-    config = SwapConfig(step_tokens=STEP_TOKENS, close_template=CLOSE_TEMPLATE)
+    config = SwapConfig(step_tokens=STEP_TOKENS, close_template=CLOSE)
     # Before anything is generated, because they leave out cuDNN, which builds a plan for each
     # length.
     scorers = [Scorer(model, tokenizer, config, backend) for backend in (SHARED_PREFIX, PER_PREFIX)]
     rows = []
-    for problem, answer in additions(8, seed=3):
-        prompt = torch.tensor([prompt_ids(tokenizer, problem)], device=device)
+    for problem in islice(problems(seed=3), 8):
+        prompt = torch.tensor([prompt_ids(tokenizer, problem.question)], device=device)
         limits = {"max_new_tokens": RESPONSE_TOKENS, "do_sample": False}
         (ids,) = model.generate(prompt, attention_mask=torch.ones_like(prompt), **limits)
-        rows.append((problem, answer, str(tokenizer.decode(ids[prompt.shape[1] :]))))
+        response = str(tokenizer.decode(ids[prompt.shape[1] :]))
+        rows.append((problem.question, problem.answer, response))
     scores = []
     for scorer in scorers:
         found = [torch.tensor(scorer.score(*row)["answer_logprobs"]) for row in rows]

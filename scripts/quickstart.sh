@@ -18,4 +18,4 @@ read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
-exec python -m openrlhf_swap.quickstart.run "${FLAGS[@]}"
+exec openrlhf-swap quickstart "${FLAGS[@]}"
