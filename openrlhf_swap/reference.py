@@ -24,7 +24,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.data.references import read_references, try_grader
-from openrlhf_swap.files import appending, read_rows
+from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import (
     TEMPLATE_ARGUMENTS,
     add_template_arguments,
@@ -56,9 +56,7 @@ def main(argv: list[str]) -> None:
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
-    from openrlhf_swap.generate import generate, open_engine
     from openrlhf_swap.integration.startup.model import TriedModel
-    from openrlhf_swap.objectives.peers.formats import is_right
     from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key
 
@@ -71,8 +69,22 @@ def main(argv: list[str]) -> None:
         )
         references = _references(args, tokenizer)
         try_grader(args.grader, list(references.values()))
-    sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
-    settings = {
+    record_or_compare(args.output, _settings(args))
+    done = {row["key"] for row in read_rows(args.output)}
+    left = {}
+    for prompt, reference in references.items():
+        if prompt_key(prompt) not in done:
+            left[prompt] = reference
+    if not left:
+        print(f"{args.output} is complete")
+        return
+    print(messages[0])
+    _measure(args, config, tokenizer, left)
+
+
+def _settings(args: argparse.Namespace) -> Row:
+    """What the rows depend on, by flag."""
+    return {
         "--model": identity(args.model),
         "--temperature": args.temperature,
         "--top-p": args.top_p,
@@ -83,13 +95,21 @@ def main(argv: list[str]) -> None:
         "--swap.end_of_thought": args.end_of_thought,
         "--swap.grader": args.grader,
     }
-    record_or_compare(args.output, settings)
-    done = {row["key"] for row in read_rows(args.output)}
-    prompts = [prompt for prompt in references if prompt_key(prompt) not in done]
-    if not prompts:
-        print(f"{args.output} is complete")
-        return
-    print(messages[0])
+
+
+def _measure(
+    args: argparse.Namespace,
+    config: SwapConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    references: dict[str, Reference],
+) -> None:
+    """Sample and grade responses to each rendered prompt, and append its row."""
+    from openrlhf_swap.generate import generate, open_engine
+    from openrlhf_swap.objectives.peers.formats import is_right
+    from openrlhf_swap.rollouts.rollout import prompt_key
+
+    prompts = list(references)
+    end = config.end_of_thought
     # As ids, like in training: vLLM would put a second beginning-of-text token before a rendered
     # prompt.
     ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
@@ -97,14 +117,14 @@ def main(argv: list[str]) -> None:
     trusted = args.trust_remote_code
     engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=trusted)
     grader = Grader(verifier=args.grader)
-    requests = ((row, {**sampling, "n": args.samples}) for row in ids)
+    sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
+    requests = [(row, {**sampling, "n": args.samples}) for row in ids]
     with appending(args.output) as append, tqdm(total=len(prompts), unit="problem") as bar:
         for number, responses in generate(engine, requests):
             prompt = prompts[number]
             texts = [response.text for response in responses]
-            end = config.end_of_thought
             pairs = [(text_to_grade(prompt, text, end), references[prompt]) for text in texts]
-            grades = grader.grade_many(pairs, config.end_of_thought)
+            grades = grader.grade_many(pairs, end)
             right = []
             for grade, text in zip(grades, texts, strict=True):
                 right.append(is_right(grade.correct, prompt, text, config))

@@ -164,11 +164,14 @@ def _problem(
     # Data sets omit the delimiters.
     if "\\" in answer and "$" not in answer and to_tree(answer, False):
         answer = f"${answer}$"
+    shown = []
+    for rows in columns:
+        shown.append([_response(row, formulas) for row in rows])
     return {
         "benchmark": benchmark,
         "text": split_formulas(problem, formulas),
         "answer": split_formulas(answer, formulas),
-        "columns": [[_response(row, formulas) for row in rows] for rows in columns],
+        "columns": shown,
     }
 
 
