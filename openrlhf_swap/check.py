@@ -30,7 +30,7 @@ from openrlhf_swap.errors import ConfigError, first_line
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.process.sessions import end, ended_by_sigterm, start
+from openrlhf_swap.process.sessions import end_session, ended_by_sigterm, start_session
 from openrlhf_swap.quickstart import POLICY
 from openrlhf_swap.quickstart.addition import problems
 from openrlhf_swap.quickstart.make_data import write
@@ -291,7 +291,7 @@ def watch(
     known = len(list(read_rows(metrics)))
     ended = False
     steps: list[Step] = []
-    process = start([sys.executable, "-m", "openrlhf_swap", "train", *flags])
+    process = start_session([sys.executable, "-m", "openrlhf_swap", "train", *flags])
     try:
         while not (ended or done()):
             ended = process.poll() is not None  # before anything is read, so that nothing is missed
@@ -299,7 +299,7 @@ def watch(
             steps += [(time.monotonic(), row) for row in rows]
             time.sleep(0.1)
     finally:
-        status = end(process)
+        status = end_session(process)
     if ended and status:
         remedy = "see the error above, the end of train.log and docs/use/troubleshooting.md"
         findings.add("training", f"an error (status {status})", "no error", False, remedy)

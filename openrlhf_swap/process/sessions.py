@@ -22,13 +22,13 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a process that leads a session of its own; `end` kills all of it."""
+def start_session(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that leads a session of its own; `end_session` kills all of it."""
     return subprocess.Popen(command, start_new_session=True, **options)
 
 
-def end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process of `start` with all that it started; returns its exit status."""
+def end_session(process: subprocess.Popen[bytes]) -> int:
+    """Kill a process of `start_session` with all that it started; returns its exit status."""
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(int(entry.name)) == process.pid:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from openrlhf_swap.process.sessions import end, start
+from openrlhf_swap.process.sessions import end_session, start_session
 
 
 def run_stage(
@@ -18,11 +18,11 @@ def run_stage(
     is interrupted.
     """
     with log.open("ab") as output:
-        process = start(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+        process = start_session(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
         try:
             status = process.wait(limit)
         except subprocess.TimeoutExpired:
             return f"cut off after {limit:.0f} s; see {log}"
         finally:
-            end(process)
+            end_session(process)
     return f"ended with status {status}; see {log}" if status else None

@@ -12,13 +12,13 @@ from support.paths import ROOT
 from openrlhf_swap.process.sessions import STOPPED
 
 PROGRAM = """
-from openrlhf_swap.process.sessions import end, ended_by_sigterm, start
+from openrlhf_swap.process.sessions import end_session, ended_by_sigterm, start_session
 with ended_by_sigterm():
-    process = start(["bash", "-c", "sleep 600 & echo $! > new; mv new pid; wait"])
+    process = start_session(["bash", "-c", "sleep 600 & echo $! > new; mv new pid; wait"])
     try:
         process.wait()
     finally:
-        end(process)
+        end_session(process)
 """
 
 
