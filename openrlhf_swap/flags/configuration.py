@@ -250,11 +250,7 @@ def configure(
     return configuration
 
 
-def _given(
-    parser: Parser,
-    names: FlagValues,
-    words: Sequence[str],
-) -> FlagValues:
+def _given(parser: Parser, names: FlagValues, words: Sequence[str]) -> FlagValues:
     """The values that some words give to flags, converted by the parser."""
     unset = object()
     namespace = argparse.Namespace(**dict.fromkeys(names, unset))
@@ -406,11 +402,7 @@ def _settings(chosen: FlagValues) -> tuple[SwapConfig, RunConfig]:
     return SwapConfig(**method, options=options), RunConfig(**run)
 
 
-def _check_owner(
-    owner: str,
-    option: str,
-    objective: str,
-) -> None:
+def _check_owner(owner: str, option: str, objective: str) -> None:
     """Raise ConfigError for a flag `--swap.<owner>.<option>` of another objective."""
     if owner == short_name(objective):
         return

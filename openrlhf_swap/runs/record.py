@@ -58,11 +58,7 @@ def read_record(output: Path) -> Row:
     return {}
 
 
-def write_record(
-    given: Configuration,
-    words: list[str],
-    tracked: TrackedRun,
-) -> None:
+def write_record(given: Configuration, words: list[str], tracked: TrackedRun) -> None:
     """Write swap_config.json, which says what a run is made of, and run.yaml, which repeats it.
 
     `words` are those of the command line, without what is secret.
@@ -120,11 +116,7 @@ def is_finished(configuration: Configuration) -> bool:
     return False
 
 
-def _refuse_to_replace(
-    output: Path,
-    finished: Row,
-    settings: Row,
-) -> None:
+def _refuse_to_replace(output: Path, finished: Row, settings: Row) -> None:
     for name in MADE_FROM:
         before = finished.get(name)
         if before != settings.get(name):

@@ -137,11 +137,7 @@ def _shared_places(args: SimpleNamespace) -> Any:
     return places
 
 
-def _start_group(
-    size: SimpleNamespace,
-    actor_class: Any,
-    shared: Any,
-) -> RayActorGroup:
+def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayActorGroup:
     return RayActorGroup(
         size.num_nodes,
         size.num_gpus_per_node,
@@ -151,11 +147,7 @@ def _start_group(
     )
 
 
-def _prepare_engines(
-    args: SimpleNamespace,
-    engines: Sequence[Any],
-    tokenizer: Any,
-) -> list[Any]:
+def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
     """Give the engines what all requests share; the reward function gets its settings."""
     stored = ray.put(tokenizer)
     settings = {"end_of_thought": args.swap.end_of_thought, "grader": args.swap_run.grader}

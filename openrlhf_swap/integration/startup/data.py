@@ -200,11 +200,7 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
     return rows[: source.most]
 
 
-def _read_source(
-    name: str,
-    source: Source,
-    args: SimpleNamespace,
-) -> list[Row]:
+def _read_source(name: str, source: Source, args: SimpleNamespace) -> list[Row]:
     from openrlhf.datasets.utils import blending_datasets
 
     if not has_rows(Path(name)):
@@ -233,11 +229,7 @@ def _check_template(args: SimpleNamespace, tokenizer: PreTrainedTokenizerBase) -
         )
 
 
-def _rewritten(
-    problem: Any,
-    objective: Objective,
-    seed: int,
-) -> Any:
+def _rewritten(problem: Any, objective: Objective, seed: int) -> Any:
     """The objective's text of a problem, drawn by its text and the seed: the same in every run."""
     rng = random.Random(f"{seed}:{problem}")
     match problem:
@@ -331,11 +323,7 @@ def _report_usable(reasons: list[str | None], source: Source) -> None:
         raise DataError(f"{source.called}, of which no row can be used: {summary}")
 
 
-def _check_batch(
-    usable: int,
-    args: SimpleNamespace,
-    source: Source,
-) -> None:
+def _check_batch(usable: int, args: SimpleNamespace, source: Source) -> None:
     if usable < args.rollout.batch_size:
         raise DataError(
             f"{source.called}, whose {usable} usable rows do not fill one batch of "
@@ -343,11 +331,7 @@ def _check_batch(
         )
 
 
-def _report_answers(
-    prompts: list[PromptRow],
-    grader: str,
-    objective: Objective,
-) -> None:
+def _report_answers(prompts: list[PromptRow], grader: str, objective: Objective) -> None:
     """Print some answers as they are graded, and what is odd about those of another grader."""
     if not find_verifier(grader).answer_is_text:
         return
@@ -363,11 +347,7 @@ def _report_answers(
         say(f"warning: rows kept for {grader}: {listing}; steps are scored by these texts")
 
 
-def _write(
-    prompts: list[PromptRow],
-    file: str,
-    configuration: Configuration,
-) -> str:
+def _write(prompts: list[PromptRow], file: str, configuration: Configuration) -> str:
     """Write the file that OpenRLHF reads; returns its path.
 
     With arguments for the chat template it has rendered prompts, as OpenRLHF hands a template no

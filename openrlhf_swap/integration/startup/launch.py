@@ -68,11 +68,7 @@ def vllm_arguments(prepared: PreparedRun) -> dict[str, Any]:
     return {**arguments, **expert_kernels(args.actor.model_name_or_path)}
 
 
-def describe_death(
-    error: Exception,
-    args: SimpleNamespace,
-    where: str,
-) -> str:
+def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
     text = str(error)
     remedy = checkpoints.how_to_resume(Path(args.ckpt.path))

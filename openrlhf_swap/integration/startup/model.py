@@ -40,12 +40,7 @@ class TriedModel:
     tokenizer: PreTrainedTokenizerBase
 
     @classmethod
-    def read(
-        cls,
-        path: str,
-        context: int,
-        trusted: bool = False,
-    ) -> "TriedModel":
+    def read(cls, path: str, context: int, trusted: bool = False) -> "TriedModel":
         """Read a model's configuration and its tokenizer.
 
         `context` counts the tokens of prompt and response together. Raises ConfigError when model

@@ -47,11 +47,7 @@ class Places:
     messages: tuple[str, ...] = ()
 
 
-def place(
-    run: Configuration,
-    objective: Objective,
-    model: TriedModel,
-) -> Places:
+def place(run: Configuration, objective: Objective, model: TriedModel) -> Places:
     """Place optimizer and vLLM on a machine that can carry the run.
 
     A CPU has one place for all, and a cluster's GPUs are taken as the flags say. Raises ConfigError
@@ -85,11 +81,7 @@ def smallest_gpu(args: SimpleNamespace) -> int:
     return min(current_platform.get_device_total_memory(number) for number in numbers)
 
 
-def place_on_gpus(
-    run: Configuration,
-    objective: Objective,
-    gpu: int,
-) -> Places:
+def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
     """Keep on GPUs of `gpu` bytes what fits there: the optimizer, and vLLM beside it.
 
     `--ds.enable_sleep` and `--vllm.enable_sleep` let them leave. An engine that stays although it

@@ -65,11 +65,7 @@ class ChosenScoring:
     messages: tuple[str, ...]
 
 
-def choose_scoring(
-    run: Configuration,
-    objective: Objective,
-    model: TriedModel,
-) -> ChosenScoring:
+def choose_scoring(run: Configuration, objective: Objective, model: TriedModel) -> ChosenScoring:
     """Try how the answer can be scored after each step, if the objective wants that.
 
     Raises ConfigError where the objective wants need of a model from which steps cannot be hidden.
