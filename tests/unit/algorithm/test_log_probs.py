@@ -28,11 +28,13 @@ def both(head, dtype=torch.float32, bias=True, tokens=23):
     results = []
     for function in (token_log_probs, all_at_once):
         torch.manual_seed(0)
-        hidden, weight = torch.randn(tokens, 16), torch.randn(50, 16)
+        hidden = torch.randn(tokens, 16)
+        weight = torch.randn(50, 16)
         leaves = [hidden.to(dtype).requires_grad_(), weight.to(dtype).requires_grad_()]
         if bias:
             leaves.append(torch.randn(50).to(dtype).requires_grad_())
-        targets, wanted = torch.randint(50, (tokens,)), torch.randperm(tokens)[: tokens - 4]
+        targets = torch.randint(50, (tokens,))
+        wanted = torch.randperm(tokens)[: tokens - 4]
         values = function(*leaves[:2], leaves[2] if bias else None, targets, wanted, head)
         (values * torch.randn(values.shape)).sum().backward()
         results.append((values.detach(), [leaf.grad for leaf in leaves]))
@@ -64,18 +66,22 @@ def test_bfloat16_gradients_are_as_good_in_many_chunks_as_in_one():
         (values, gradients), (_, stock) = both(
             HeadPass(LogitTransform(), 0.6, chunk), torch.bfloat16, tokens=2000
         )
-        assert values.dtype == torch.float32 and gradients[1].dtype == torch.bfloat16
+        assert values.dtype == torch.float32
+        assert gradients[1].dtype == torch.bfloat16
         errors.append((gradients[1] - exact[1]).norm() / exact[1].norm())
         errors.append((stock[1] - exact[1]).norm() / exact[1].norm())
     assert max(errors) < 1.1 * min(errors) < 0.02
 
 
 def test_frozen_weights_get_no_gradient_and_no_wanted_token_gives_zeros():
-    hidden, weight = torch.randn(4, 8, requires_grad=True), torch.randn(10, 8)
-    targets, head = torch.zeros(4, dtype=torch.int64), HeadPass(LogitTransform(), 1.0, 2)
+    hidden = torch.randn(4, 8, requires_grad=True)
+    weight = torch.randn(10, 8)
+    targets = torch.zeros(4, dtype=torch.int64)
+    head = HeadPass(LogitTransform(), 1.0, 2)
     token_log_probs(hidden, weight, None, targets, torch.tensor([2]), head).sum().backward()
     assert weight.grad is None
-    assert hidden.grad[2].norm() > 0 and hidden.grad[[0, 1, 3]].norm() == 0
+    assert hidden.grad[2].norm() > 0
+    assert hidden.grad[[0, 1, 3]].norm() == 0
     weight.requires_grad_()
     token_log_probs(hidden, weight, None, targets, targets[:0], head).sum().backward()
     assert weight.grad.norm() == 0

@@ -107,15 +107,10 @@ def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
         method.check_prompts(["p", "q"])
 
 
-def test_thinkless_weighs_the_first_token():
-    method = objective("thinkless", short="s", think="t")
-    # Lengths 3 and 5: B = 2, T = 8. The first token weighs .001 8/2 = .004, the others 8/6.
-    (term,) = method.token_advantages(batch([rollout("sab"), rollout("tab#d")]))
-    weights = [0.004] + [4 / 3] * 4
-    assert_rows(term, [[0.25 * w for w in weights], [-0.25 * w for w in weights]])
+def test_thinkless_needs_a_template_that_leaves_the_thought_open():
+    objective("thinkless").check_prompts(["<u>1<a>"])
     with pytest.raises(DataError, match=r"--swap\.thinkless\.think is '<think>', with which the"):
         objective("thinkless").check_prompts(["<u>1<a><think>\n"])
-    objective("thinkless").check_prompts(["<u>1<a>"])
 
 
 def test_vsrm_cuts_before_sentences_that_contain_its_words():
@@ -138,15 +133,10 @@ def test_vsrm_cuts_before_sentences_that_contain_its_words():
     assert objective("vsrm").continuations(rollout(text + "#\\boxed{42}"), READER) == []
 
 
-def test_vsrm_adds_the_step_rewards_to_come():
-    # Cuts after 1, 2 and 4 tokens: rewards .28, .4, 0; the sums to come are .68, .4, 0.
-    probes = [(1, 0.2), (2, 0.2), (4, 0.6), (6, 0.6)], [(3, 0.2), (6, 0.0)], [(3, 0.0), (6, 0.0)]
-    four = [replace(rollout("abcdef#\\boxed{42}"), probes=one) for one in (*probes, [])]
-    method = objective("vsrm")
-    (term,) = method.token_advantages(batch(four))
-    assert_rows(term[:2], [[0.68, 0.4] + [0] * 15, [-0.2] * 3 + [0] * 14])
-    assert not term[2:].any()
-    assert (method.normaliser, method.outcome_weight, method.process_weight) == ("group", 1, 1)
+def test_vsrm_without_probes_adds_nothing():
+    """`tests/conformance` has the sums of the others."""
+    (term,) = objective("vsrm").token_advantages(batch([rollout("abcdef#\\boxed{42}")]))
+    assert not term.any()
 
 
 def test_vsrm_of_step_scores():
@@ -175,11 +165,6 @@ def test_hbpos_budgets_share_a_group():
 
 
 FOUR_STEPS = "a¶b¶c¶d#42$"
-CONFIDENCE = [-0.9, -0.9, -0.1, -0.1, -0.5, -0.5, -0.3, 0, 0, 0, 0]
-
-
-def confident(correct):
-    return replace(rollout(FOUR_STEPS, correct=correct), logprobs=torch.tensor(CONFIDENCE))
 
 
 @pytest.mark.parametrize(
@@ -190,19 +175,17 @@ def test_sas_ends_steps_with_a_blank_line(text, steps):
     assert objective("sas").steps(rollout(text).response_ids, READER) == steps
 
 
-def test_sas():
-    # One right, one wrong, one right in a thought that never closes: A = 1.1547, -.5774, -.5774.
-    # ceil(.3 x 4) = 2 of the least confident (-.9, -.5) are lost; of wrong ones ceil(.7 x 4) = 3
-    # are kept, -.1 is lost. The open thought has one step more, which nothing follows.
-    opened = rollout("a¶b¶c¶d\\boxed{42}$", correct=True)
-    confidence = torch.tensor(CONFIDENCE + [-0.9] * (len(opened.response_ids) - len(CONFIDENCE)))
-    group = [confident(True), confident(False), replace(opened, logprobs=confidence)]
-    method = objective("sas")
-    (term,) = method.token_advantages(batch(group))
-    right, wrong = [0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1], [1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1]
-    assert_rows(term[0, :11], [1.1547 * scale for scale in right], 1e-4)
-    assert_rows(term[1:, :11], [[-0.57735 * scale for scale in wrong]] * 2, 1e-5)
-    assert method.outcome_weight == 0
+def test_sas_takes_an_open_thought_for_wrong():
+    """Of its five steps one in three is lost as of a wrong response: the most confident ones."""
+    opened = rollout("a¶b¶c¶d¶e$")
+    confidence = [-0.9, -0.9, -0.1, -0.1, -0.5, -0.5, -0.3, -0.3, -0.2, 0]
+    opened = replace(opened, logprobs=torch.tensor(confidence))
+    wrong = replace(rollout("a#42$", correct=False), logprobs=torch.zeros(5))
+    right = replace(rollout("a#42$"), logprobs=torch.zeros(5))
+    (term,) = objective("sas").token_advantages(batch([opened, wrong, right]))
+    # One right of three: A = -.5774 of the wrong ones. ceil(.7 x 5) = 4 steps are kept.
+    expected = [-0.57735] * 2 + [0] * 2 + [-0.57735] * 6
+    assert_rows(term[0], expected, 1e-5)
 
 
 def scored(text, length, gains, correct=True):
@@ -223,7 +206,8 @@ def test_attnpo(step, waits):
     method = objective("attnpo")
     method.step = step
     (term,) = method.token_advantages(batch([short, long, *wrong]))
-    first, second = 4 / 3 * (0.946212 - 0.45), 4 / 3 * (0.853788 - 0.45)
+    first = 4 / 3 * (0.946212 - 0.45)
+    second = 4 / 3 * (0.853788 - 0.45)
     # b = .25 x 19/45 = .105556 for the first one: its first step has the share 0, so .25 x 0 + .75.
     begun = first if waits else 0.75 * first
     assert_rows(term[0, [0, 9, 10, 19, 20, 39]], [begun] * 2 + [first] * 4, 1e-5)
@@ -239,7 +223,9 @@ def test_attnpo_spares_the_useful_steps_of_a_long_answer():
     # 1 x 19/85 pays nothing.
     group = [scored("#" + "x" * 19, length, [1.0, 9.0]) for length in (40, 40, 80)]
     (term,) = objective("attnpo").token_advantages(batch(group))
-    assert term[2, 0] < 0 and not term[2, 10:20].any() and term[2, 20] == term[2, 0]
+    assert term[2, 0] < 0
+    assert not term[2, 10:20].any()
+    assert term[2, 20] == term[2, 0]
     group = [replace(response, truncated=True) for response in group]
     assert torch.equal(objective("attnpo").token_advantages(batch(group))[0], term)
     # A thought that never closes, or closes twice, is wrong: of four p = 1/2, and R = 4/3 (.9, .9).

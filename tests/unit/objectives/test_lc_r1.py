@@ -54,7 +54,8 @@ def test_what_it_may_return(with_extractor, kept):
     cut = with_extractor("lc_r1", lambda *_: kept).edit(RESPONSE, READER)
     text = "so it is 42. Or not?"
     assert READER.text(cut.response_ids) == text[: kept or None] + "</think>\\boxed{42}"
-    assert cut.metadata["lc_r1_kept"] == kept and type(cut.metadata["lc_r1_kept"]) is float
+    assert cut.metadata["lc_r1_kept"] == kept
+    assert type(cut.metadata["lc_r1_kept"]) is float
 
 
 def test_it_is_asked_about_correct_responses_only(with_extractor):

@@ -35,7 +35,8 @@ def plugin(tmp_path, monkeypatch):
 def test_the_example_of_the_documentation_works(plugin):
     config = configure(["--swap.objective", plugin, "--swap.PerToken.rate", "2"]).method
     method = build(config)
-    assert (type(method).__name__, config.options) == ("PerToken", {"rate": "2"})
+    assert type(method).__name__ == "PerToken"
+    assert config.options == {"rate": "2"}
     # c (1 - 2 L/100): right with 10 tokens .8, wrong 0.
     group = [rollout(length=10), rollout(length=10, correct=False)]
     assert_rows(method.rewards(batch(group)), [[0.8, 0]])
@@ -56,4 +57,5 @@ def test_the_example_of_the_documentation_works(plugin):
 def test_an_objective_of_ones_own_is_refused_in_one_line(plugin, flags, message):
     with pytest.raises(ConfigError) as error:
         build(configure(["--swap.objective", *flags.split()]).method)
-    assert message in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

@@ -121,7 +121,8 @@ def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
     assert promised(method, "x")[1] == ["70"]
 
 
-BOX, WRONG_BOX = "\\boxed{4}", "\\boxed{5}"
+BOX = "\\boxed{4}"
+WRONG_BOX = "\\boxed{5}"
 WRONG = rollout(f"#{WRONG_BOX}", correct=False)
 REPEATS = rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False)
 MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
@@ -131,7 +132,8 @@ MODES += [rollout(f"#{BOX}")]
 def test_autothinks_later_stages():
     method = objective("autothink", second_stage=2, third_stage=4)
     (request,) = method.sampling("<u>1?<a><think>\n", 4, 99)
-    assert (request.prompt, request.count) == ("<u>1?<a><think>\n...\n", 4)
+    assert request.prompt == "<u>1?<a><think>\n...\n"
+    assert request.count == 4
     assert method.eval_prompt("<u>1?<a>") == "<u>1?<a><think>\n...\n"
     stages = []
     for method.step in range(5):

@@ -26,7 +26,9 @@ def agent(length, correct, rewards, starts):
 
 GROUP = [agent(7, True, [0.0, 0.0, 2.0], [2, 4]), agent(5, False, [0.0, -1.0], [2])]
 # e = 0, 0, 2 and 0, -1: mu = .2 and sigma = sqrt(4.8/4).
-LOW, HIGH, COST = (-0.2 / 1.2**0.5, 1.8 / 1.2**0.5, -1.2 / 1.2**0.5)
+LOW = -0.2 / 1.2**0.5
+HIGH = 1.8 / 1.2**0.5
+COST = -1.2 / 1.2**0.5
 
 
 def terms(group, **settings):
@@ -77,7 +79,8 @@ def test_rewards_that_are_not_of_a_turn_with_steps():
     assert replace(first, step_ends=(0, 1, 3)).rewards_by_step().tolist() == [0, 0, 2]
     assert first.rewards_by_step().tolist() == []  # nothing was thought
     cut = fit_context(first, first.start + 2 + 3 + 1)  # of the second turn one token is left
-    assert (cut.turn_rewards, cut.turn_starts) == ([0.0, 0.0], [2])
+    assert cut.turn_rewards == [0.0, 0.0]
+    assert cut.turn_starts == [2]
     with pytest.raises(DataError, match="gives no reward for each turn"):
         replace(first, turn_rewards=()).rewards_by_step()
 

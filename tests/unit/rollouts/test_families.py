@@ -44,7 +44,8 @@ R1 = partial(Case, family="r1", end="</think>", close=f"\n</think>\n\n{HEAD}")
 OF_R1 = "{}</think>\n\n{answer}"
 FINAL = "<|end|><|start|>assistant<|channel|>final<|message|>"
 ANALYSIS = "<|channel|>analysis<|message|>"
-TEXT, RESPONSE = "<|END_THINKING|><|START_TEXT|>", "<|END_THINKING|><|START_RESPONSE|>"
+TEXT = "<|END_THINKING|><|START_TEXT|>"
+RESPONSE = "<|END_THINKING|><|START_RESPONSE|>"
 CASES = {
     "deepseek_r1": R1(
         ASK + "{{'<\uff5cAssistant\uff5c><think>\\n'}}",
@@ -159,7 +160,8 @@ def test_a_family_by_hand(model, grader):
     special = tuple(case.special.split(" "))
     tokenizer = tokenizer_of(*WORDS, special=special, template=case.template)
     config, (message,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
-    assert (config.end_of_thought, config.close_template) == (case.end, case.close)
+    assert config.end_of_thought == case.end
+    assert config.close_template == case.close
     note = ", opened by the chat template" if case.opened else ""
     assert f"({case.family}{note}); answers are scored after {case.close!r}" in message
 
@@ -199,10 +201,12 @@ NO_O200K = pytest.mark.skipif("O200K_BASE" not in os.environ, reason="no o200k_b
 )
 def test_a_family_with_its_real_tokenizer(model, load):
     """Here tokens merge neighbouring characters, such as `?` and the newline after it."""
-    case, tokenizer = CASES[model], load()
+    case = CASES[model]
+    tokenizer = load()
     tokenizer.chat_template = case.template
     config, _ = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
-    assert (config.end_of_thought, config.close_template) == (case.end, case.close)
+    assert config.end_of_thought == case.end
+    assert config.close_template == case.close
 
     ids = ids_of(tokenizer, case.response.format(THOUGHT, answer=r"\boxed{12}"))
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)

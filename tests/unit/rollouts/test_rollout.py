@@ -51,7 +51,8 @@ def test_the_first_end_counts_though_its_tokens_merged_with_their_neighbours(loa
     assert reader.thought_length(ids) == reader.reasoning_length(ids) == first
     # Two ends are one too many; each of them is enough, the first with its answer.
     second = len(ids) - len(reader.ids("</thought> \\boxed{4}"))
-    assert not is_formatted(ids, reader) and is_formatted(ids[:second], reader)
+    assert not is_formatted(ids, reader)
+    assert is_formatted(ids[:second], reader)
     assert reader.thought_length(ids[first + 3 :]) == second - first - 3
 
 
@@ -80,7 +81,8 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     tokenizer = tokenizer_of(*pieces, special=(end, "</think>"), eos=end)
     reader = StepReader(tokenizer, "</think>", step_tokens=4, max_steps=25)
     ids = tokenizer(SUM + r"The final answer is \boxed{12}." + end)["input_ids"]
-    assert (len(ids), reader.thought_length(ids)) == (tokens, None)
+    assert len(ids) == tokens
+    assert reader.thought_length(ids) is None
     assert reader.step_ends(ids) == ends
     steps = ["Tom has 7 apples.\n", "He buys 5 more, so ", "7 + 5 = 12", ".\n\n"]
     assert reader.step_texts(ids, ends) == steps
@@ -189,7 +191,9 @@ def test_a_turn_is_scored_after_its_observation():
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4)), min_size=1, max_size=6))
 def test_positions_are_those_of_the_row(turns):
-    ids, observations, row = [], [], [0, 0]
+    ids = []
+    observations = []
+    row = [0, 0]
     for number, (generated, seen) in enumerate(turns):
         ids += [1] * generated
         row += [1] * generated
@@ -205,7 +209,8 @@ def test_no_step_crosses_a_turn(tokenizer):
     thought = "tens: 1+2+1=\nwait tens: 1+2+1=\ntens: 1+2+1="
     texts = ("ones: 7+6+0=", thought, "</think>\n\n\\boxed{1}")
     first, second, last = (ids_of(tokenizer, text) for text in texts)
-    response, starts = [*first, *second, *last], [len(first), len(first + second)]
+    response = [*first, *second, *last]
+    starts = [len(first), len(first + second)]
     ends_of_turns = [start - 1 for start in starts]
 
     def step_ends(*segmentation):
@@ -218,7 +223,8 @@ def test_no_step_crosses_a_turn(tokenizer):
     assert reader.step_ends(first, []) == ends_of_turns[:1]  # one turn, as always
     # At most K, but one for each turn in any case.
     three = step_ends(8, 3)
-    assert len(three) <= 3 and {*ends_of_turns} <= {*three}
+    assert len(three) <= 3
+    assert {*ends_of_turns} <= {*three}
     assert step_ends(8, 1) == ends_of_turns
     assert step_ends(*SwapConfig(step_tokens=8, steps="turns").segmentation) == ends_of_turns
 

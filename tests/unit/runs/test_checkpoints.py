@@ -64,7 +64,8 @@ def test_the_best_one_is_replaced_only_by_a_complete_one(tmp_path):
 
 
 def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, monkeypatch):
-    oldest, _ = write(tmp_path, "global_step1"), write(tmp_path, "global_step2")
+    oldest = write(tmp_path, "global_step1")
+    _ = write(tmp_path, "global_step2")
 
     def killed(folder, ignore_errors=False):
         if not ignore_errors:
@@ -74,8 +75,10 @@ def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, mo
     with pytest.raises(KeyboardInterrupt):
         checkpoints.discard(oldest)
     monkeypatch.undo()
-    assert checkpoints.newest(tmp_path) == "global_step2" and len(names(tmp_path)) == 3
-    assert checkpoints.recover(tmp_path)[0] == "global_step2" and len(names(tmp_path)) == 2
+    assert checkpoints.newest(tmp_path) == "global_step2"
+    assert len(names(tmp_path)) == 3
+    assert checkpoints.recover(tmp_path)[0] == "global_step2"
+    assert len(names(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(

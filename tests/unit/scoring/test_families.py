@@ -5,6 +5,7 @@ And what the attention of the branches shows each of them, and launches, whateve
 
 from collections import Counter
 from contextlib import contextmanager, nullcontext
+from unittest import mock
 
 import pytest
 import torch
@@ -117,9 +118,12 @@ def test_rows_are_computed_as_without_branches(family, left):
     ids, mask, requests, _ = ragged_case(11, rows=3, left=left, longest=60, words=WORDS)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
     rows = BranchedRows(model, mask, requests)
-    throughout = family in FLOAT64_CAN_BE_HAD
-    exact = 1e-9 if throughout else exactness(family)
-    with torch.no_grad(), float64_throughout() if throughout else nullcontext():
+    exact = exactness(family)
+    precision = nullcontext()
+    if family in FLOAT64_CAN_BE_HAD:
+        exact = 1e-9
+        precision = float64_throughout()
+    with torch.no_grad(), precision:
         with rows.branching():
             branched = model(**rows.inputs(ids, positions)).logits[:, : ids.shape[1]]
         for row, present in enumerate(mask.bool()):
@@ -130,7 +134,8 @@ def test_rows_are_computed_as_without_branches(family, left):
 @pytest.mark.parametrize("family", KINDS)
 def test_the_first_token_alone_can_be_a_prefix(family):
     """An idle rank takes part with it."""
-    model, ids = build(family), torch.tensor([[5, 6, 7]])
+    model = build(family)
+    ids = torch.tensor([[5, 6, 7]])
     request = ScoreRequest(0, (0,), AnswerBranch((3, 4), (True, True)))
     (score,) = score_shared_prefix(model, ids, torch.ones_like(ids), [request])
     assert score.sub(read_per_prefix(model, ids[0], [1], request.branch)).abs().max() < 1e-4
@@ -139,18 +144,17 @@ def test_the_first_token_alone_can_be_a_prefix(family):
 def test_ranks_that_need_fewer_pieces_keep_in_step():
     """Under ZeRO-3 every rank runs each recurrent layer equally often; extra calls do nothing."""
     model = build("qwen3_5_text")
-    calls = []
     mixer = model.model.layers[0].linear_attn
-    plain_forward = mixer.forward
-    mixer.forward = lambda *args, **kwargs: calls.append(1) or plain_forward(*args, **kwargs)
+    mixer.forward = mock.Mock(side_effect=mixer.forward)
     ids, mask, requests, _ = ragged_case(11, rows=2, left=False, longest=40, words=WORDS)
-    given = (model, ids, mask, requests)
-    scores = score_shared_prefix(*given)
-    alone = len(calls)
-    padded = score_shared_prefix(*given, agree=lambda count: count + 5)
+    scores = score_shared_prefix(model, ids, mask, requests)
+    alone = mixer.forward.call_count
+    padded = score_shared_prefix(model, ids, mask, requests, agree=lambda count: count + 5)
+    calls = mixer.forward.call_count
     del mixer.forward
-    assert len(calls) == 2 * alone + 5
-    assert all(torch.equal(a, b) for a, b in zip(scores, padded, strict=True))
+    assert calls == 2 * alone + 5
+    for one, other in zip(scores, padded, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_a_mixer_that_does_not_name_its_cache_is_refused():
@@ -162,7 +166,8 @@ def test_a_mixer_that_does_not_name_its_cache_is_refused():
         cache_name(torch.nn.Identity(), others)
 
 
-LAYERS, BRANCH = 3, 5
+LAYERS = 3
+BRANCH = 5
 
 
 class Operations(TorchDispatchMode):
@@ -176,9 +181,9 @@ class Operations(TorchDispatchMode):
         self.counts[function.overloadpacket.__name__] += 1
         return function(*args, **(kwargs or {}))
 
-    def of(self, *words):
-        names = [name for name in self.counts if any(word in name for word in words)]
-        return sum(self.counts[name] for name in names)
+    def of(self, word):
+        """How many of the operations that were launched have the word in their name."""
+        return sum(count for name, count in self.counts.items() if word in name)
 
 
 def build_layers(family, layers=LAYERS):
@@ -203,7 +208,8 @@ def scored(model, branches, rows=1, tokens=120):
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_layer_attends_its_rows_and_all_branches_in_one_call_each(family, rows):
-    few, many = (scored(build_layers(family), branches, rows=rows) for branches in (2, 26))
+    few = scored(build_layers(family), branches=2, rows=rows)
+    many = scored(build_layers(family), branches=26, rows=rows)
     assert few.of("scaled_dot_product") == many.of("scaled_dot_product") == 2 * LAYERS
     assert sum(few.counts.values()) == sum(many.counts.values())
 
@@ -211,9 +217,10 @@ def test_a_layer_attends_its_rows_and_all_branches_in_one_call_each(family, rows
 @pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
 def test_no_layer_waits_for_the_device(family):
     """The host reads a tensor's value as often for three layers as for one."""
-    names = ("_local_scalar_dense", "item", "nonzero")
-    once, often = (scored(build_layers(family, layers), 26).of(*names) for layers in (1, LAYERS))
-    assert once == often
+    one_layer = scored(build_layers(family, 1), branches=26)
+    more = scored(build_layers(family, LAYERS), branches=26)
+    for name in ("_local_scalar_dense", "item", "nonzero"):
+        assert one_layer.of(name) == more.of(name)
 
 
 def branch(first, end, tokens, hidden=0):
@@ -234,29 +241,33 @@ def test_what_a_token_sees_by_hand(window):
     columns = call.columns(window)
     assert columns == slice(0 if window is None else 2, 23)
     mask = BranchAttention(30, layout).mask(call, window, torch.float32)
-    assert mask.shape == (8, 23 - columns.start + 8) and mask.stride(0) % 16 == 0
-    tokens = [(each, offset) for each in branches for offset in range(each.length)]
-    for token, (own, offset) in enumerate(tokens):
-        position = own.position + offset
-        near = 100 if window is None else window
-        rows = {
-            column - columns.start
-            for column in range(own.first, own.end)
-            if position - (column - own.first) < near
-        }
-        behind = {
-            23 - columns.start + other
-            for other, (its, before) in enumerate(tokens)
-            if its is own and 0 <= offset - before < near
-        }
-        assert set((mask[token] == 0).nonzero().flatten().tolist()) == rows | behind
+    assert mask.shape == (8, 23 - columns.start + 8)
+    assert mask.stride(0) % 16 == 0
+    near = 100 if window is None else window
+    start = 0  # of a branch among the tokens
+    for own in branches:
+        for offset in range(own.length):
+            position = own.position + offset
+            seen = []
+            for column in range(own.first, own.end):
+                if position - (column - own.first) < near:
+                    seen.append(column - columns.start)
+            for before in range(max(0, offset - near + 1), offset + 1):
+                seen.append(23 - columns.start + start + before)
+            assert (mask[start + offset] == 0).nonzero().flatten().tolist() == seen
+        start += own.length
 
 
-def calls_of(spans, on_cpu, tokens=24):
-    """The calls for branches of spans (first column, columns before which prefixes end)."""
-    branches = [branch(first, end, tokens) for first, several in spans for end in several]
+def calls_of(responses, length, ends, on_cpu):
+    """The calls for responses of one length, each with a branch of 24 tokens behind these ends."""
+    branches = []
+    for first in range(0, responses * length, length):
+        branches += [branch(first, first + end, tokens=24) for end in ends]
     calls = attention_calls(Layout(branches, 1, torch.device("cpu")), on_cpu)
-    assert [each for call in calls for each in call.branches] == branches
+    attended = []
+    for call in calls:
+        attended += call.branches
+    assert attended == branches
     return calls
 
 
@@ -264,8 +275,7 @@ def calls_of(spans, on_cpu, tokens=24):
 def test_a_mask_stays_below_its_limit_for_long_responses(on_cpu, limit):
     """Of 12,000 tokens with 26 branches of 24 tokens, four in a row."""
     ends = (*range(480, 11_521, 450), 11_999)
-    spans = [(12_000 * n, [12_000 * n + end for end in ends]) for n in range(4)]
-    calls = calls_of(spans, on_cpu)
+    calls = calls_of(4, 12_000, ends, on_cpu)
     for call in calls:
         columns = call.columns(None)
         tokens = call.queries.stop - call.queries.start
@@ -286,6 +296,6 @@ def test_a_long_branch_is_attended_in_parts():
 
 
 def test_short_responses_are_attended_together():
-    spans = [(40 * n, [40 * n + 10, 40 * n + 39]) for n in range(30)]
-    assert [len(call.branches) for call in calls_of(spans, on_cpu=False)] == [60]
-    assert max(len(call.branches) for call in calls_of(spans, on_cpu=True)) < 60
+    (call,) = calls_of(30, 40, (10, 39), on_cpu=False)
+    assert len(call.branches) == 60
+    assert len(calls_of(30, 40, (10, 39), on_cpu=True)) > 1

@@ -1,13 +1,14 @@
 """What the rest needs of a step, beside the slow way: a pass with a dense mask for each step."""
 
 from dataclasses import replace
-from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
 from support.families import FAMILIES, RECURRENT, WORDS, build, config_of
 from support.hidden_steps import slow_needs
 from support.prefix_scores import masks_of
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.errors import ConfigError
@@ -85,35 +86,34 @@ def test_of_packed_rows(family):
     assert largest_difference(build(family), packed=True) < 1e-5
 
 
-def plain_varlen_attn(query, key, value, starts, key_starts, *_, scale, **options):
+def plain_varlen_attn(query, key, value, query_starts, key_starts, *_, scale, **options):
     """Each branch's queries beside its keys, of which they are the last; causal."""
     assert options == {"window_size": (-1, 0), "enable_gqa": True}
     outputs = []
-    for bounds, seen in zip(pairwise(starts.tolist()), pairwise(key_starts.tolist()), strict=True):
-        q, k, v = (
-            part[slice(*span)].transpose(0, 1)
-            for part, span in ((query, bounds), (key, seen), (value, seen))
-        )
+    for branch in range(len(query_starts) - 1):
+        own = slice(query_starts[branch], query_starts[branch + 1])
+        seen = slice(key_starts[branch], key_starts[branch + 1])
+        q = query[own].transpose(0, 1)
+        k = key[seen].transpose(0, 1)
+        v = value[seen].transpose(0, 1)
         visible = torch.ones(q.shape[1], k.shape[1]).tril(k.shape[1] - q.shape[1]).bool()
-        attend = torch.nn.functional.scaled_dot_product_attention
-        outputs.append(attend(q, k, v, attn_mask=visible, scale=scale, enable_gqa=True))
+        output = scaled_dot_product_attention(
+            q, k, v, attn_mask=visible, scale=scale, enable_gqa=True
+        )
+        outputs.append(output)
     return torch.cat(outputs, dim=1).transpose(0, 1)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "llama", "deepseek_v3", "gemma3_text"])
 def test_a_kernel_for_varying_lengths_gets_the_keys_of_each_branch(family, monkeypatch):
     """A GPU's kernel has a plain stand-in here; layers with a window keep their masks."""
-    calls = []
-
-    def counted(*args, **options):
-        calls.append(args)
-        return plain_varlen_attn(*args, **options)
-
+    kernel = mock.Mock(side_effect=plain_varlen_attn)
     monkeypatch.setattr(attention, "takes_sequences", lambda *_: True)
-    monkeypatch.setattr(kernels, "varlen_attn", counted)
+    monkeypatch.setattr(kernels, "varlen_attn", kernel)
     model = build(family)
     assert largest_difference(model, left=True, window=3) < 1e-5
-    assert len(calls) == (1 if family == "gemma3_text" else model.config.num_hidden_layers)
+    layers = 1 if family == "gemma3_text" else model.config.num_hidden_layers
+    assert kernel.call_count == layers
 
 
 @pytest.mark.parametrize("window", [1, 3, 9])
@@ -136,18 +136,22 @@ def test_the_branches_by_hand():
     # Of the targets of the rows, 100 is the first of a step and 50 the last answer's first.
     first, second, third = hidden_steps(request, rows, 100, 50)
     # Step 1 is columns 13 and 14; steps 2 and 3 are read again, of step 2 all but the first token.
-    assert (first.branch.end, first.branch.copied, first.branch.given) == (13, range(15, 19), ())
-    assert (first.branch.scored, first.counts) == ([[1, 2], [3]], [3, 1])
+    assert first.branch.end == 13
+    assert first.branch.copied == range(15, 19)
+    assert first.branch.given == ()
+    assert first.branch.scored == [[1, 2], [3]]
+    assert first.counts == [3, 1]
     assert first.branch.position == 5
-    assert (second.branch.end, second.branch.copied) == (15, range(18, 19))
+    assert second.branch.end == 15
+    assert second.branch.copied == range(18, 19)
     # Step 3's one token is predicted by step 2; the answer stands behind it and the template's 7.
-    assert (second.branch.given, second.branch.scored) == ((7, 8, 9), [[], [2, 3]])
-    assert (third.branch.end, third.branch.scored, third.counts) == (18, [[1, 2]], [2])
-    assert [each.in_sight for each in (first, second, third)] == [
-        [103, 104, 105],
-        [50, 51],
-        [50, 51],
-    ]
+    assert second.branch.given == (7, 8, 9)
+    assert second.branch.scored == [[], [2, 3]]
+    assert third.branch.end == 18
+    assert third.branch.scored == [[1, 2]]
+    assert third.counts == [2]
+    assert first.in_sight == [103, 104, 105]
+    assert second.in_sight == third.in_sight == [50, 51]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The scorer of saved responses; tests/unit/commands/test_score.py has what it computes."""
 
 from statistics import fmean
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from support.hidden_steps import slow_needs
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
-from openrlhf_swap import StepTrace, SwapConfig, swap_advantages
+from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.families import R1, prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, answer_branch
@@ -40,26 +41,35 @@ def entropies_of(logits):
     return torch.distributions.Categorical(logits=logits).entropy()
 
 
-def test_need_is_read_where_the_reward_is_made_of_it(tokenizer, prompt, response):
+NEED = CONFIG.replaced(step_reward="need", need_window=1)
+
+
+@pytest.fixture(scope="module")
+def eager_model():
     options = {"dtype": torch.float32, "attn_implementation": "eager"}
-    model = AutoModelForCausalLM.from_pretrained(POLICY, **options)
-    config = CONFIG.replaced(step_reward="need", need_window=1)
-    scorer = Scorer(model, tokenizer, config)
+    return AutoModelForCausalLM.from_pretrained(POLICY, **options).eval()
+
+
+def test_need_is_read_where_the_reward_is_made_of_it(eager_model, tokenizer, prompt, response):
+    scorer = Scorer(eager_model, tokenizer, NEED)
     found = scorer.score(*TRACE)
-    ends = (len(prompt) - 1, *(len(prompt) + end for end in found["step_ends"]))
-    request = ScoreRequest(0, ends, answer_branch(tokenizer, CLOSE, TRACE[1]))
-    expected = slow_needs(model.eval(), torch.tensor(prompt + response), request, window=1)
+    ends = [len(prompt) - 1, *(len(prompt) + end for end in found["step_ends"])]
+    request = ScoreRequest(0, tuple(ends), answer_branch(tokenizer, CLOSE, TRACE[1]))
+    expected = slow_needs(eager_model, torch.tensor(prompt + response), request, window=1)
     assert found["need"] == pytest.approx(expected.tolist(), abs=1e-5)
     trace = scorer.trace(prompt, response, TRACE[1], correct=True)
     assert trace.signals["need"].tolist() == pytest.approx(found["need"], abs=1e-6)
-    assert "need" not in scorer.trace(prompt, response, TRACE[1], correct=False).signals
-    every = Scorer(model, tokenizer, config.replaced(need_every=2)).score(*TRACE)["need"]
-    (read,) = [number for number, value in enumerate(every) if value is not None]
-    assert every[read] == pytest.approx(found["need"][read], abs=1e-6)
+    wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
+    assert "need" not in wrong.signals
+    rows = swap_advantages([trace, wrong], NEED)
+    assert [len(row) for row in rows] == [len(response)] * 2
+
+
+def test_need_of_a_response_without_steps(eager_model, tokenizer):
+    scorer = Scorer(eager_model, tokenizer, NEED)
     alone = scorer.score(TRACE[0], TRACE[1], "</think>\n\n\\boxed{579}")
-    assert (alone["need"], alone["steps"], len(alone["answer_logprobs"])) == ([], [], 1)
-    rows = swap_advantages([trace, StepTrace(9, False)], config)
-    assert [len(row) for row in rows] == [len(response), 9]
+    assert alone["need"] == alone["steps"] == []
+    assert len(alone["answer_logprobs"]) == 1
 
 
 def test_both_backends_read_the_same_scores(model, tokenizer):
@@ -80,19 +90,19 @@ def test_entropies_are_read_where_they_are_asked_for(model, tokenizer, prompt, r
     assert found["entropy"] == pytest.approx(expected, abs=1e-9)
     assert len(found["answer_logprobs"]) == 3
     wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
-    assert wrong.signals["entropy"].tolist() == found["entropy"] and not wrong.answer_logprobs
+    assert wrong.signals["entropy"].tolist() == found["entropy"]
+    assert not wrong.answer_logprobs
 
 
 def test_a_response_takes_one_forward(model, tokenizer, prompt, response):
     """Of its tokens, and of three branches of close template and answer."""
-    scorer, seen = Scorer(model, tokenizer, CONFIG), []
-    hook = model.model.register_forward_pre_hook(
-        lambda _model, _inputs, given: seen.append(given["input_ids"].shape), with_kwargs=True
-    )
-    scorer.score(*TRACE)
-    hook.remove()
+    scorer = Scorer(model, tokenizer, CONFIG)
+    with mock.patch.object(model.model, "forward", side_effect=model.model.forward) as forward:
+        scorer.score(*TRACE)
+    forward.assert_called_once()
     branch = tokenizer(CLOSE + TRACE[1], add_special_tokens=False)["input_ids"]
-    assert seen == [(1, len(prompt) + len(response) + 3 * len(branch))]
+    tokens = len(prompt) + len(response) + 3 * len(branch)
+    assert forward.call_args.kwargs["input_ids"].shape == (1, tokens)
 
 
 def test_a_model_that_cannot_be_branched_is_scored_prefix_by_prefix(tokenizer):
@@ -125,10 +135,13 @@ def test_a_trace_holds_what_is_scored_and_leaves_the_model_in_training(
     trace = scorer.trace(prompt, response, TRACE[1], correct=True)
     assert model.training
     model.eval()
-    assert (trace.length, list(trace.step_ends)) == (len(response), scores["step_ends"])
+    assert trace.length == len(response)
+    assert list(trace.step_ends) == scores["step_ends"]
     assert trace.answer_logprobs == pytest.approx(scores["answer_logprobs"], abs=1e-6)
     wrong = scorer.trace(prompt, response, TRACE[1], correct=False)
-    assert (wrong.length, wrong.correct, list(wrong.step_ends)) == (len(response), False, [])
+    assert wrong.length == len(response)
+    assert not wrong.correct
+    assert not wrong.step_ends
 
 
 def test_a_model_under_autocast_is_scored(tokenizer):
@@ -138,7 +151,8 @@ def test_a_model_under_autocast_is_scored(tokenizer):
     model.forward = torch.autocast("cpu", dtype=torch.bfloat16)(model.forward)
     for scoring in BACKENDS:
         found = Scorer(model, tokenizer, CONFIG, scoring).score(*TRACE)["answer_logprobs"]
-        assert found == pytest.approx(exact, abs=0.1) and found != exact
+        assert found == pytest.approx(exact, abs=0.1)
+        assert found != exact
 
 
 def test_a_token_across_the_seam_is_scored():
@@ -163,12 +177,14 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_token_ids_of_any_kind_give_the_same_trace(model, tokenizer, prompt, response, kind):
-    scorer, held = Scorer(model, tokenizer, CONFIG), KINDS[kind]
+    scorer = Scorer(model, tokenizer, CONFIG)
+    held = KINDS[kind]
     seen = tokenizer("Well. ", add_special_tokens=False)["input_ids"]
     known = scorer.trace(prompt, response, "579", True, [(10, seen)])
     observed = [(held([10])[0], held(seen))]
     found = scorer.trace(held(prompt), held(response), 579, held([1])[0], observed)
-    assert found == known and len(known.step_ends) >= 2
+    assert found == known
+    assert len(known.step_ends) >= 2
 
 
 @pytest.mark.parametrize(
@@ -190,7 +206,8 @@ def test_what_are_no_token_ids_is_refused(model, tokenizer, changed, message):
 
 def test_padding_is_refused_whether_or_not_the_end_token_pads(model):
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
-    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    end = tokenizer.eos_token_id
+    pad = tokenizer.pad_token_id
     with pytest.raises(DataError, match=rf"ends with padding \(token {pad}\)"):
         Scorer(model, tokenizer).trace([1], [5, end, pad, pad], "5", True)
     tokenizer.pad_token = tokenizer.eos_token

@@ -43,14 +43,17 @@ def test_so_many_batches_wait_and_their_age_is_counted(make, size):
     running, _ = make(groups_of, size)
     ages = []
     for number, batch in enumerate(running.batches({}), 1):
-        assert batch.objective_step == number and batch.metrics["timing/sampled_ahead"] >= 0
+        assert batch.objective_step == number
+        assert batch.metrics["timing/sampled_ahead"] >= 0
         ages.append(batch.metrics["swap/batch_age"])
         expected = min(8, number + size)
         until(lambda: len(drawn) >= expected)  # noqa: B023 - it is called at once
         assert len(drawn) <= number + size
         with running.replacing_weights():
             pass
-    assert ages[0] == 0 and max(ages) == size and len(ages) == 8
+    assert ages[0] == 0
+    assert max(ages) == size
+    assert len(ages) == 8
 
 
 def test_weights_take_turns_with_whole_batches(make):

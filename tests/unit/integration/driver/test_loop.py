@@ -124,7 +124,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     for ours, theirs in zip(killed.updates, calm.updates, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     rows = {name: of_the_run(read_rows(tmp_path / name / METRICS)) for name in ("calm", "killed")}
-    assert rows["killed"] == rows["calm"] and len(rows["calm"]) == STEPS
+    assert rows["killed"] == rows["calm"]
+    assert len(rows["calm"]) == STEPS
     assert [
         name for row in rows["calm"] for name in row if not (meaning(name) or name == "step")
     ] == []
@@ -134,7 +135,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     forgetful.checkpoint = checkpoint
     run(forgetful, "forgetful", forgets=("objective_state",))
     found = of_the_run(read_rows(tmp_path / "forgetful" / METRICS))
-    assert len(found) == KILLED_AFTER and found != rows["calm"][KILLED_AFTER:]
+    assert len(found) == KILLED_AFTER
+    assert found != rows["calm"][KILLED_AFTER:]
 
 
 def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):
@@ -233,9 +235,11 @@ def test_an_evaluation_that_was_interrupted_is_made_up_for(make, tmp_path, step,
 def test_the_best_checkpoint_goes_by_the_metric_of_the_flag_also_after_a_resume(asked, key, before):
     best = BestCheckpoint(asked)
     best.resume({"best_eval_metric_key": "eval_c_pass1", "best_eval_metric_value": 0.2})
-    assert (best.key, best.value) == (key, before)
+    assert best.key == key
+    assert best.value == before
     logs = {"eval_a/b_pass1": 0.5, "eval_c_pass1": 0.25}
-    assert best.observe(logs) and best.value == logs[key]
+    assert best.observe(logs)
+    assert best.value == logs[key]
     assert not best.observe({key: logs[key] - 0.1})
     assert best.value == logs[key]
     assert not BestCheckpoint("none").observe(logs)

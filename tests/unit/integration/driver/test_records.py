@@ -41,13 +41,15 @@ def offline(monkeypatch):
 def test_wandb_resumes_a_run_by_its_id_and_keeps_no_key(args, tmp_path, offline):
     for step in (1, 2):  # a run, and its resumption
         log = SwapWandb(args)
-        assert (log.handle.run.id, log.handle.run.name) == ("0123456789abcdef", "a_run")
+        assert log.handle.run.id == "0123456789abcdef"
+        assert log.handle.run.name == "a_run"
         assert log.handle.run.config["flags"]["actor.adam.lr"] == 1e-6
         log.log_train(step, {"generated_samples": [f"response {step}", 1.0], "loss": 0.5})
         assert log.handle.run.summary["train/global_step"] == step
         log.close()
     folders = list((tmp_path / "wandb").glob("offline-run-*"))
-    assert folders and all("-0123456789abcdef" in folder.name for folder in folders)
+    assert folders
+    assert all("-0123456789abcdef" in folder.name for folder in folders)
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     assert not any(b"secret" in file.read_bytes() for file in files)
     # Each step has a table of its own.
@@ -64,4 +66,6 @@ def test_a_tracker_of_ones_own_gets_each_step_and_evaluation(tmp_path, monkeypat
     records.write_step(3, {"reward": 0.5})
     records.write_evaluation(3, {"eval_own_pass1": 0.75})
     (step, metrics), evaluation = import_module("mine").seen
-    assert (step, metrics["reward"], evaluation) == (3, 0.5, (3, {"eval_own_pass1": 0.75}))
+    assert step == 3
+    assert metrics["reward"] == 0.5
+    assert evaluation == (3, {"eval_own_pass1": 0.75})

@@ -72,7 +72,8 @@ class Loader(list):
         self.first = state["place"]
 
     def __iter__(self):
-        begun, self.first = getattr(self, "first", 0), 0
+        begun = getattr(self, "first", 0)
+        self.first = 0
         for number in range(begun, len(self)):
             self.place = number + 1
             yield self[number]
@@ -150,21 +151,25 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     rollouts, metrics, asked = drawn(vsrm())
     for ours, theirs in zip(rollouts, plain, strict=True):
         assert ours.response_ids == theirs.response_ids
-        assert (ours.reward, ours.truncated) == (theirs.reward, theirs.truncated)
+        assert ours.reward == theirs.reward
+        assert ours.truncated == theirs.truncated
 
     # Two cuts and the end of the thought, each asked four times after the closed thought.
-    first, other = rollouts[0], rollouts[3]
+    first = rollouts[0]
+    other = rollouts[3]
     cuts = ["ones: 1+3+0=04\n", "ones: 1+3+0=04\nwait ones: 1+3+0=04\n", THOUGHT]
     assert [tokenizer.decode(first.response_ids[:kept]) for kept, _ in first.probes] == cuts
     for text, (_, accuracy) in zip(cuts, first.probes, strict=True):
         seeds = {seed for said, _, seed in asked if said == f"{first.prompt}{text}</think>"}
-        assert accuracy == sum(seed % 2 == 0 for seed in seeds) / 4 and len(seeds) == 4
+        assert accuracy == sum(seed % 2 == 0 for seed in seeds) / 4
+        assert len(seeds) == 4
     assert [accuracy for _, accuracy in other.probes] == [0, 0, 0]  # its answer is 5
     # "</think>" is there; "\n\n", the heading, the box, three digits or one, and "}".
     ends = [tokenizer(CLOSE[8:] + e, add_special_tokens=False)["input_ids"] for e in ("7}", "234}")]
     total = first.metadata["continued_tokens"]
     assert 12 * len(ends[0]) <= total <= 12 * len(ends[1])
-    assert metrics["swap/continued_tokens"] > 0 and metrics["timing/continuations"] >= 0
+    assert metrics["swap/continued_tokens"] > 0
+    assert metrics["timing/continuations"] >= 0
 
 
 def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn):

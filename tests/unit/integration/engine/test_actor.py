@@ -74,8 +74,10 @@ def test_an_agent_of_one_turn_is_no_other_than_a_reward_function(tokenizer):
     for text in ("ones: 7+6+0=13\n</think>\n\n\\boxed{83}", "\\boxed{84}"):
         (expected,), _ = drawn(tokenizer, plain, text)
         (rollout,), _ = drawn(tokenizer, agent(step), text)
-        assert rollout == expected and rollout.record == expected.record
-        assert (rollout.observations, rollout.turns) == ([], [rollout.response_ids])
+        assert rollout == expected
+        assert rollout.record == expected.record
+        assert rollout.observations == []
+        assert rollout.turns == [rollout.response_ids]
         for context in (99, len(rollout.row_ids) - 1):  # the second one cuts it
             ours = vars(experience_row(fit_context(rollout, context), context))
             theirs = vars(experience_row(fit_context(expected, context), context))
@@ -96,7 +98,8 @@ def test_what_each_turn_was_paid_is_known(tokenizer):
     executor = agent(step)
     Actor(executor).prepare(tokenizer, 99)
     (first, second), _ = drawn(tokenizer, executor, "1", "2", "3", "2", "3", count=2)
-    assert (first.turn_rewards, second.turn_rewards) == ([-0.5, 0.25, 1.0], [0.25, 1.0])
+    assert first.turn_rewards == [-0.5, 0.25, 1.0]
+    assert second.turn_rewards == [0.25, 1.0]
     assert first.reward == sum(first.turn_rewards)
     assert first.record["extra_logs"] == {"calls": 2}
 
@@ -123,7 +126,8 @@ def test_an_environment_that_fails_or_returns_nonsense_is_one_line(tokenizer, re
 
     with pytest.raises(DataError) as error:
         drawn(tokenizer, agent(step), "13")
-    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
 
 
 def graded():
@@ -139,7 +143,8 @@ def test_responses_differ_by_seed_and_number_only(tokenizer):
     _, again = drawn(tokenizer, graded(), "1", "2", count=2)
     _, other = drawn(tokenizer, graded(), "1", "2", count=2, seed="2")
     seeds = [[params.seed for params in made.asked] for made in (first, again, other)]
-    assert seeds[0] == seeds[1] and len({*seeds[0], *seeds[2]}) == 4
+    assert seeds[0] == seeds[1]
+    assert len({*seeds[0], *seeds[2]}) == 4
     _, unseeded = drawn(tokenizer, graded(), "1", seed=None)
     assert unseeded.asked[0].seed is None
     kinds = {params.output_kind for made in (first, unseeded) for params in made.asked}

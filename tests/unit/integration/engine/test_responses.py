@@ -33,17 +33,23 @@ TURNS = {
 
 def test_a_response_is_read():
     rollout = read_response(RESPONSE)
-    assert (rollout.prompt, rollout.answer) == ("2 + 2?", "4")
-    assert (rollout.response_ids, rollout.start) == ([1, 2, 3, 4], 3)
-    assert (rollout.reward, rollout.truncated, rollout.correct) == (1.0, True, True)
+    assert rollout.prompt == "2 + 2?"
+    assert rollout.answer == "4"
+    assert rollout.response_ids == [1, 2, 3, 4]
+    assert rollout.start == 3
+    assert rollout.reward == 1.0
+    assert rollout.truncated
+    assert rollout.correct
     assert not read_response({**RESPONSE, "extra_logs": {GRADED_CORRECT: 0.0}}).correct
     continued = read_response(RESPONSE, start=1)
-    assert (continued.prompt_ids, continued.response_ids) == ([7], [8, 9, 1, 2, 3, 4])
+    assert continued.prompt_ids == [7]
+    assert continued.response_ids == [8, 9, 1, 2, 3, 4]
 
 
 def test_what_an_environment_wrote_is_no_action():
     rollout = read_response(TURNS)
-    assert (rollout.prompt_ids, rollout.response_ids) == ([7, 8, 9], [1, 2, 3, 4])
+    assert rollout.prompt_ids == [7, 8, 9]
+    assert rollout.response_ids == [1, 2, 3, 4]
     assert rollout.observations == [(2, [50, 51])]
     row = experience_row(rollout, 20)
     assert row.response_length.tolist() == [4]  # OpenRLHF counts what lies between, too

@@ -14,7 +14,8 @@ def assert_same_update(model, **options):
     expected, theirs = gradients_of(model, chunk=0, **options)
     found, ours = gradients_of(model, **options)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
-    assert ours.keys() == theirs.keys() and ours
+    assert ours.keys() == theirs.keys()
+    assert ours
     for name, gradient in ours.items():
         assert (gradient - theirs[name]).norm() <= 1e-5 * max(theirs[name].norm(), 1e-3), name
 

@@ -38,7 +38,8 @@ def model_of(family):
 
 def make_scorer(model, packing=False, chunk=7):
     actor = ChunkedActor(Engine(model))
-    actor.temperature, actor.packing_samples = TEMPERATURE, packing
+    actor.temperature = TEMPERATURE
+    actor.packing_samples = packing
     actor.hold_logits_of(chunk)
     said = []
     args = SimpleNamespace(ds=SimpleNamespace(zero_stage=2), swap_run=RunConfig())
@@ -143,4 +144,5 @@ def test_need_is_read_behind_the_pass(family, packing, chunk):
     expected = slow_needs(model, ids[0], requests[0], 2)
     assert (needed["need"] - expected).abs().max() < 1e-4
     assert (needed["answer_logprobs"] - plain.signals[0]["answer_logprobs"]).abs().max() < 1e-5
-    assert list(other) == ["entropy"] and len(other["entropy"]) == 2
+    assert list(other) == ["entropy"]
+    assert len(other["entropy"]) == 2
