@@ -24,7 +24,8 @@ def test_a_bad_variable_gives_one_line(script, message):
     name, *more = script.split()
     variables = dict(word.split("=") for word in more if "=" in word)
     result = bash(f"scripts/{name}", *(word for word in more if "=" not in word), **variables)
-    assert (result.returncode, result.stdout) == (2, "")
+    assert result.returncode == 2
+    assert result.stdout == ""
     *shown, line = result.stderr.splitlines()
     assert line.startswith(f"error: {message}")
     assert not any(text.startswith("error") for text in shown)
@@ -45,7 +46,8 @@ def parse_submission(output):
 
     training, submission = output.splitlines()
     bash_word, script, name, *flags = shlex.split(training)
-    assert (bash_word, script) == ("bash", "scripts/train_swap.sh")
+    assert bash_word == "bash"
+    assert script == "scripts/train_swap.sh"
     preset = ROOT / "scripts" / f"train_swap_{name}.yaml"
     run = configure(["--config", str(preset), *flags], on_cpu=False)
     check_flags(run)
@@ -61,11 +63,16 @@ def parse_submission(output):
 def test_the_nodes_of_a_cluster_start_ray():
     started = bash(MULTINODE, "head", "--dry-run", "--num-cpus", "3", NUM_GPUS="4")
     head = parse_ray_start(started.stdout)
-    assert (head["head"], head["port"], head["num_gpus"], head["num_cpus"]) == (True, 6379, 4, 3)
+    assert head["head"] is True
+    assert head["port"] == 6379
+    assert head["num_gpus"] == 4
+    assert head["num_cpus"] == 3
     assert head["dashboard_host"] == "127.0.0.1"
     started = bash(MULTINODE, "worker", "--dry-run", HEAD_IP="10.1.2.3", NODE_IP="10.1.2.4")
     worker = parse_ray_start(started.stdout)
-    assert (worker["head"], worker["address"], worker["num_gpus"]) == (False, "10.1.2.3:6379", 8)
+    assert worker["head"] is False
+    assert worker["address"] == "10.1.2.3:6379"
+    assert worker["num_gpus"] == 8
     assert worker["node_ip_address"] == "10.1.2.4"
 
 
@@ -74,7 +81,9 @@ def test_a_job_is_submitted_with_the_flags_for_its_nodes():
     result = bash(MULTINODE, "submit", "--dry-run", "7b", "--train.seed", "3", **variables)
     args, entrypoint = parse_submission(result.stdout)
     assert entrypoint == ("bash", "/tmp/a folder/job.sh")
-    assert (args.actor.num_nodes, args.vllm.num_engines, args.train.seed) == (4, 32, 3)
+    assert args.actor.num_nodes == 4
+    assert args.vllm.num_engines == 32
+    assert args.train.seed == 3
     assert args.actor.model_name_or_path.endswith("7B")
     assert "secret" not in result.stdout + result.stderr
 
@@ -93,10 +102,13 @@ def test_slurm_starts_a_head_and_workers_and_submits():
     head, worker, *submission = result.stdout.splitlines()
     for line, subcommand in ((head, "head"), (worker, "worker")):
         words = shlex.split(line)
-        assert words[0] == "srun" and {"--nodes=1", "--ntasks=1"} < set(words)
+        assert words[0] == "srun"
+        assert {"--nodes=1", "--ntasks=1"} < set(words)
         assert words[-4:] == ["bash", MULTINODE, subcommand, "--block"]
     args, _ = parse_submission("\n".join(submission))
-    assert (args.actor.num_nodes, args.actor.num_gpus_per_node, args.train.seed) == (2, 8, 3)
+    assert args.actor.num_nodes == 2
+    assert args.actor.num_gpus_per_node == 8
+    assert args.train.seed == 3
 
 
 NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}

@@ -24,8 +24,12 @@ def test_the_report_of_a_gpu_check_is_complete_whatever_fails(tmp_path, monkeypa
     monkeypatch.setattr(sys, "executable", str(tool))
     gpu = check.Gpu(torch.device("cpu"), lambda: 0, 2**30)
     findings = check.check("policy", tmp_path / "run", gpu)
-    assert findings.wrong.startswith(wrong) and findings.print_table() == 1
+    assert findings.wrong.startswith(wrong)
+    assert findings.print_table() == 1
     report = json.loads((tmp_path / "run" / "gpu_check.json").read_text())
     example = json.loads((ROOT / "docs" / "use" / "gpu_check_example.json").read_text())
-    assert set(report) == set(example) and example["passed"] and not report["passed"]
-    assert report["findings"] == findings.lines and "scoring" in report["seconds"]
+    assert set(report) == set(example)
+    assert example["passed"]
+    assert not report["passed"]
+    assert report["findings"] == findings.lines
+    assert "scoring" in report["seconds"]

@@ -43,7 +43,8 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
     for number, responses in generate.generate(engine, requests()):
         counts.append(len(taken))
         first, second = responses
-        assert (first.text, first.finish_reason) == (second.text, second.finish_reason)
+        assert first.text == second.text
+        assert first.finish_reason == second.finish_reason
         finished.append((number, first.text, first.finish_reason))
     assert finished == [(1, "8", "stop"), (2, "", "length"), (3, "10", "stop"), (0, "7", "stop")]
     assert counts == [2, 3, 4, 4]

@@ -109,7 +109,8 @@ SUBJECT = re.compile(
 def test_what_cannot_work_is_refused(case):
     flags, _, named = case.partition(" => ")
     message = refusal(flags)
-    assert SUBJECT.match(message)[2] == (named or flags.split()[0]) and "\n" not in message
+    assert SUBJECT.match(message)[2] == (named or flags.split()[0])
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(

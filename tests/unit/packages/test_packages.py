@@ -40,7 +40,8 @@ def test_a_version_is_taken_or_refused_with_a_remedy(monkeypatch, package, insta
 
 def test_local_parts_and_cpu_builds_count_as_the_version():
     torch = versions.installed_version("torch")
-    assert torch.startswith("2.13.") and "+" not in torch
+    assert torch.startswith("2.13.")
+    assert "+" not in torch
     assert versions.installed_version("vllm") == versions.VERSIONS["vllm"]
     assert versions.installed_version("no-such-package") is None
 
@@ -58,7 +59,8 @@ def test_what_is_replaced_comes_back_as_it_was():
     thing = Derived()
     with replaced(thing, "method", lambda: "ours"), replaced(thing, "method", lambda: "inner"):
         assert thing.method() == "inner"
-    assert vars(thing) == {} and thing.method() == "inherited"
+    assert vars(thing) == {}
+    assert thing.method() == "inherited"
     with pytest.raises(KeyError), replaced(Derived, "method", lambda self: "ours"):
         assert thing.method() == "ours"
         raise KeyError

@@ -55,7 +55,8 @@ def run_quietly(folder, *argv):
 
 def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
     result = run_quietly(tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert result.returncode == 0
+    assert result.stderr == ""
     assert result.stdout.splitlines() == [*LINES, "a table"]
     log = (tmp_path / "out" / "train.log").read_text()
     for line in (*LINES, "a library's line", "its noise", "complaint of a library at the end"):
@@ -73,7 +74,9 @@ def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
 )
 def test_an_error_is_one_line(tmp_path, what, error):
     result = run_quietly(tmp_path, what)
-    assert (result.returncode, result.stderr, result.stdout.splitlines()) == (2, error, LINES)
+    assert result.returncode == 2
+    assert result.stderr == error
+    assert result.stdout.splitlines() == LINES
     log = (tmp_path / "out" / "train.log").read_text()
     assert ("Traceback" in log and "OfRay" in log) == (what == "other")
 

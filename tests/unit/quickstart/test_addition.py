@@ -15,7 +15,8 @@ THOUGHT = "ones: 8+6+0=14\ntens: 7+5+1=13\nhundreds: 4+3+1=08\n"
 
 def test_a_problem_and_its_shortest_thought_by_hand():
     problem = Addition(478, 356)
-    assert (problem.question, problem.answer) == ("What is 478 + 356?", "834")
+    assert problem.question == "What is 478 + 356?"
+    assert problem.answer == "834"
     assert addition.shortest_trace(problem) == THOUGHT + CLOSE + "834}" + EOS
 
 
@@ -34,7 +35,8 @@ def test_problems_are_seeded_and_distinct_and_taught_traces_are_right(tokenizer)
     for number, problem in enumerate(first[:40]):
         given, taught = addition.supervised_row(problem, random.Random(number), 0.0)
         labels = addition.label_lines(problem.question, taught)
-        assert len(labels) == len(thought_lines(taught)) and taught.endswith("}" + EOS)
+        assert len(labels) == len(thought_lines(taught))
+        assert taught.endswith("}" + EOS)
         ids = tokenizer(given + taught, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == given + taught
 

@@ -20,7 +20,8 @@ def test_the_quickstart_ends_with_a_page(tmp_path):
     write_text(tmp_path / "train" / "swap_config.json", to_line({"swap": swap}))
     metrics = [{"step": n, "swap/accuracy": 0.5, "length/mean": 100.0 - n} for n in (1, 2)]
     write_rows(tmp_path / "train" / "metrics.jsonl", metrics)
-    problem, rng = Addition(478, 356), random.Random(0)
+    problem = Addition(478, 356)
+    rng = random.Random(0)
     asked = [{"problem": problem.question, "answer": problem.answer}]
     long = [overthinking_trace(problem, rng) for _ in range(3)]
     for name, texts in (("base", long), ("trained", [shortest_trace(problem)] * 3)):
@@ -47,7 +48,8 @@ def test_the_quickstart_ends_with_a_page(tmp_path):
     assert [step["text"] for step in short] == shortest_trace(problem).splitlines()[:3]
     for credit, names, later in (("paper", ["gain"], 1), ("own", ["gain", "need"], 0)):
         rewards = [sum(step[name] for name in names) for step in short]
-        mean, deviation = fmean(rewards), stdev(3 * rewards)
+        mean = fmean(rewards)
+        deviation = stdev(3 * rewards)
         normalised = [(reward - mean) / deviation for reward in rewards]
         expected = [own + later * sum(normalised[k + 1 :]) for k, own in enumerate(normalised)]
         assert [step[credit] for step in short] == pytest.approx(expected, abs=2e-3)

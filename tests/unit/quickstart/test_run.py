@@ -24,7 +24,9 @@ def test_its_command_can_be_parsed(tmp_path):
     command = training_command(tmp_path / "policy", tmp_path, 3, 7, "own_bill")
     args = configure(command[command.index("train") + 1 :], on_cpu=True).args
     assert args.actor.model_name_or_path == str(tmp_path / "policy")
-    assert (args.data.max_samples, args.train.seed, args.ckpt.load_enable) == (48, 7, False)
+    assert args.data.max_samples == 48
+    assert args.train.seed == 7
+    assert args.ckpt.load_enable is False
 
 
 def test_seconds_leave_out_the_step_that_warms_up():

@@ -61,13 +61,15 @@ def test_grading_needs_no_main_module(tmp_path):
     options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     command = [sys.executable, "-c", NOTEBOOK, SCRIPT]
     result = subprocess.run(command, **options, capture_output=True, text=True, check=True)
-    assert (result.stdout, result.stderr) == ("start\nGrade(correct=True, status='ok')\n", "")
+    assert result.stdout == "start\nGrade(correct=True, status='ok')\n"
+    assert result.stderr == ""
 
 
 def test_the_reward_function_grades_the_response_alone():
     prompt = r"Put your answer in \boxed{}. Is it \boxed{42}?<think>"
     graded = reward_func([prompt + r"no</think>\boxed{41}"], [prompt], ["42"])
-    assert (graded["rewards"], graded["scores"]) == (0.0, 0.0)
+    assert graded["rewards"] == 0.0
+    assert graded["scores"] == 0.0
     graded = reward_func(["<bos>" + prompt + r"yes</think>\boxed{42}"], [prompt], ["42"])
     assert graded["rewards"] == 1.0
     logs = graded["extra_logs"]

@@ -65,19 +65,25 @@ def test_a_card(run):
     write_card(policy, folder)
     text = card_of(policy)
     digest = hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
-    assert f", sha256 {digest}\n" in text and "(Eq. unified_adv)" in text
-    assert "3 steps, 2,100 responses" in text and "1:05:00 of training steps" in text
+    assert f", sha256 {digest}\n" in text
+    assert "(Eq. unified_adv)" in text
+    assert "3 steps, 2,100 responses" in text
+    assert "1:05:00 of training steps" in text
     assert re.search(r"accuracy of rollouts, % \| +50.0 \| +100.0 \| +100.0 \|\n", text)
     assert re.search(r"tokens per rollout +\| +100.0 \| +60.0 \| +60.0 \|\n", text)
-    assert "\ntrain.seed: '7'\n" in text and "\nrollout.max_new_tokens: '12'\n" in text
+    assert "\ntrain.seed: '7'\n" in text
+    assert "\nrollout.max_new_tokens: '12'\n" in text
     assert "| graded by | `math` |" in text
-    assert "The training included none on held-out problems" in text and "2607.09786" in text
+    assert "The training included none on held-out problems" in text
+    assert "2607.09786" in text
     assert str(folder) not in text  # folders of the machine
     assert "--swap.close_template 'a|b' --data.prompt_dataset=train.jsonl 'x'\n" in text
     data = ModelCard.load(policy / "README.md").data
-    assert (data.base_model, data.datasets) == (None, None)
+    assert data.base_model is None
+    assert data.datasets is None
     settings = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
-    assert settings["swap.process_weight"] == 0.3 and settings["swap.output_dir"] == folder.name
+    assert settings["swap.process_weight"] == 0.3
+    assert settings["swap.output_dir"] == folder.name
 
 
 def test_the_policy_loads_as_the_card_says(run, capsys):

@@ -57,11 +57,14 @@ def test_presets_carry_the_papers_settings_and_share_every_gpu(size, zero):
 
 def test_presets_of_a_laptop_and_of_a_run_that_generates_while_it_trains():
     args = run_of("laptop", on_cpu=True).args
-    assert (args.vllm.num_engines, args.vllm.sync_backend) == (1, "gloo")
+    assert args.vllm.num_engines == 1
+    assert args.vllm.sync_backend == "gloo"
     assert (ROOT / args.actor.model_name_or_path / "config.json").is_file()
     args = run_of("1.5b", "--config", str(ROOT / "scripts" / "async.yaml")).args
-    assert args.train.async_enable and not (args.train.colocate_all or args.vllm.enable_sleep)
-    assert (args.actor.num_gpus_per_node, args.vllm.num_engines) == (4, 4)
+    assert args.train.async_enable
+    assert not (args.train.colocate_all or args.vllm.enable_sleep)
+    assert args.actor.num_gpus_per_node == 4
+    assert args.vllm.num_engines == 4
     assert args.algo.advantage.is_correction_level == "token"
 
 
@@ -94,8 +97,14 @@ def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
     monkeypatch.chdir(ROOT)
     args = evaluation("--limit", "3", ENGINES="2")
     assert args.benchmarks == ["math500", "amc23", "aime24", "aime25", "olympiadbench"]
-    assert (args.samples, args.temperature, args.top_p, args.max_tokens) == (16, 0.6, 0.95, 32768)
-    assert (args.engines, args.limit, str(args.output)) == (2, 3, "outputs/eval/model")
+    assert args.samples == 16
+    assert args.temperature == 0.6
+    assert args.top_p == 0.95
+    assert args.max_tokens == 32768
+    assert args.engines == 2
+    assert args.limit == 3
+    assert str(args.output) == "outputs/eval/model"
     assert args.suffix == SUFFIX  # as `prepare` puts it behind each problem of the training
     args = evaluation(SUFFIX="", BENCHMARKS="math500 aime24")
-    assert (args.suffix, args.benchmarks) == ("", ["math500", "aime24"])
+    assert args.suffix == ""
+    assert args.benchmarks == ["math500", "aime24"]

@@ -303,7 +303,8 @@ def test_need_keeps_keys_and_values_by_hand():
     assert parts["gathered keys"] == 2 * 2 * 256 * (25 * 14_000 + 14_000)
     # The logits of 1,024 tokens, beside hidden states of 1,536 numbers.
     assert parts["logits"] == 6 * 1024 * 151_936 + 2 * 1_536 * (1024 + 14_000)
-    assert "kept keys" not in plain and "branches" not in parts
+    assert "kept keys" not in plain
+    assert "branches" not in parts
 
 
 def test_constants_are_those_of_the_installed_packages():
