@@ -12,8 +12,8 @@ from openrlhf_swap.rewards.statements import answer_start, last_boxed
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CHUNK = 64  # tokens that are decoded at once to find places in a text
-UNFINISHED = "\ufffd"  # what a decoder makes of the first bytes of a character
+DECODED_TOKENS = 64  # tokens that are decoded at once to find places in a text
+REPLACEMENT = "\ufffd"  # what a decoder makes of the first bytes of a character
 
 
 class ResponseReader:
@@ -180,9 +180,9 @@ class _TextLengths:
         self._text = reader.text
         self._starts = [0]
         pieces: list[str] = []
-        for end in range(CHUNK, len(ids), CHUNK):
+        for end in range(DECODED_TOKENS, len(ids), DECODED_TOKENS):
             piece = self._text(ids[self._starts[-1] : end])
-            if not piece.endswith(UNFINISHED):
+            if not piece.endswith(REPLACEMENT):
                 self._starts.append(end)
                 pieces.append(piece)
         pieces.append(self._text(ids[self._starts[-1] :]))

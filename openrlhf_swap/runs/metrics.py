@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # the names are read without torch
 Metrics = dict[str, float]
 HIGH_GAIN = 0.5  # nats; the paper's threshold for a high-gain step
 SHOWN_TURNS = 8  # turns whose share of the penalty is a metric
-NEEDED = 0.01  # nats per token; a step with less need is one that nobody needs
+LEAST_NEED = 0.01  # nats per token; a step with less need is one that nobody needs
 SCORE_NOISE = 0.02  # nats; standard deviation of a difference of two scores in bfloat16
 
 LENGTH_QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9, "max": 1.0}
@@ -152,7 +152,7 @@ def _of_steps(batch: StepBatch, credit: StepCredit) -> dict[str, Tensor]:
     if "need" in batch.signals:
         needs = batch.signals["need"][steps]
         needs = needs[~needs.isnan()]
-        means |= {"swap/need_mean": needs, "swap/need_zero_frac": needs < NEEDED}
+        means |= {"swap/need_mean": needs, "swap/need_zero_frac": needs < LEAST_NEED}
     return means
 
 

@@ -17,7 +17,7 @@ from openrlhf_swap.scoring.branches import Agree, Layout, ResponseColumns, Rows
 
 # Tokens that a gated delta rule is solved for at a time. Without kernels transformers loops over
 # them, and its default of 64 is longer than a branch.
-CHUNK = 12
+SOLVED_TOKENS = 12
 # By which mixers take their cache; from transformers 5.24 on it is the last.
 CACHE_NAMES = ("cache_params", "past_key_values", "cache")
 
@@ -166,7 +166,7 @@ def _of_a_state(mixer: Any, original: Callable[..., Tensor], name: str) -> Mixer
     """The mixer's original forward, as a function of its input and a state."""
     layers = mixer.layer_idx + 1
     solves = hasattr(sys.modules[type(mixer).__module__], "torch_chunk_gated_delta_rule")
-    options = {"chunk_size": CHUNK} if solves else {}
+    options = {"chunk_size": SOLVED_TOKENS} if solves else {}
 
     def forward(hidden: Tensor, state: LinearAttentionLayer) -> Tensor:
         # Some mixers query the cache's last layer when they mean their own.

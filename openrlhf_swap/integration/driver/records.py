@@ -28,7 +28,7 @@ from openrlhf_swap.runs.metrics import (
     write_rollouts,
 )
 
-Table = Callable[[], list[Row]]
+MakeTable = Callable[[], list[Row]]
 
 
 def is_due(step: int, every: int) -> bool:
@@ -107,7 +107,7 @@ class Records:
             event = Event(step=step + 1, session_log=start)
             self._tensorboard.writer.file_writer.add_event(event)
 
-    def guard(self, step: int, metrics: Metrics, table: Table) -> None:
+    def guard(self, step: int, metrics: Metrics, table: MakeTable) -> None:
         """Tell what the guards say of a step; where they stop the run, its table is written."""
         try:
             lines = self.guards.observe(step, metrics)
@@ -122,7 +122,7 @@ class Records:
         step: int,
         metrics: Metrics,
         sample: tuple[str, float] | None = None,
-        table: Table | None = None,
+        table: MakeTable | None = None,
     ) -> None:
         """Write a step's metrics, a response with its reward, and the table of rollouts if due.
 

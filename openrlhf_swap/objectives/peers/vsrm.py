@@ -23,7 +23,7 @@ DISCOUNT = 0.7  # of a change, for each cut between it and the one that shares i
 PATIENCE = 4  # how many cuts before a change share in it
 # VSRM's list without "That's correct, but" and "Wait, but", which have a comma, and contain shorter
 # words of the list.
-WORDS = (
+CUES = (
     "wait,Wait,WAIT,but,But,BUT,alternatively,Alternatively,ALTERNATIVELY,however,However,HOWEVER,"
     "hmm,Hmm,HMM,Let me double-check,let me double-check,But wait,but wait,Hold on,hold on,"
     "Looking back,looking back,Seems solid,seems solid,Similarly,similarly,That seems right,"
@@ -101,7 +101,7 @@ class VSRM(_VSRM):
 
     continues = True
     least_change = 1e-5
-    words: str = setting(WORDS, "a thought is cut before a sentence that contains one of these")
+    words: str = setting(CUES, "a thought is cut before a sentence that contains one of these")
     first_characters: int = setting(1000, "before the first cut, at least", ge=0)
     apart_characters: int = setting(400, "between two cuts, at least", ge=1)
     answers: int = setting(5, "sampled at each cut, and at the end of the thought", ge=1)

@@ -170,7 +170,7 @@ def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places)
     reader, ids = case
     expected = [by_whole_prefixes(ids, place, reader) for place in places]
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(readers, "CHUNK", chunk)
+        patches.setattr(readers, "DECODED_TOKENS", chunk)
         assert tokens_for_each(ids, places, reader) == expected
 
 
