@@ -40,7 +40,7 @@ from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering,
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.references import Reference, answer_text
-from openrlhf_swap.rewards.verifiers import FLAG, find_verifier
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG, find_verifier
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import identity, record_or_compare
@@ -74,7 +74,7 @@ def main(argv: list[str]) -> None:
     run = RunConfig(scoring=args.scoring)
     if args.grader and not find_verifier(args.grader).answer_is_text:
         raise ConfigError(
-            f"{FLAG} is {args.grader}, whose tasks have no answer text to score: use eval run"
+            f"{GRADER_FLAG} is {args.grader}, which has no answer text to score: use eval run"
         )
     check_model_files("--model", args.model, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output.parent)
@@ -108,7 +108,7 @@ def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> R
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     return settings | {
         "--swap.scoring": run.scoring,
-        FLAG: args.grader,
+        GRADER_FLAG: args.grader,
         TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
         "--system-prompt": args.system_prompt,
         "--model": identity(args.model),
@@ -139,7 +139,7 @@ def _parser() -> Parser:
     text = "dtype of the model (default: %(default)s)"
     add("--dtype", choices=dtypes, default="float32", help=text)
     add_rendering(parser)
-    add(FLAG, help="also grade each response, by a name as in training (default: do not)")
+    add(GRADER_FLAG, help="also grade each response, by a name as in training (default: do not)")
     return parser
 
 

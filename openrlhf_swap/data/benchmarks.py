@@ -12,14 +12,13 @@ import yaml
 
 from openrlhf_swap.command import counted
 from openrlhf_swap.data.files import SHOWN, read_entries
-from openrlhf_swap.data.references import find_faults, read_reference
+from openrlhf_swap.data.references import LONGEST_SHOWN, find_faults, read_reference
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
-LONGEST_SHOWN = 40  # characters of a value in a message
 REMEDY = "give every row a problem and an answer"
 
 

@@ -25,13 +25,13 @@ from openrlhf_swap.rewards.answers import (
     visible_fault,
 )
 from openrlhf_swap.rewards.references import Reference
-from openrlhf_swap.rewards.verifiers import FLAG, MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG, MATH, find_verifier
 
 ANSWERS_A_PROCESS = 64  # a grading process that starts for fewer costs more than it saves
 GRADED_AT_ONCE = 256
 EXAMPLES = 5
-LONGEST_SHOWN = 40  # characters of a given answer among the examples
-TRIED = 3  # reference answers that a verifier is called with before a run starts
+LONGEST_SHOWN = 40  # characters of an answer in a message
+TRIED_ANSWERS = 3  # reference answers that a verifier is called with before a run starts
 STATED_ANSWER = "a problem that states its answer"
 # What stands before an answer.
 _ANNOUNCED = re.compile(
@@ -119,13 +119,13 @@ def try_grader(grader: str, references: Sequence[Reference]) -> None:
     if grader == MATH:
         return
     pool = Grader(processes=1, verifier=grader)
-    tried = [("", reference) for reference in references[:TRIED]]
+    tried = [("", reference) for reference in references[:TRIED_ANSWERS]]
     grades = pool.grade_many(tried)
     pool.close()
     for number, grade in enumerate(grades, 1):
         if grade.status in ("error", "timeout"):
             raise ConfigError(
-                f"{FLAG} is {grader}, which fails on an empty response to row {number}: "
+                f"{GRADER_FLAG} is {grader}, which fails on an empty response to row {number}: "
                 f"{grade.why or grade.status}"
             )
 

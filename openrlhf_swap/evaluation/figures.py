@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (4.2, 3.4)  # inches, of one panel
-COLUMNS = 3  # panels in a row, at most
+PANELS_IN_A_ROW = 3  # panels in a row, at most
 POINTS = 40  # of a curve over budgets
 
 
@@ -167,8 +167,8 @@ def _panels(labels: Sequence[dict[str, str]]) -> tuple[Figure, list[Axes]]:
     """A figure with a panel for each set of labels."""
     from matplotlib.figure import Figure  # takes a second, so not at module level
 
-    columns = min(len(labels), COLUMNS)
-    rows = -(-len(labels) // COLUMNS)
+    columns = min(len(labels), PANELS_IN_A_ROW)
+    rows = -(-len(labels) // PANELS_IN_A_ROW)
     width, height = SIZE
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     panels = []

@@ -46,7 +46,7 @@ COLUMNS = {
     "maj@k %": "{maj@k}",
 }
 # Of evaluations with scored traces.
-KNOWN = {"after known %": "{known_after}"}
+KNOWN_COLUMN = {"after known %": "{known_after}"}
 COUNTS = ("tokens", "problems", "samples")  # measures that are no shares
 DIFFERENCE = ["difference", "benchmark", "problems", "pass@1, points (95%)", "tokens (95%)"]
 # A format -> tabulate's name for it.
@@ -60,7 +60,7 @@ Runs = Mapping[str, Evaluation]
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A header and rows of texts."""
 
     header: list[str]
@@ -112,7 +112,7 @@ def evaluation_table(runs: Runs, style: str) -> str:
     return str(pd.DataFrame(lines).to_csv(index=False)).rstrip("\n")
 
 
-def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> Table:
+def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> TextTable:
     """The table of evaluations; `chosen` are its columns.
 
     There is one row per evaluation and benchmark, and one for the average over several. An
@@ -123,7 +123,7 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> Table:
     found = set(chain.from_iterable(each.values for each in measured))
     columns = dict(chosen)
     if "known_after" in found:
-        columns |= KNOWN
+        columns |= KNOWN_COLUMN
     rows = []
     for run, benchmarks in runs.items():
         for name, each in benchmarks.items():
@@ -134,7 +134,7 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> Table:
             for key in ("accuracy", "tokens"):
                 means[key] = fmean(each.values[key] for each in benchmarks.values())
             rows.append([run, "Average", "", *_cells(means, columns)])
-    return Table(["evaluation", "benchmark", "problems", *columns], rows)
+    return TextTable(["evaluation", "benchmark", "problems", *columns], rows)
 
 
 def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:
@@ -154,7 +154,7 @@ def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]
     return cells
 
 
-def difference_cells(runs: Runs) -> tuple[Table, list[str]]:
+def difference_cells(runs: Runs) -> tuple[TextTable, list[str]]:
     """The table of each evaluation minus each earlier one, on the problems they share.
 
     The second value has a note for each pair that shares no problem of a benchmark.
@@ -171,7 +171,7 @@ def difference_cells(runs: Runs) -> tuple[Table, list[str]]:
             else:
                 shared = f"{later} and {earlier} share no problem of the same text"
                 notes.append(f"no difference on {title_of(name)}: {shared}")
-    return Table(DIFFERENCE, rows), notes
+    return TextTable(DIFFERENCE, rows), notes
 
 
 def difference_tables(runs: Runs, style: str) -> list[str]:
@@ -219,10 +219,10 @@ def paper_table(model: str, style: str) -> str:
         pairs = zip(accuracy, tokens, strict=True)
         rows.append([f"{method} (paper)", *map(" / ".join, pairs)])
     header = ["method", *map(title_of, names), "Average"]
-    return f"{model}, {PAPER_TITLE}\n\n{_formatted(Table(header, rows), style)}"
+    return f"{model}, {PAPER_TITLE}\n\n{_formatted(TextTable(header, rows), style)}"
 
 
-def _formatted(table: Table, style: str) -> str:
+def _formatted(table: TextTable, style: str) -> str:
     """A table as text; numbers are right-aligned for the terminal."""
     form = FORMATS[style]
     rows = table.rows

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem, load_benchmark
-from openrlhf_swap.data.references import TRIED, try_grader
+from openrlhf_swap.data.references import TRIED_ANSWERS, try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import samples
 from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
@@ -40,7 +40,7 @@ from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import made_of
 
-AT_A_TIME = 512  # samples that are graded
+GRADED_AT_A_TIME = 512  # samples that are graded
 # A number's flag -> the least that it may be.
 LEAST = {
     "samples": 1,
@@ -56,7 +56,7 @@ Problems = dict[str, list[Problem]]
 
 def main(argv: list[str]) -> None:
     """Generate what is missing, grade it, print the table."""
-    args = parse(expand_config(argv))
+    args = parse_flags(expand_config(argv))
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> None:
         print(evaluation_table({args.output.name: measured}, "terminal"))
 
 
-def parse(argv: Sequence[str]) -> Namespace:
+def parse_flags(argv: Sequence[str]) -> Namespace:
     """Parse the command line."""
     parser = Parser("openrlhf-swap eval run", __doc__)
     add = parser.add_argument
@@ -150,7 +150,7 @@ def load_problems(args: Namespace) -> Problems:
         problems[name] = load_benchmark(benchmark, args.data, args.grader)
     for name, rows in problems.items():
         check_unchanged(args, name, rows)
-        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED]])
+        try_grader(rows[0].grader, [row.reference for row in rows[:TRIED_ANSWERS]])
     return problems
 
 
@@ -272,7 +272,7 @@ def grade_file(
         appending(files.path("grades")) as append,
         tqdm(desc=description, unit="sample", leave=False) as bar,
     ):
-        while part := list(islice(left, AT_A_TIME)):
+        while part := list(islice(left, GRADED_AT_A_TIME)):
             pairs = []
             for row in part:
                 reference = by_id[row["id"]].reference

@@ -21,7 +21,7 @@ from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 
-NEEDED = {
+REQUIRED = {
     "actor.model_name_or_path": "is missing; give a Hugging Face model or a folder",
     "data.prompt_dataset": "is missing; give a data set or a file",
     "data.label_key": "is missing; name the column with the reference answers",
@@ -189,7 +189,7 @@ def _check_values(configuration: Configuration) -> None:
     """Check each flag by itself."""
     args = configuration.args
     values = configuration.values
-    for name, remedy in NEEDED.items():
+    for name, remedy in REQUIRED.items():
         if not values[name]:
             raise ConfigError(f"--{name} {remedy}")
     for text, (fits, names) in RANGES.items():

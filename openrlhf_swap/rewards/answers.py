@@ -21,7 +21,7 @@ PROSE_ANSWER = "a sentence as its answer"
 PLACEHOLDER_ANSWER = "a placeholder as its answer, such as 'proof' or 'N/A'"
 UNPARSABLE_ANSWER = "an answer that cannot be parsed"
 
-LONGEST = 200  # characters; the longest answer of the benchmarks has 198
+LONGEST_ANSWER = 200  # characters; the longest answer of the benchmarks has 198
 NUMBER = PATTERNS.number
 MOST_WORDS = 5  # of an answer such as "7 minutes and 5 seconds"
 _DEEPEST = 20  # wrappers inside of wrappers
@@ -100,7 +100,7 @@ def visible_fault(answer: str) -> str | None:
     bare = strip_answer(answer)
     if not bare:
         return EMPTY_ANSWER
-    if len(bare) > LONGEST:
+    if len(bare) > LONGEST_ANSWER:
         return LONG_ANSWER
     whole = re.sub(r"\\[A-Za-z]+|[\W_]", "", bare).casefold() or bare
     for placeholder in _PLACEHOLDERS:

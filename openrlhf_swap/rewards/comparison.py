@@ -13,13 +13,13 @@ from openrlhf_swap.rewards.choices import find_letter
 from openrlhf_swap.rewards.forms import PATTERNS, canonical, depths
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing, split_words
 
-LONGEST = 1000  # characters of an answer that is taken apart; others are compared as they stand
+LONGEST_COMPARED = 1000  # characters of an answer; longer ones are compared as they stand
 MOST_ITEMS = 50  # of a list whose order does not count
 
 
 def same_answer(gold: str, response: str) -> bool:
     """Whether a response's answer equals the reference answer."""
-    if max(len(gold), len(response)) > LONGEST:
+    if max(len(gold), len(response)) > LONGEST_COMPARED:
         return gold == response
     gold = canonical(gold)
     response = canonical(response)

@@ -35,10 +35,10 @@ from sympy.core.relational import Relational, _Inequality
 
 from openrlhf_swap.rewards.forms import PATTERNS, depths
 
-DECIMALS = 6  # to which decimal numbers are compared
-SHARE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
+COMPARED_DECIMALS = 6  # to which decimal numbers are compared
+RELATIVE_TOLERANCE = 5e-4  # by which small decimal numbers may differ: half of the fourth digit
 EXACT_DIGITS = 300  # to which numbers with roots are compared
-DEEPEST = 30  # brackets inside of brackets in an expression that is parsed
+DEEPEST_BRACKETS = 30  # brackets inside of brackets in an expression that is parsed
 _SPELLING = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
 )
@@ -53,7 +53,7 @@ def parse(text: str) -> Any:
     if r"\lor" in text:
         return _parse_union(text)
     plain = PATTERNS.primes.sub(lambda letter: f"{letter[1]}_{{9{len(letter[2])}}}", text)
-    if not plain or max(depths(plain)) > DEEPEST or PATTERNS.not_parsed.search(plain):
+    if not plain or max(depths(plain)) > DEEPEST_BRACKETS or PATTERNS.not_parsed.search(plain):
         return None
     try:
         spelled = normalize_latex(plain, _SPELLING)
@@ -112,7 +112,7 @@ def are_equal(gold: str, response: str) -> bool:
         verify(
             expected,
             given,
-            float_rounding=DECIMALS,
+            float_rounding=COMPARED_DECIMALS,
             allow_set_relation_comp=True,
             timeout_seconds=None,
         )
@@ -140,7 +140,7 @@ def same_number(left: Any, right: Any) -> bool:
     apart = abs(left - right).evalf()
     size = max(abs(left), abs(right))
     if is_rounded:
-        return bool(apart < 10**-DECIMALS and apart <= SHARE * size)
+        return bool(apart < 10**-COMPARED_DECIMALS and apart <= RELATIVE_TOLERANCE * size)
     return bool(apart <= Float(10, EXACT_DIGITS) ** (50 - EXACT_DIGITS) * size)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-Rows = list[tuple[re.Pattern[str], Any]]
+Rewrites = list[tuple[re.Pattern[str], Any]]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TABLES: dict[str, Any] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
@@ -101,7 +101,7 @@ class _Patterns:
         return compiled(TABLES["patterns"][name])
 
 
-def compile_rows(table: str, **functions: Any) -> Rows:
+def compile_rows(table: str, **functions: Any) -> Rewrites:
     """The rows of a table: a pattern each, and what its matches become (a text or a function)."""
     rows = []
     for row in TABLES[table]:
@@ -113,7 +113,7 @@ def compile_rows(table: str, **functions: Any) -> Rows:
     return rows
 
 
-def apply(rows: Rows, text: str) -> str:
+def apply(rows: Rewrites, text: str) -> str:
     """The text with these rows applied in order."""
     for pattern, becomes in rows:
         text = pattern.sub(becomes, text)

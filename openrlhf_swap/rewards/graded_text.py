@@ -3,7 +3,8 @@
 from openrlhf_swap.rewards.forms import PATTERNS
 
 END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
-TAIL = 400  # last characters, among which a family's tokens stand: `<|im_end|>`, `<turn|>`, `</s>`
+# Characters at the end of a response that may be a family's tokens: `<|im_end|>`, `</s>`.
+_LAST_CHARACTERS = 400
 
 
 def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUGHT) -> str:
@@ -31,6 +32,6 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
     All of the response without an end of the thought.
     """
     visible = response.split(end_of_thought, 1)[-1].strip()
-    tail = PATTERNS.tokens_after.sub("", visible[-TAIL:])
-    visible = visible[:-TAIL] + tail
+    tail = PATTERNS.tokens_after.sub("", visible[-_LAST_CHARACTERS:])
+    visible = visible[:-_LAST_CHARACTERS] + tail
     return PATTERNS.tokens_before.sub("", visible, count=1)

@@ -1,6 +1,11 @@
 """`math`: whether the answer that a response states equals the reference answer."""
 
-from openrlhf_swap.rewards.answers import LONGEST, UNPARSABLE_ANSWER, normal_answer, strip_answer
+from openrlhf_swap.rewards.answers import (
+    LONGEST_ANSWER,
+    UNPARSABLE_ANSWER,
+    normal_answer,
+    strip_answer,
+)
 from openrlhf_swap.rewards.comparison import is_understood, same_answer
 from openrlhf_swap.rewards.references import Metadata
 from openrlhf_swap.rewards.statements import stated_answer
@@ -25,7 +30,7 @@ def verify(problem: str, answer: str, response: str, metadata: Metadata) -> Verd
 def _gold(answer: str) -> str:
     """The bare reference answer, which a whole solution states somewhere."""
     gold = strip_answer(normal_answer(answer))
-    if len(gold) > LONGEST:
+    if len(gold) > LONGEST_ANSWER:
         gold = strip_answer(stated_answer(gold) or gold)
     return gold
 

@@ -16,7 +16,7 @@ from openrlhf_swap.packages import import_named
 from openrlhf_swap.rewards.answers import normal_answer
 from openrlhf_swap.rewards.references import Metadata
 
-FLAG = "--swap.grader"
+GRADER_FLAG = "--swap.grader"
 MATH = "math"
 REGEX = "regex:"
 BUILT_IN = {
@@ -93,15 +93,16 @@ def find_verifier(name: str) -> Verifier:
     if name.startswith(REGEX):
         function: Any = _match_last(name.removeprefix(REGEX))
     elif name in BUILT_IN or ":" in name:
-        function = import_named(BUILT_IN.get(name, name), FLAG)
+        function = import_named(BUILT_IN.get(name, name), GRADER_FLAG)
     else:
         known = f"{', '.join(BUILT_IN)}, {REGEX}PATTERN, or a function of your own: module:function"
-        raise ConfigError(f"{FLAG} is {name!r}; use one of {known}")
+        raise ConfigError(f"{GRADER_FLAG} is {name!r}; use one of {known}")
     try:
         signature(function).bind("problem", "answer", "response", {})
     except TypeError:
         wanted = "(problem, answer, response, metadata); see docs/use/own_verifier.md"
-        raise ConfigError(f"{FLAG} is {name!r}, which is not a function of {wanted}") from None
+        fault = f"which is not a function of {wanted}"
+        raise ConfigError(f"{GRADER_FLAG} is {name!r}, {fault}") from None
     except ValueError:
         pass  # some functions in C do not say what they take
     is_text = getattr(function, "answer_is_text", True)
@@ -117,7 +118,7 @@ def _match_last(pattern: str) -> Verify:
 
     Of a pattern with groups the first group is compared. Both sides are in normal form.
     """
-    given = f"{FLAG} is '{REGEX}{pattern}'"
+    given = f"{GRADER_FLAG} is '{REGEX}{pattern}'"
     if not pattern:
         raise ConfigError(f"{given}; put the pattern after it, such as '{REGEX}Answer: (.+)'")
     try:

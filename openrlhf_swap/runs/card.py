@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 CARD = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md")
-TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
+CARD_TAGS = ["openrlhf-swap", "openrlhf", "grpo", "reasoning"]
 # Folders of this machine, before a name in a command line.
-FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")
+LOCAL_FOLDERS = re.compile(r"(?<=[\s=,'])/(?:[^\s'/,]+/)+")
 # The name of a curve, its column in the metrics, and the factor between them.
 CURVES = [
     ("accuracy of rollouts, %", "swap/accuracy", 100),
@@ -61,7 +61,7 @@ def write_card(policy: Path, run: Path) -> None:
         datasets=datasets or None,
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=TAGS,
+        tags=CARD_TAGS,
     )
     objective = flags["swap.objective"]
     settings = {name: _strip_folders(value) for name, value in flags.items()}
@@ -82,7 +82,7 @@ def write_card(policy: Path, run: Path) -> None:
         flags=flags,
         template_arguments=json.loads(flags.get("data.chat_template_kwargs", "{}")),
         evaluated_on=_strip_folders(flags.get("eval.dataset")),
-        command=FOLDERS.sub("", about["command"]),
+        command=LOCAL_FOLDERS.sub("", about["command"]),
         files=_sources(about["inputs"]),
         settings=yaml.safe_dump(settings, sort_keys=False),
     )

@@ -8,7 +8,7 @@ from openrlhf_swap.command import ADAPTERS
 from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.files import Row
 
-FLAG = "--swap.trust_remote_code"
+TRUST_FLAG = "--swap.trust_remote_code"
 # Loaded by transformers without any reference to it, wherever trust_remote_code=True is passed.
 GENERATE = "custom_generate/generate.py"
 
@@ -36,7 +36,7 @@ def check_model_files(
     if place and not trusted:
         raise ConfigError(
             f"{flag} is {model}, which brings Python code of its own ({place}); read that code, "
-            f"then give {FLAG} to let it run"
+            f"then give {TRUST_FLAG} to let it run"
         )
 
 

@@ -14,7 +14,7 @@ from openrlhf_swap.errors import ConfigError, reader_errors
 from openrlhf_swap.flags.stock import stock_parser
 from openrlhf_swap.packages.versions import replace
 from openrlhf_swap.rollouts.families import check_white_space
-from openrlhf_swap.runs.model_code import FLAG, check_model_files
+from openrlhf_swap.runs.model_code import TRUST_FLAG, check_model_files
 
 MODEL = "--model.model_name_or_path"
 
@@ -22,17 +22,18 @@ MODEL = "--model.model_name_or_path"
 def main(argv: list[str]) -> None:
     parser = stock_parser("train_sft", Parser("studies.sft.train"))
     parser.allow_abbrev = True  # any prefix of a flag, as OpenRLHF takes it
-    args, _ = parser.parse_known_args([word for word in argv if word not in (FLAG, "-h", "--help")])
+    left_out = (TRUST_FLAG, "-h", "--help")
+    args, _ = parser.parse_known_args([word for word in argv if word not in left_out])
     model = vars(args)[MODEL.removeprefix("--")]
     if model:
-        trusted = FLAG in argv
+        trusted = TRUST_FLAG in argv
         check_model_files(MODEL, model, trusted, takes_adapters=True)
         from transformers import AutoTokenizer
 
         with reader_errors(f"{MODEL} is {model}, which cannot be read: {{reason}}", ConfigError):
             tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trusted)
         check_white_space(tokenizer)
-    sys.argv[1:] = [word for word in sys.argv[1:] if word != FLAG]
+    sys.argv[1:] = [word for word in sys.argv[1:] if word != TRUST_FLAG]
     # The integration prepares the process before OpenRLHF is imported.
     from openrlhf_swap.integration.runtime.cpu import build_communication_op, is_cpu_build
 

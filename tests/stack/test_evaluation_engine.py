@@ -75,7 +75,7 @@ def test_several_engines_share_the_samples_and_an_error_of_one_is_raised(tmp_pat
     monkeypatch.setattr(generate, "is_cpu_build", lambda: True)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     SampleFiles(tmp_path, "own").path("samples").write_text('{"unfinished')
-    args = run.parse(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
+    args = run.parse_flags(["--model", str(POLICY), "--output", str(tmp_path), "--engines", "2"])
     requests = []
     for name in ("own", "other"):
         requests += [generate.SampleRequest(name, "p", number, "1") for number in range(5)]

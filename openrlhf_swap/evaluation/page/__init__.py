@@ -17,7 +17,7 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.flags.configuration import parse_with_settings
 
 # The report's columns that a phone has the width for.
-SHOWN = ("pass@1 %", "95%", "tokens", "cut off %")
+SUMMARY_COLUMNS = ("pass@1 %", "95%", "tokens", "cut off %")
 
 
 def main(argv: list[str]) -> None:
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> None:
 
         runs = measure_evaluations(evaluations)
         differences, notes = difference_cells(runs)
-        shown = evaluation_cells(runs, {title: COLUMNS[title] for title in SHOWN})
+        shown = evaluation_cells(runs, {title: COLUMNS[title] for title in SUMMARY_COLUMNS})
         data["summary"] = {
             "notes": notes,
             "tables": [asdict(table) for table in (shown, differences) if table.rows],

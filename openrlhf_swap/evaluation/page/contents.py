@@ -72,7 +72,7 @@ def _trace(row: Row) -> StepTrace:
     return StepTrace(row["length"], correct)
 
 
-def complete(row: Row) -> Row:
+def unified(row: Row) -> Row:
     """A scored trace of any origin in one form.
 
     A row of an evaluation has tokens and `correct`, a row of a run's table a prompt and a reward.
@@ -96,7 +96,7 @@ def page_data(files: Sequence[Path], config: SwapConfig, limit: int) -> dict[str
     """
     columns = []
     for file in files:
-        rows = [complete(row) for row in read_scored(file)]
+        rows = [unified(row) for row in read_scored(file)]
         add_penalties(rows, config)
         columns.append(rows)
     problems: dict[tuple[str, str], list[list[Row]]] = {}

@@ -16,8 +16,8 @@ from latex2mathml.converter import convert_to_element
 
 Tree = list[Any]  # [tag, attributes if any, children and texts ...]
 
-LONGEST = 1500  # characters; bounds the cost of a formula that never closes
-DEEPEST = 60  # nested elements
+LONGEST_FORMULA = 1500  # characters; bounds the cost of a formula that never closes
+DEEPEST_TREE = 60  # nested elements
 # Allowed tags; some have a number of children that is required.
 PLAIN = "math mi mn mo mpadded mrow mspace msqrt mstyle mtext mtable mtr mtd"
 PAIRS = "mfrac mroot msub msup munder mover"
@@ -46,15 +46,15 @@ UNREADABLE: tuple[type[Exception], ...] = (
 )
 
 # No end of a paragraph, and no start of another formula.
-_INSIDE = rf"(?:(?!\n\s*\n|(?<!\\)\\[\[(]).){{1,{LONGEST}}}?"
+_INSIDE = rf"(?:(?!\n\s*\n|(?<!\\)\\[\[(]).){{1,{LONGEST_FORMULA}}}?"
 _BRACES = r"[^{}]*"
 for _ in range(5):
-    _BRACES = rf"(?:[^{{}}]|\{{{_BRACES}\}}){{0,{LONGEST}}}"
+    _BRACES = rf"(?:[^{{}}]|\{{{_BRACES}\}}){{0,{LONGEST_FORMULA}}}"
 # Single $ follow pandoc's rule: "$5 and $6" holds no formula.
-_DOLLAR = rf"(?![\s$])[^$\n]{{1,{LONGEST}}}(?<![\s\\])"
+_DOLLAR = rf"(?![\s$])[^$\n]{{1,{LONGEST_FORMULA}}}(?<![\s\\])"
 FORMULA = re.compile(
     rf"(?<!\\)(?:\\\[(?P<display>{_INSIDE})\\\]"
-    rf"|\$\$(?P<centred>[^$]{{1,{LONGEST}}})\$\$"
+    rf"|\$\$(?P<centred>[^$]{{1,{LONGEST_FORMULA}}})\$\$"
     rf"|\\\((?P<inline>{_INSIDE})\\\)"
     rf"|\$(?P<dollar>{_DOLLAR})\$(?![\d$])"
     rf"|(?P<boxed>\\boxed\{{{_BRACES}\}}))",
@@ -103,7 +103,7 @@ def _tree(element: Element, depth: int) -> Tree:
     Raises ValueError for an unknown command, or one that lacks an argument.
     """
     text = html.unescape(element.text or "")
-    if depth > DEEPEST or re.match(r"\\[a-zA-Z]", text):
+    if depth > DEEPEST_TREE or re.match(r"\\[a-zA-Z]", text):
         raise ValueError(text)
     tag = element.tag
     attributes = {name: value for name, value in element.attrib.items() if name in ATTRIBUTES}

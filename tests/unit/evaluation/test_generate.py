@@ -72,6 +72,6 @@ def test_prompts_have_the_arguments_of_the_template_and_the_system_prompt(sample
     tokenizer.chat_template = PLAIN + "{{ '<think>' if enable_thinking else '</think>' }}"
     engine = EngineOfVllm(tokenizer, lambda *_: ["2"])
     words = ["--model", "m", "--output", "o", "--system-prompt", "3."]
-    args = run.parse([*words, "--data.chat_template_kwargs", '{"enable_thinking": true}'])
+    args = run.parse_flags([*words, "--data.chat_template_kwargs", '{"enable_thinking": true}'])
     sample(engine, [("own", "p", 0, "1 + 1")], {**vars(args), "end_of_thought": "</think>"})
     assert tokenizer.decode(engine.asked[0][0]) == "3.1 + 1<think>"

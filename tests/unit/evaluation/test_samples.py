@@ -36,7 +36,7 @@ def start(tmp_path, monkeypatch):
 
     def start(model, *flags):
         words = ["--output", "out", "--swap.end_of_thought", "</t>", "--model", model]
-        args = run.parse([*words, *flags])
+        args = run.parse_flags([*words, *flags])
         origin = {"inputs": {"weights": [fingerprint(model)]}}
         compare_settings(args, origin)
         write_settings(args, origin, [])
