@@ -12,19 +12,30 @@ from support.paths import ROOT
 from support.scripts import run
 
 import openrlhf_swap
+from openrlhf_swap.files import write_rows
 
 DATA = {"csv", "html", "jinja", "js", "json", "md", "safetensors", "typed", "yaml"}
 BUILD = "from setuptools import build_meta; build_meta.build_{0}({1!r})"
-COMMAND = """
-import sys
+# Commands of the wheel in an empty folder, one after the other, and their exit statuses.
+PROGRAM = """
+import shlex, sys
 from importlib.metadata import distribution
 import openrlhf_swap
 from openrlhf_swap import Scorer, swap_advantages
+from openrlhf_swap.quickstart import make_data
+
 print(openrlhf_swap.__file__)
 (script,) = distribution("openrlhf-swap").entry_points
 assert script.name == "openrlhf-swap"
-sys.exit(script.load()(["--version"]))
+swap = script.load()
+make_data.main(["--output", "data", "--train", "16", "--test", "4"])
+for command in sys.argv[1:]:
+    print("status", swap(shlex.split(command)), "of", command)
 """
+PLAN = "plan --gpu h200 --model r1-1.5b --gpus 8"
+SCORE = "score --input traces.jsonl --output scored.jsonl --swap.step_tokens 8"
+PAGE = "eval page scored.jsonl --output page.html"
+TRAIN = "train --data.prompt_dataset data/train.jsonl --dry-run"
 
 
 def tracked():
@@ -69,39 +80,28 @@ def installed(dist, tmp_path_factory):
 
 def test_the_wheel_works_in_an_empty_folder(installed, tmp_path):
     """Without the checkout: each command finds what it needs in the package."""
-
-    def command(*words, statuses=(0,)):
-        result = run(*words, cwd=tmp_path, PYTHONPATH=str(installed))
-        assert result.returncode in statuses, result.stderr
-        return result.stdout
-
-    shown = command(sys.executable, "-c", COMMAND).splitlines()
-    version = f"openrlhf-swap {openrlhf_swap.__version__}"
-    assert shown == [f"{installed}/openrlhf_swap/__init__.py", version]
-    swap = (sys.executable, "-m", "openrlhf_swap")
-    assert "usage: openrlhf-swap quickstart" in command(*swap, "quickstart", "--help")
-    plan = (*swap, "plan", "--gpu", "h200", "--model", "r1-1.5b", "--gpus", "8")
-    assert "GiB" in command(*plan, statuses=(0, 1))  # 1 with warnings
+    row = {"problem": "What is 123 + 456?", "answer": "579", "response": "ones: 3+6+0=09\n"}
+    write_rows(tmp_path / "traces.jsonl", [row])
     quickstart = installed / "openrlhf_swap" / "quickstart"
-    (tmp_path / "traces.jsonl").write_text(
-        '{"problem": "What is 123 + 456?", "answer": "579", "response": "ones: 3+6+0=09\\n"}\n'
-    )
-    words = [
-        "--model",
-        quickstart / "policy",
-        "--input",
-        "traces.jsonl",
-        "--output",
-        "scored.jsonl",
-    ]
-    command(*swap, "score", *map(str, words), "--swap.step_tokens", "8")
-    command(*swap, "eval", "page", "scored.jsonl", "--output", "page.html")
+    score = f"{SCORE} --model {quickstart / 'policy'}"
+    train = f"{TRAIN} --config {quickstart / 'settings.yaml'} "
+    train += f"--actor.model_name_or_path {quickstart / 'policy'}"
+    commands = ["--version", PLAN, score, PAGE, train]
+    command = [sys.executable, "-c", PROGRAM, *commands]
+    result = run(*command, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert result.returncode == 0, result.stderr
+    shown = result.stdout.splitlines()
+    assert shown[0] == f"{installed}/openrlhf_swap/__init__.py"
+    assert f"openrlhf-swap {openrlhf_swap.__version__}" in shown
+    assert "data.prompt_dataset: data/train.jsonl" in result.stdout
+    for done in ("--version", score, PAGE, train):
+        assert f"status 0 of {done}" in shown
+    # A plan has status 1 if there are warnings.
+    assert {f"status {status} of {PLAN}" for status in (0, 1)} & set(shown)
     assert "What is 123 + 456?" in (tmp_path / "page.html").read_text(encoding="utf-8")
-    make_data = (sys.executable, "-m", "openrlhf_swap.quickstart.make_data")
-    command(*make_data, "--output", "data", "--train", "16", "--test", "4")
-    words = ["--config", quickstart / "settings.yaml", "--data.prompt_dataset", "data/train.jsonl"]
-    words += ["--actor.model_name_or_path", quickstart / "policy", "--dry-run"]
-    assert "data.prompt_dataset: data/train.jsonl" in command(*swap, "train", *map(str, words))
+    help_of = [sys.executable, "-m", "openrlhf_swap", "quickstart", "--help"]
+    result = run(*help_of, cwd=tmp_path, PYTHONPATH=str(installed))
+    assert result.stdout.startswith("usage: openrlhf-swap quickstart"), result.stderr
 
 
 def test_the_wheel_holds_the_packages_and_their_data(dist):
@@ -117,8 +117,7 @@ def test_the_wheel_holds_the_packages_and_their_data(dist):
 def test_one_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    newest = re.search(
-        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = re.search(r"^## (\S+)", changes, flags=re.MULTILINE)
     assert citation["version"] == newest[1] == openrlhf_swap.__version__
     assert project["dynamic"] == ["version"]

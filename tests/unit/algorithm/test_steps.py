@@ -50,8 +50,10 @@ def test_by_hand(flags, step_tokens, max_steps, ends):
 def test_flags_of_any_kind_are_cut_alike():
     flags = [False, False, True, False, True, False, False, True]
     known = segment_steps(flags, 3, 5)
-    held = (torch.tensor(flags), np.array(flags), [int(flag) for flag in flags], tuple(flags))
-    assert [segment_steps(each, 3, 5) for each in held] == [known] * 4
+    assert segment_steps(tuple(flags), 3, 5) == known
+    assert segment_steps(list(map(int, flags)), 3, 5) == known
+    assert segment_steps(np.array(flags), 3, 5) == known
+    assert segment_steps(torch.tensor(flags), 3, 5) == known
     assert segment_steps(torch.tensor(flags), torch.tensor(3), np.int64(5)) == known
 
 
@@ -59,6 +61,7 @@ def test_flags_of_any_kind_are_cut_alike():
 def test_other_flags_and_sizes_below_one_are_refused(flags):
     with pytest.raises(ValueError, match="is_newline"):
         segment_steps(flags, 3, 5)
-    for sizes in ((0, 25), (350, 0)):
-        with pytest.raises(ValueError, match="must be at least 1"):
-            segment_steps([True], *sizes)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        segment_steps([True], 0, 25)
+    with pytest.raises(ValueError, match="must be at least 1"):
+        segment_steps([True], 350, 0)

@@ -37,4 +37,5 @@ def test_responses_without_steps(name):
     pair = batch([rollout("", 5), rollout("", 7, correct=False)])
     assert method.rewards(pair).shape == (1, 2)
     if name == "step_entropy":
-        assert_rows(method.token_advantages(pair)[0], [[0.70711] * 7, [-0.70711] * 7], 1e-5)
+        (term,) = method.token_advantages(pair)
+        assert_rows(term, [[0.70711] * 7, [-0.70711] * 7], 1e-5)

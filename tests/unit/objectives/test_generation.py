@@ -35,36 +35,44 @@ def test_thinkprune_lowers_its_limit_in_prompt_and_engine():
     assert_rows(method.rewards(batch(group)), [[1, 0]])
 
 
+def rewritten(method, problem, seeds):
+    """A problem as the objective rewrites it with each of so many seeds."""
+    return [method.rewrite_problem(problem, random.Random(seed)) for seed in range(seeds)]
+
+
 def test_l1_draws_a_budget_once_a_row():
     method = objective("l1_exact", shortest=10, longest=20, instruction=" Box it.")
-    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(200)}
+    texts = set(rewritten(method, "q", 200))
     assert texts == {f"q Box it. Think for {n} tokens." for n in range(10, 21)}
     # The instruction takes the place of the one of openrlhf_swap.prepare.
-    again = {method.rewrite_problem("q" + SUFFIX, random.Random(seed)) for seed in range(200)}
-    assert again == texts
+    assert set(rewritten(method, "q" + SUFFIX, 200)) == texts
     both = objective("l1_max", shortest=10, longest=20, instruction="")
-    asked = [both.rewrite_problem("q", random.Random(seed)) for seed in range(400)]
+    asked = rewritten(both, "q", 400)
     assert 150 < sum("maximum" in text for text in asked) < 250
 
 
 def test_saber_asks_for_budgets_and_closes_thoughts():
     method = objective("saber")
-    closed = "p Answer without thinking.<a><think>\n\n</think>\n\n"
-    assert method.eval_prompt("p Answer without thinking.<a>") == closed
-    assert method.sampling("p Answer without thinking.<a><think>\n", 2, 9)[0].prompt == closed
-    texts = {method.rewrite_problem("q", random.Random(seed)) for seed in range(60)}
-    budgets = {f"q Think for maximum {n} tokens." for n in (128, 4096)}
-    assert texts == {"q", "q Answer without thinking.", *budgets}
+    prompt = "p Answer without thinking.<a>"
+    closed = f"{prompt}<think>\n\n</think>\n\n"
+    assert method.eval_prompt(prompt) == closed
+    assert method.sampling(f"{prompt}<think>\n", 2, 9)[0].prompt == closed
+    assert set(rewritten(method, "q", 60)) == {
+        "q",
+        "q Answer without thinking.",
+        "q Think for maximum 128 tokens.",
+        "q Think for maximum 4096 tokens.",
+    }
 
 
 def test_hbpo_promises_a_budget_in_every_response():
     method = objective("hbpo")
     parts = method.sampling("<u>1+1?<a><think>\n", 8, 4096)
-    promise = "I will answer the question with {} tokens"
-    found = [(part.count, part.forced) for part in parts]
-    assert found == [(2, promise.format(n)) for n in (512, 1024, 2048, 2560)]
+    promises = [f"I will answer the question with {n} tokens" for n in (512, 1024, 2048, 2560)]
+    assert [part.forced for part in parts] == promises
+    assert [part.count for part in parts] == [2] * 4
     forced = method.sampling("<u>1+1?<a>", 4, 4096)[0].forced
-    assert forced == f"<think> {promise.format(512)}"
+    assert forced == f"<think> {promises[0]}"
     with pytest.raises(ConfigError, match=r"--swap.hbpo.budgets is 'few'"):
         objective("hbpo", budgets="few")
 
@@ -96,11 +104,14 @@ def reference_file(tmp_path):
 
 def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
     method = objective("adaptthink", reference=reference_file, no_thinking_tokens=100)
-    # The template leaves the thought to the model: it is opened in the prompt, for an evaluation as
-    # well.
-    both = [SamplingRequest(OPENED, 8, 100, "</think>", 0.5)]
-    both += [SamplingRequest(OPENED, 8, 400, "Alright", 0.5)]
-    assert method.sampling("p", 16, 400) == method.sampling(OPENED, 16, 400) == both
+    # Where the template leaves the thought to the model, it is opened in the prompt, also for an
+    # evaluation.
+    both = [
+        SamplingRequest(OPENED, 8, 100, "</think>", 0.5),
+        SamplingRequest(OPENED, 8, 400, "Alright", 0.5),
+    ]
+    assert method.sampling("p", 16, 400) == both
+    assert method.sampling(OPENED, 16, 400) == both
     assert method.eval_prompt("p") == OPENED
     method.check_prompts(["p"])
     with pytest.raises(DataError, match="lacks 1 of 2 prompts"):
@@ -189,9 +200,11 @@ def test_sas_takes_an_open_thought_for_wrong():
 
 
 def scored(text, length, gains, correct=True):
-    """Steps of ten tokens with these gains."""
-    ends = [10 * k + 9 for k in range(len(gains))]
-    logprobs = [-9.0, *(torch.tensor(gains).cumsum(0) - 9.0).tolist()]
+    """A response whose steps of ten tokens have these gains."""
+    logprobs = [-9.0]
+    for gain in gains:
+        logprobs.append(logprobs[-1] + gain)
+    ends = list(range(9, 10 * len(gains), 10))
     steps = replace(rollout(text, length, correct), step_ends=ends)
     return steps.with_signals(answer_logprobs=logprobs)
 
@@ -213,8 +226,7 @@ def test_attnpo(step, waits):
     assert_rows(term[0, [0, 9, 10, 19, 20, 39]], [begun] * 2 + [first] * 4, 1e-5)
     # b = .25 x 19/85 = .055882: shares .01, 0, .99: .75 + .25 x .01/.055882 and .75.
     early = [1, 1] if waits else [0.75 + 0.0025 / 0.0558824, 0.75]
-    scales = [*early, 1, 1]
-    assert_rows(term[1, [0, 10, 20, 79]], [second * scale for scale in scales], 1e-5)
+    assert_rows(term[1, [0, 10, 20, 79]] / second, [*early, 1, 1], 1e-5)
     assert_rows(term[2, :40], [-0.6] * 40, 1e-6)
 
 

@@ -66,15 +66,16 @@ def test_it_is_asked_about_correct_responses_only(with_extractor):
 
 def test_lc_r1_cuts_a_right_thought_after_the_answer():
     method = objective("lc_r1")
-    cut = rollout("so it is 42. Let me check again.#\\boxed{42}")
     # The first sentence with 42 ends after 12 characters; the thought has 32.
-    cut = method.edit(cut, READER)
+    cut = method.edit(rollout("so it is 42. Let me check again.#\\boxed{42}"), READER)
     assert READER.text(cut.response_ids) == "so it is 42.</think>\\boxed{42}"
-    sampled = [rollout("no number here.#\\boxed{42}")]
-    sampled += [rollout("so it is 42. Or not.#\\boxed{7}", correct=False)]
-    silent, wrong = (method.edit(one, READER) for one in sampled)
-    assert [one.response_ids for one in (silent, wrong)] == [one.response_ids for one in sampled]
-    assert sampled[0].metadata == {}  # what was sampled stays as it is
+    without_number = rollout("no number here.#\\boxed{42}")
+    silent = method.edit(without_number, READER)
+    assert silent.response_ids == without_number.response_ids
+    assert without_number.metadata == {}  # the sampled response stays as it is
+    incorrect = rollout("so it is 42. Or not.#\\boxed{7}", correct=False)
+    wrong = method.edit(incorrect, READER)
+    assert wrong.response_ids == incorrect.response_ids
     # At `</think>`: 1 - 12/32.0001 for the cut one, index 12; -1 for the silent one, index 15;
     # nothing if wrong.
     term = method.token_advantages(batch([cut, silent, wrong]))

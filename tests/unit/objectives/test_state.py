@@ -55,10 +55,10 @@ def monitored(name="laser_d"):
     assert method.monitor() == (500, 8)
     # Easy (9 of 10 right): two of ten responses within 30. int(0.2 * 5) = 1: 30 is the shortest
     # that suffices (within 20: none).
-    easy = group([30] * 2 + [80] * 8, [True] * 9 + [False], "")
+    easy = group(2 * [30] + 8 * [80], 9 * [True] + [False], "")
     # Medium (5 of 10 right): int(share * 2) >= 1 needs half of all responses, right or wrong: five
     # within 47, so 50.
-    medium = group([47] * 5 + [90] * 5, [False] * 5 + [True] * 5, "")
+    medium = group(5 * [47] + 5 * [90], 5 * [False] + 5 * [True], "")
     method.observe_monitor(batch(easy, medium))
     return method
 
@@ -66,17 +66,21 @@ def monitored(name="laser_d"):
 def test_laser_d_chooses_targets_by_difficulty():
     method = monitored()
     targets = {"swap/laser_d_target_high": 30.0, "swap/laser_d_target_medium": 50.0}
-    assert method.metrics() == restored(method).metrics() == targets
+    assert method.metrics() == targets
+    assert restored(method).metrics() == targets
     # Three of three right: easy, target 30. One of three: medium, target 50. None: hard; no target
     # is known, so the longest response of the batch (200) stands in, which changes nothing without
     # a right answer.
     medium = [rollout(RIGHT, 50), rollout(RIGHT, 20, correct=False), rollout(UNBOXED, 20)]
-    groups = group((30, 31, 200), (1, 1, 1)), medium, group((20, 20, 20), (0, 0, 0))
+    easy = group((30, 31, 200), (1, 1, 1))
+    hard = group((20, 20, 20), (0, 0, 0))
     expected = [[1.5, 1, 1], [1.5, -0.5, -1], [-0.5, -0.5, -0.5]]
-    assert_rows(method.rewards(batch(*groups)), expected)
+    assert_rows(method.rewards(batch(easy, medium, hard)), expected)
     again = restored(method)
-    asked = [again.monitor() for again.step in range(4)]
-    assert asked == [None, None, None, (500, 8)]  # not twice before the same step
+    for again.step in range(3):
+        assert again.monitor() is None  # not twice before the same step
+    again.step = 3
+    assert again.monitor() == (500, 8)
 
 
 def promised(method, *problems):
@@ -147,7 +151,8 @@ def test_autothinks_later_stages():
     expected = [[1.0446, 1.0110, 0, 0.9469]]
     assert_rows(method.rewards(batch(group())), expected, 1e-4)
     assert_rows(restored(method).rewards(batch(group())), expected, 1e-4)
-    lost = [1 - math.exp(0.05 * 0.5**0.5), 1 - math.exp(-0.05 * 0.5**0.5)]
+    z = 0.5**0.5
+    lost = [1 - math.exp(0.05 * z), 1 - math.exp(-0.05 * z)]
     assert_rows(method.rewards(batch(group((20, 30), (False, False)))), [lost], 1e-6)
 
 
@@ -162,7 +167,9 @@ def test_autothinks_later_stages():
 def test_each_stage_has_a_limit(name, options, limits):
     given = ",".join(map(str, dict.fromkeys(limits)))
     method = objective(name, limits=given, **options)
-    assert [method.sampling("p", 4, 200)[0].max_new_tokens for method.step in range(3)] == limits
+    for method.step in range(3):
+        (request,) = method.sampling("p", 4, 200)
+        assert request.max_new_tokens == limits[method.step]
     args = SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=max(limits) - 1))
     with pytest.raises(ConfigError, match=rf"--swap.{name}.limits has {max(limits)}, but --roll"):
         method.check(args)
