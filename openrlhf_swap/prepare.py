@@ -50,15 +50,23 @@ DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 
 @dataclass
 class Candidate:
-    """A row of the data set, and why it is dropped."""
+    """A row of the data set.
+
+    Attributes:
+        row: as it is read.
+        chat: its problem as messages, of which the last is the user's; empty for a faulty problem.
+        reference: its reference answer.
+        reason: why it is dropped; None if it is kept.
+    """
 
     row: Row
-    chat: list[Row]  # ends with the user's turn; empty if it cannot be read
+    chat: list[Row]
     reference: Reference
     reason: Reason | None = None
 
     @property
     def problem(self) -> str:
+        """The problem as text."""
         return problem_text(self.chat)
 
 
@@ -66,7 +74,6 @@ def main(argv: list[str]) -> None:
     args = parse_with_settings(_parser(), ("grader",), argv)
     _check(args)
     table = read_table(args.input, args.split, args.revision, args.config)
-    revision = revision_of(table)
     rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
     candidates = _read_candidates(rows, args)
     kept = [each for each in candidates if each.reason is None]
@@ -77,11 +84,17 @@ def main(argv: list[str]) -> None:
         raise DataError(
             f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
         )
+    revision = revision_of(table)
     _write(args, candidates, kept, revision)
     print(f"{len(rows):6} rows read from {args.input}")
     print(*_summary_of_dropped(reasons, args.no_benchmarks), sep="\n")
     dropped = removed_path(args.output)
     print(f"{len(kept):6} rows written to {args.output}; dropped rows: {dropped}")
+    _advise(args, kept, revision)
+
+
+def _advise(args: argparse.Namespace, kept: Sequence[Candidate], revision: str | None) -> None:
+    """Print what to know before a training: templates, the data set's revision, and answers."""
     rendered = sum(bool(SPECIAL.search(each.problem)) for each in kept)
     if rendered:
         print(

@@ -63,9 +63,9 @@ FORMULA = re.compile(
 
 
 def split_formulas(text: str, formulas: MutableMapping[str, Tree]) -> list[str]:
-    """Texts and formulas alternately, starting and ending with a text; joined they equal `text`.
+    """The parts of a text: texts and formulas in turn, of which the first and the last are texts.
 
-    `formulas` receives the tree of each formula, keyed by its source with delimiters.
+    A formula keeps its delimiters, and its tree is added to `formulas` by this source.
     """
     parts = [""]
     end = 0
@@ -98,7 +98,7 @@ def to_tree(latex: str, display: bool) -> Tree | None:
 
 
 def _tree(element: Element, depth: int) -> Tree:
-    """A sanitised element as a tree.
+    """An element as a tree of allowed tags and attributes alone.
 
     Raises ValueError for an unknown command, or one that lacks an argument.
     """

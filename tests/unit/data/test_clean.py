@@ -173,15 +173,15 @@ def test_different_problems(one, other):
 def test_the_index_finds_what_a_comparison_with_every_problem_finds():
     rng = random.Random(3)
     words = ["sum", "of", "all", "integers", "that", "are", "less", "than", "number", "divide"]
-    bench = [
-        " ".join(rng.choices([*words, "7", "12", "x"], k=rng.randint(6, 60))) for _ in range(60)
-    ]
+    bench = []
     rows = []
-    for text in bench:
-        tokens = text.split()
+    for _ in range(60):
+        tokens = rng.choices([*words, "7", "12", "x"], k=rng.randint(6, 60))
+        bench.append(" ".join(tokens))
         tokens[rng.randrange(len(tokens))] = rng.choice(words)
         longer = tokens + rng.choices(words, k=9)
-        rows += map(" ".join, (tokens, longer, tokens[: len(tokens) // 3]))
+        shorter = tokens[: len(tokens) // 3]
+        rows += [" ".join(tokens), " ".join(longer), " ".join(shorter)]
     index = BenchmarkIndex({"own": [Problem(str(n), text, "") for n, text in enumerate(bench)]})
     texts = [read_text(text) for text in bench]
     found = 0
