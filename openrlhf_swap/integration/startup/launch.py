@@ -65,7 +65,7 @@ def vllm_arguments(prepared: PreparedRun) -> dict[str, Any]:
     }
     if configuration.on_cpu:
         return {**arguments, **WHOLE_PROMPTS}
-    return {**arguments, **expert_kernels(args.actor.model_name_or_path)}
+    return {**arguments, **expert_kernels(prepared.model_config)}
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:

@@ -6,7 +6,7 @@ The senders and receivers stand in `worker`, whose import takes seconds.
 from types import SimpleNamespace
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import PretrainedConfig
 
 from openrlhf_swap.packages import is_cpu_build
 
@@ -31,8 +31,8 @@ def engine_arguments(args: SimpleNamespace) -> dict[str, Any]:
     return {"worker_extension_cls": EXTENSION, "weight_transfer_config": {"backend": way_of(args)}}
 
 
-def expert_kernels(model: str) -> dict[str, str]:
-    """Return the arguments that keep experts' weights in the order in which they are sent.
+def expert_kernels(config: PretrainedConfig) -> dict[str, str]:
+    """The arguments of vLLM that keep experts' weights in the order in which they are sent.
 
     On GPUs after Hopper, vLLM 0.29 would reorder them.
     """
@@ -42,8 +42,6 @@ def expert_kernels(model: str) -> dict[str, str]:
         ModelArchConfigConvertorBase,
     )
 
-    # The model's own code was allowed before, or there is none.
-    config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     convertor = MODEL_ARCH_CONFIG_CONVERTORS.get(config.model_type, ModelArchConfigConvertorBase)
     experts = convertor(config, config.get_text_config()).get_num_experts()
     is_quantized = getattr(config, "quantization_config", None)  # it has kernels of its own

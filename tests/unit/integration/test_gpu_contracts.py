@@ -6,7 +6,7 @@ import inspect
 import os
 from importlib import import_module
 from importlib.util import find_spec
-from unittest import mock
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -64,7 +64,7 @@ def test_expandable_segments_are_refused(monkeypatch, name):
     ],
 )
 def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
-    monkeypatch, tmp_path, family, settings, expected
+    family, settings, expected
 ):
     import vllm
     from transformers import AutoConfig
@@ -73,14 +73,12 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
         map_unquantized_backend,
     )
 
-    AutoConfig.for_model(family, **settings).save_pretrained(tmp_path)
-    made = []
-    monkeypatch.setattr(launch, "train", lambda configuration, more: made.append(more))
-    monkeypatch.setattr(launch.attention, "summary", lambda *_: "")
-    launch.launch(
-        configure(["--actor.model_name_or_path", str(tmp_path)], on_cpu=False), mock.Mock(), {}
+    prepared = SimpleNamespace(
+        configuration=configure(["--actor.model_name_or_path", "a model"], on_cpu=False),
+        model_config=AutoConfig.for_model(family, **settings),
+        engine_limits={},
     )
-    (given,) = made
+    given = launch.vllm_arguments(prepared)
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
     assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
     if expected:
