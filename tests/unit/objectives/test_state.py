@@ -55,10 +55,10 @@ def monitored(name="laser_d"):
     assert method.monitor() == (500, 8)
     # Easy (9 of 10 right): two of ten responses within 30. int(0.2 * 5) = 1: 30 is the shortest
     # that suffices (within 20: none).
-    easy = group(2 * [30] + 8 * [80], 9 * [True] + [False], "")
+    easy = group([30] * 2 + [80] * 8, [True] * 9 + [False], "")
     # Medium (5 of 10 right): int(share * 2) >= 1 needs half of all responses, right or wrong: five
     # within 47, so 50.
-    medium = group(5 * [47] + 5 * [90], 5 * [False] + 5 * [True], "")
+    medium = group([47] * 5 + [90] * 5, [False] * 5 + [True] * 5, "")
     method.observe_monitor(batch(easy, medium))
     return method
 
@@ -66,8 +66,7 @@ def monitored(name="laser_d"):
 def test_laser_d_chooses_targets_by_difficulty():
     method = monitored()
     targets = {"swap/laser_d_target_high": 30.0, "swap/laser_d_target_medium": 50.0}
-    assert method.metrics() == targets
-    assert restored(method).metrics() == targets
+    assert method.metrics() == restored(method).metrics() == targets
     # Three of three right: easy, target 30. One of three: medium, target 50. None: hard; no target
     # is known, so the longest response of the batch (200) stands in, which changes nothing without
     # a right answer.
@@ -76,22 +75,30 @@ def test_laser_d_chooses_targets_by_difficulty():
     hard = group((20, 20, 20), (0, 0, 0))
     expected = [[1.5, 1, 1], [1.5, -0.5, -1], [-0.5, -0.5, -0.5]]
     assert_rows(method.rewards(batch(easy, medium, hard)), expected)
-    again = restored(method)
-    for again.step in range(3):
-        assert again.monitor() is None  # not twice before the same step
+
+
+def test_laser_d_monitors_every_third_step():
+    again = restored(monitored())
+    assert again.monitor() is None  # not twice before the same step
+    again.step = 2
+    assert again.monitor() is None
     again.step = 3
     assert again.monitor() == (500, 8)
 
 
-def promised(method, *problems):
-    """The prompts of a stage, and the numbers of tokens that they promise."""
-    prompts = [method.sampling(problem, 2, 9000)[0].prompt for problem in problems]
-    return prompts, [prompt.split()[-2] for prompt in prompts]
+def asked(method, problem):
+    (request,) = method.sampling(problem, 2, 9000)
+    return request.prompt
+
+
+def promised(method, problem):
+    """The number of tokens that the prompt of the second stage promises."""
+    return int(asked(method, problem).split()[-2])
 
 
 def test_lapo_learns_lengths_and_then_promises_them():
     method = objective("lapo", first_stage_steps=1)
-    assert method.sampling("x", 4, 9000)[0].prompt == "x"
+    assert asked(method, "x") == "x"
     # Right: 500, 1000, 2000; percentiles 800 and 1400. Only 1000 is inside, the others are over 100
     # tokens outside.
     assert_rows(method.rewards(batch(group(prompt="x"))), [[1, 1.7, 0, 1]])
@@ -100,16 +107,16 @@ def test_lapo_learns_lengths_and_then_promises_them():
     assert_rows(method.rewards(batch(alike)), [[1] * 5])
     for either in (restored(method), method):
         either.step = 1
-        prompts, lengths = promised(either, "x", "z")
-        assert prompts[0] == "x<think>\nI will answer the question with 1000 tokens."
-        assert lengths == ["1000", "4096"]
+        assert asked(either, "x") == "x<think>\nI will answer the question with 1000 tokens."
+        assert promised(either, "z") == 4096
         # exp(-120^2/(2 120^2)) = .6065. For z nothing is known: its own median, 500.
-        known = group((1000, 1120), (True, True), prompt=prompts[0])
-        unknown = group((500, 380), (True, False), prompt=prompts[1])
+        known = group((1000, 1120), (True, True), prompt=asked(either, "x"))
+        unknown = group((500, 380), (True, False), prompt=asked(either, "z"))
         expected = [[1.8, 1 + 0.8 * math.exp(-0.5)], [1.8, 0]]
         assert_rows(either.rewards(batch(known, unknown)), expected)
         # x keeps 1000, for 1060 is longer; z has 500 now. A template may open the thought itself.
-        assert promised(either, "x<think>\n", "z")[1] == ["1000", "500"]
+        assert promised(either, "x<think>\n") == 1000
+        assert promised(either, "z") == 500
     assert method.metrics() == {"swap/lapo_stage": 2.0, "swap/lapo_known_problems": 3.0}
 
 
@@ -118,42 +125,26 @@ def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
     method.rewards(batch(group(prompt="x")))
     method.rewards(batch(group((9, 9), (False, False), prompt="x")))
     method.step = 2
-    assert promised(method, "x")[1] == ["4096"]
+    assert promised(method, "x") == 4096
     # In the second stage a length stays.
     method.rewards(batch(group((70,), (True,), prompt="x")))
     method.rewards(batch(group((9,), (False,), prompt="x")))
-    assert promised(method, "x")[1] == ["70"]
+    assert promised(method, "x") == 70
 
 
-BOX = "\\boxed{4}"
-WRONG_BOX = "\\boxed{5}"
-WRONG = rollout(f"#{WRONG_BOX}", correct=False)
-REPEATS = rollout(f"#{'so ' * 11}{WRONG_BOX}", correct=False)
-MODES = [rollout(f"ab#{BOX}"), rollout(f"abc#{BOX}"), rollout(f"ab#{WRONG_BOX}", correct=False)]
-MODES += [rollout(f"#{BOX}")]
-
-
-def test_autothinks_later_stages():
+def test_autothinks_stages_follow_the_steps():
     method = objective("autothink", second_stage=2, third_stage=4)
     (request,) = method.sampling("<u>1?<a><think>\n", 4, 99)
     assert request.prompt == "<u>1?<a><think>\n...\n"
     assert request.count == 4
     assert method.eval_prompt("<u>1?<a>") == "<u>1?<a><think>\n...\n"
-    stages = []
-    for method.step in range(5):
+    for step, stage in enumerate((1, 1, 2, 2, 3)):
+        method.step = step
         method.sampling("p", 4, 99)
-        stages.append(method.metrics()["swap/autothink_stage"])
-        if method.step == 2:  # the second stage takes both as they are
-            assert_rows(method.rewards(batch(MODES)), [[1, 1, 0, 2]])
-    assert stages == [1, 1, 2, 2, 3]
-    # exp(-.05 z) of the right ones' lengths, z = -.8729, -.2182, 1.0911; the wrong one is alone. Of
-    # two wrong ones z = -.7071 and .7071: the shorter one loses.
+        assert method.metrics()["swap/autothink_stage"] == stage
+    # exp(-.05 z) of the right ones' lengths, z = -.8729, -.2182, 1.0911; the wrong one is alone.
     expected = [[1.0446, 1.0110, 0, 0.9469]]
-    assert_rows(method.rewards(batch(group())), expected, 1e-4)
     assert_rows(restored(method).rewards(batch(group())), expected, 1e-4)
-    z = 0.5**0.5
-    lost = [1 - math.exp(0.05 * z), 1 - math.exp(-0.05 * z)]
-    assert_rows(method.rewards(batch(group((20, 30), (False, False)))), [lost], 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +158,10 @@ def test_autothinks_later_stages():
 def test_each_stage_has_a_limit(name, options, limits):
     given = ",".join(map(str, dict.fromkeys(limits)))
     method = objective(name, limits=given, **options)
-    for method.step in range(3):
+    for step, limit in enumerate(limits):
+        method.step = step
         (request,) = method.sampling("p", 4, 200)
-        assert request.max_new_tokens == limits[method.step]
+        assert request.max_new_tokens == limit
     args = SimpleNamespace(rollout=SimpleNamespace(max_new_tokens=max(limits) - 1))
     with pytest.raises(ConfigError, match=rf"--swap.{name}.limits has {max(limits)}, but --roll"):
         method.check(args)

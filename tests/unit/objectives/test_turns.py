@@ -35,26 +35,26 @@ def terms(group, **settings):
     """What is added to each token's outcome, where no answer is scored."""
     objective = build(MARKS.replaced(turn_weight=0.5, **settings))
     scored = []
-    for response in cut_into_steps([group], objective, TurnReader()):
-        if response.correct:
-            logprobs = [-1.0] * (len(response.step_ends) + 1)
-            response = response.with_signals(answer_logprobs=logprobs)
-        scored.append(response)
+    for each in cut_into_steps([group], objective, TurnReader()):
+        if each.correct:
+            each = each.with_signals(answer_logprobs=[-1.0] * (len(each.step_ends) + 1))
+        scored.append(each)
     batch = batch_of(scored, len(group), objective, READER)
     return objective.token_advantages(batch)[0]
 
 
 def test_a_turn_gets_what_it_and_later_ones_are_paid():
-    discounted = terms(GROUP, step_discount=0.5)
-    first = LOW / 2 + LOW / 4 + HIGH / 8
-    second = LOW / 2 + HIGH / 4
-    assert_rows(discounted[0], 2 * [first] + 2 * [second] + 2 * [HIGH / 2] + [0], 1e-5)
-    first = LOW / 2 + COST / 4
-    assert_rows(discounted[1], 2 * [first] + 2 * [COST / 2] + 3 * [0], 1e-5)
+    expected = [
+        [LOW / 2 + LOW / 4 + HIGH / 8] * 2 + [LOW / 2 + HIGH / 4] * 2 + [HIGH / 2] * 2 + [0],
+        [LOW / 2 + COST / 4] * 2 + [COST / 2] * 2 + [0] * 3,
+    ]
+    assert_rows(terms(GROUP, step_discount=0.5), expected, 1e-5)
     # Each turn for itself.
-    alone = terms(GROUP, step_discount=0.0)
-    assert_rows(alone[0], 4 * [LOW / 2] + 2 * [HIGH / 2] + [0], 1e-5)
-    assert_rows(alone[1], 2 * [LOW / 2] + 2 * [COST / 2] + 3 * [0], 1e-5)
+    alone = [
+        [LOW / 2] * 4 + [HIGH / 2] * 2 + [0],
+        [LOW / 2] * 2 + [COST / 2] * 2 + [0] * 3,
+    ]
+    assert_rows(terms(GROUP, step_discount=0.0), alone, 1e-5)
     equal = [agent(7, True, [0.5], []), agent(5, False, [0.5], [])]
     assert_rows(terms(equal), [[0] * 7] * 2)
 
@@ -86,5 +86,5 @@ def test_rewards_that_are_not_of_a_turn_with_steps():
 def test_only_the_weight_asks_for_them():
     assert not build(MARKS).reads_turn_rewards
     plain = build(MARKS.replaced(objective="grpo"))
-    for response in cut_into_steps([GROUP], plain, TurnReader()):
-        assert response.step_ends == ()
+    for each in cut_into_steps([GROUP], plain, TurnReader()):
+        assert not each.step_ends

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import chain
 
 import pytest
 import torch
@@ -149,29 +148,35 @@ def space_tokenizer():
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
-def by_whole_prefixes(ids, characters, reader):
-    counts = range(len(ids) + 1)
-    long_enough = (count for count in counts if len(reader.text(ids[:count])) >= characters)
-    return next(long_enough, len(ids) + 1)
+def assert_places(reader, ids, chunk, places):
+    """Beside the texts of all beginnings, decoded whole."""
+    lengths = [len(reader.text(ids[:count])) for count in range(len(ids) + 1)]
+    expected = []
+    for place in places:
+        enough = [count for count, length in enumerate(lengths) if length >= place]
+        expected.append(enough[0] if enough else len(ids) + 1)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(readers, "DECODED_TOKENS", chunk)
+        assert tokens_for_each(ids, places, reader) == expected
 
 
 BYTES = ResponseReader(byte_tokenizer(), "!")
 SPACES = ResponseReader(space_tokenizer(), "b")
-TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=12).map(BYTES.ids)
-ANY_BYTES = st.lists(st.integers(0, 256), max_size=24)
-MIXED = st.lists(TEXTS | ANY_BYTES, max_size=3).map(lambda parts: [*chain.from_iterable(parts)])
-OF_BYTES = st.tuples(st.just(BYTES), MIXED)
-OF_SPACES = st.tuples(st.just(SPACES), st.lists(st.integers(0, 3), max_size=24))
+TEXTS = st.text(st.sampled_from("ab \n\u00e9\u4e2d\U0001f600\ufffd"), max_size=24)
+PLACES = st.lists(st.integers(0, 40), max_size=6)
 
 
-@given(OF_BYTES | OF_SPACES, st.integers(1, 9), st.lists(st.integers(0, 40), max_size=6))
+@given(TEXTS, st.lists(st.integers(0, 256), max_size=24), st.integers(1, 9), PLACES)
 @settings(max_examples=50)
-def test_places_in_a_text_are_those_of_its_decoded_prefixes(case, chunk, places):
-    reader, ids = case
-    expected = [by_whole_prefixes(ids, place, reader) for place in places]
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(readers, "DECODED_TOKENS", chunk)
-        assert tokens_for_each(ids, places, reader) == expected
+def test_places_in_a_text_are_those_of_its_decoded_prefixes(text, others, chunk, places):
+    """Also where parts of characters follow."""
+    assert_places(BYTES, BYTES.ids(text) + others, chunk, places)
+
+
+@given(st.lists(st.integers(0, 3), max_size=24), st.integers(1, 9), PLACES)
+@settings(max_examples=50)
+def test_places_in_a_text_that_loses_its_first_space(ids, chunk, places):
+    assert_places(SPACES, ids, chunk, places)
 
 
 # Prompt 7 8 9; the policy: 1 2, the environment: 50 51 52, the policy: 3, the environment: nothing,

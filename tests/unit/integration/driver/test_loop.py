@@ -94,7 +94,7 @@ class Killed(Exception):
 def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     config = MARKS.replaced(objective=name, options=OBJECTIVES[name])
 
-    def run(actors, folder, limit=None, forgets=()):
+    def run(actors, folder, limit=None):
         objective = build(config)
 
         def until_killed(objective):
@@ -102,8 +102,6 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
                 raise Killed
             return groups_of(objective)
 
-        if actors.checkpoint:
-            actors.checkpoint = {k: v for k, v in actors.checkpoint.items() if k not in forgets}
         loop, _ = make(objective, actors, folder, groups=until_killed)
         loop.fit()
         return objective
@@ -122,21 +120,23 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
     assert found.state_dict() == expected.state_dict()
     assert len(killed.updates) == STEPS == 2 * done
     for ours, theirs in zip(killed.updates, calm.updates, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-    rows = {name: of_the_run(read_rows(tmp_path / name / METRICS)) for name in ("calm", "killed")}
-    assert rows["killed"] == rows["calm"]
-    assert len(rows["calm"]) == STEPS
-    assert [
-        name for row in rows["calm"] for name in row if not (meaning(name) or name == "step")
-    ] == []
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one, other)
+    rows = of_the_run(read_rows(tmp_path / "calm" / METRICS))
+    assert len(rows) == STEPS
+    assert of_the_run(read_rows(tmp_path / "killed" / METRICS)) == rows
+    names = {name for row in rows for name in row}
+    for name in names - {"step"}:
+        assert meaning(name)
 
     # Without its state it would not: the test can fail.
     forgetful = Actors()
+    del checkpoint["objective_state"]
     forgetful.checkpoint = checkpoint
-    run(forgetful, "forgetful", forgets=("objective_state",))
+    run(forgetful, "forgetful")
     found = of_the_run(read_rows(tmp_path / "forgetful" / METRICS))
     assert len(found) == KILLED_AFTER
-    assert found != rows["calm"][KILLED_AFTER:]
+    assert found != rows[KILLED_AFTER:]
 
 
 def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):

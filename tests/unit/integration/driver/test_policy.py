@@ -42,10 +42,10 @@ def experiences_of(arguments, tokenizer, monkeypatch):
 
     def make(objective):
         record = {"label": "4", "scores": 0.0, "rollout_log_probs": None}
-        rollouts = [
-            replace(rollout("", LONGEST - row % 3, row % 2, **{"part": 0.0}), record=record)
-            for row in range(GROUPS * GROUP_SIZE)
-        ]
+        rollouts = []
+        for row in range(GROUPS * GROUP_SIZE):
+            made = rollout("", LONGEST - row % 3, row % 2, part=0.0)
+            rollouts.append(replace(made, record=record))
         args = run_args(arguments, ".", swap=objective.config)
         group = NoPolicy()
         driver = Policy(SimpleNamespace(args=args), tokenizer, group, None, [])
@@ -88,9 +88,11 @@ def test_an_objective_of_ones_own_that_errs_is_named(experiences_of, method, val
 
 
 def test_what_stands_behind_a_response_reaches_no_update(experiences_of):
-    behind = lambda self, batch: nan_at(zeros(*TOKENS), 0, 1, 7)  # noqa: E731 - it has 7 tokens
-    plain = experiences_of(objective_with())
-    for ours, theirs in zip(
-        experiences_of(objective_with(token_advantages=behind)), plain, strict=True
-    ):
+    class Behind(Objective):
+        def token_advantages(self, batch):
+            return nan_at(zeros(*TOKENS), 0, 1, 7)  # this response has 7 tokens
+
+    config = make_config(objective="my_module:Behind")
+    plain = experiences_of(Objective(config))
+    for ours, theirs in zip(experiences_of(Behind(config)), plain, strict=True):
         assert torch.equal(ours.advantages, theirs.advantages)

@@ -126,22 +126,22 @@ START = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}
 def drawn(make):
     """The first batch of an objective: its rollouts, its metrics, and what the engine was asked."""
 
-    def draw(objective, **changes):
-        sampler, engine = make(objective, **changes)
+    def draw(objective):
+        sampler, engine = make(objective)
         batch = next(sampler.batches(START))
-        assert [len(group) for group in batch.groups] == [GROUP, GROUP]
-        return [rollout for group in batch.groups for rollout in group], batch.metrics, engine.asked
+        first, second = batch.groups
+        assert len(first) == len(second) == GROUP
+        return [*first, *second], batch.metrics, engine.asked
 
     return draw
 
 
-def vsrm(**more):
+def vsrm():
     options = {
         "words": "wait,tens",
         "first_characters": "5",
         "apart_characters": "5",
         "answers": "4",
-        **more,
     }
     return build(make_config(objective="vsrm", options=options))
 
@@ -158,61 +158,52 @@ def test_graded_continuations_change_no_trained_token(drawn, tokenizer):
     first = rollouts[0]
     other = rollouts[3]
     cuts = ["ones: 1+3+0=04\n", "ones: 1+3+0=04\nwait ones: 1+3+0=04\n", THOUGHT]
-    assert [tokenizer.decode(first.response_ids[:kept]) for kept, _ in first.probes] == cuts
-    for text, (_, accuracy) in zip(cuts, first.probes, strict=True):
+    for text, (kept, accuracy) in zip(cuts, first.probes, strict=True):
+        assert tokenizer.decode(first.response_ids[:kept]) == text
         seeds = {seed for said, _, seed in asked if said == f"{first.prompt}{text}</think>"}
-        assert accuracy == sum(seed % 2 == 0 for seed in seeds) / 4
         assert len(seeds) == 4
+        assert accuracy == sum(seed % 2 == 0 for seed in seeds) / 4
     assert [accuracy for _, accuracy in other.probes] == [0, 0, 0]  # its answer is 5
     # "</think>" is there; "\n\n", the heading, the box, three digits or one, and "}".
-    ends = [tokenizer(CLOSE[8:] + e, add_special_tokens=False)["input_ids"] for e in ("7}", "234}")]
-    total = first.metadata["continued_tokens"]
-    assert 12 * len(ends[0]) <= total <= 12 * len(ends[1])
+    least = len(tokenizer(CLOSE[8:] + "7}", add_special_tokens=False)["input_ids"])
+    most = len(tokenizer(CLOSE[8:] + "234}", add_special_tokens=False)["input_ids"])
+    assert 12 * least <= first.metadata["continued_tokens"] <= 12 * most
     assert metrics["swap/continued_tokens"] > 0
     assert metrics["timing/continuations"] >= 0
 
 
 def test_draws_can_be_repeated_and_differ_from_cut_to_cut(drawn):
-    asked = [sorted(drawn(vsrm())[2]) for _ in range(2)]
-    assert asked[0] == asked[1]
-    seeds = {seed for text, _, seed in asked[0] if text.endswith("</think>")}
+    _, _, asked = drawn(vsrm())
+    _, _, again = drawn(vsrm())
+    assert sorted(asked) == sorted(again)
+    seeds = {seed for text, _, seed in asked if text.endswith("</think>")}
     # Problems, cuts, answers; the responses of a problem are alike here.
     assert len(seeds) == 2 * 3 * 4
 
 
-def scored(*means):
-    """Prompts by the mean score of their groups of two, and an engine that gives it."""
+def prompts_of(batch):
+    """The prompt of each group of a batch."""
+    return [group[0].prompt for group in batch.groups]
+
+
+def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(make, capsys):
+    """Of these mean scores those of 0 and 1 are dropped."""
+    means = (0, 1, 0.2, 0.3, 1, 0.4, 0.5, 0, 0.6)
     prompts = {f"{number}: {mean}?": str(mean) for number, mean in enumerate(means)}
-    return prompts, lambda queries, given, labels: {"rewards": float(labels[0])}
-
-
-@pytest.fixture
-def filtered(make):
-    """An episode of prompts with the filter: its batches' prompts, their rates, and the rounds."""
-
-    def run(*means, low=0.0, high=1.0):
-        prompts, grade = scored(*means)
-        changes = {
-            "algo.dynamic_filtering_enable": True,
-            "algo.dynamic_filtering_range": (low, high),
-            "rollout.n_samples_per_prompt": 2,
-        }
-        objective = build(make_config(objective="grpo"))
-        sampler, engine = make(objective, prompts, **changes)
-        engine.executor.reward_func = grade
-        batches = list(sampler.batches(START))
-        kept = [[group[0].answer for group in batch.groups] for batch in batches]
-        rates = [batch.metrics["dynamic_filtering_pass_rate"] for batch in batches]
-        return kept, rates, [batch.position["data_loader_state_dict"] for batch in batches]
-
-    return run
-
-
-def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(filtered, capsys):
-    kept, rates, places = filtered(0, 1, 0.2, 0.3, 1, 0.4, 0.5, 0, 0.6)
-    assert kept == [["0.2", "0.3"], ["0.4", "0.5"]]
-    assert rates == [50.0, pytest.approx(200 / 3)]
-    assert places == [{"place": 4}, {"place": 7}]
+    changes = {
+        "algo.dynamic_filtering_enable": True,
+        "algo.dynamic_filtering_range": (0.0, 1.0),
+        "rollout.n_samples_per_prompt": 2,
+    }
+    sampler, engine = make(build(make_config(objective="grpo")), prompts, **changes)
+    engine.executor.reward_func = lambda queries, given, labels: {"rewards": float(labels[0])}
+    first, second = sampler.batches(START)
+    assert prompts_of(first) == ["2: 0.2?", "3: 0.3?"]
+    assert first.metrics["dynamic_filtering_pass_rate"] == 50
+    assert first.position["data_loader_state_dict"] == {"place": 4}
+    assert prompts_of(second) == ["5: 0.4?", "6: 0.5?"]
+    assert second.metrics["dynamic_filtering_pass_rate"] == pytest.approx(200 / 3)
+    assert second.position["data_loader_state_dict"] == {"place": 7}
     assert "the last 1 prompts of this episode do not fill a batch" in capsys.readouterr().out
 
 
@@ -222,10 +213,11 @@ def test_a_run_of_so_many_steps_passes_over_its_data_as_often_as_they_take(make,
     run = RunConfig(training_steps=steps or 3)  # one row gives no step
     sampler, _ = make(build(make_config(objective="grpo")), prompts, swap_run=run)
     batches = list(sampler.batches(START))
-    assert [batch.objective_step for batch in batches] == list(range(1, steps + 1))
-    a_pass = rows // 2
-    assert [batch.position["episode"] for batch in batches] == [n // a_pass for n in range(steps)]
-    for number, batch in enumerate(batches, 1):  # a run that goes on ends at the same step
+    assert len(batches) == steps
+    for number, batch in enumerate(batches, 1):
+        assert batch.objective_step == number
+        assert batch.position["episode"] == (number - 1) // (rows // 2)
+        # A run that goes on from here ends at the same step.
         objective = build(make_config(objective="grpo"))
         objective.resume(number)
         again, _ = make(objective, prompts, swap_run=run)
@@ -236,13 +228,14 @@ def test_sampling_goes_on_where_a_checkpoint_was(make):
     prompts = {f"{number}?": "5" for number in range(5)}
     objective = build(make_config(objective="grpo"))
 
-    def run(position, **changes):
-        sampler, _ = make(objective, prompts, **{"train.num_episodes": 2, **changes})
-        batches = list(sampler.batches(position))
-        return [[group[0].prompt for group in batch.groups] for batch in batches], batches
+    def batches_from(position):
+        sampler, _ = make(objective, prompts, **{"train.num_episodes": 2})
+        return list(sampler.batches(position))
 
-    whole, batches = run(START)
+    batches = batches_from(START)
+    whole = [prompts_of(batch) for batch in batches]
     assert whole == [["0?", "1?"], ["2?", "3?"]] * 2
     for number, batch in enumerate(batches, 1):
         assert batch.position["total_consumed_prompts"] == 2 * number
-        assert run(batch.position)[0] == whole[number:]
+        rest = batches_from(batch.position)
+        assert [prompts_of(batch) for batch in rest] == whole[number:]

@@ -4,6 +4,7 @@ several families.
 
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -65,9 +66,10 @@ def plain_entropies(model, ids, request):
     """(K,) the mean entropy of each step's own tokens, from the softmax of each place."""
     probabilities = (model(ids[None]).logits[0].double() / TEMPERATURE).softmax(-1)
     entropies = -(probabilities * probabilities.log()).sum(-1)
-    starts = [end + 1 for end in request.prefix_ends]
-    steps = zip(starts, request.own_ends, strict=False)
-    return torch.stack([entropies[start - 1 : end].mean() for start, end in steps])
+    means = []
+    for before, end in zip(request.prefix_ends[:-1], request.own_ends, strict=True):
+        means.append(entropies[before:end].mean())
+    return torch.stack(means)
 
 
 @pytest.mark.parametrize(
@@ -93,35 +95,34 @@ def test_one_forward_gives_log_probabilities_and_signals(family, packed_by, adap
         lora = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
         policy = get_peft_model(model, lora).eval()
     ids, actions, mask, requests = micro_batch(*ALL)
-    rows = [ids[each.row][mask[each.row].bool()] for each in requests]
-    lengths = [[end + 1 for end in each.prefix_ends] for each in requests]
+    expected = []
     with torch.no_grad():
         log_probs = make_scorer(policy)[0].eval()(ids, actions, mask)
-        answers = [
-            read_per_prefix(policy, *pair, BRANCH) for pair in zip(rows, lengths, strict=True)
-        ]
-        entropies = [plain_entropies(policy, *pair) for pair in zip(rows, requests, strict=True)]
+        for request in requests:
+            row = ids[request.row][mask[request.row].bool()]
+            lengths = [end + 1 for end in request.prefix_ends]
+            scores = read_per_prefix(policy, row, lengths, BRANCH)
+            expected.append((scores, plain_entropies(policy, row, request)))
 
     if packed_by:
         model.set_attn_implementation(packed_by)
     actor, scorer, said = make_scorer(policy, packing=bool(packed_by), chunk=chunk)
-    passes = []
-    hook = model.get_input_embeddings().register_forward_pre_hook(
-        lambda _, inputs: passes.append(inputs[0].numel())
-    )
-    scored = scorer.forward(ids, actions, mask, requests, ALL)
-    hook.remove()
+    embedding = model.get_input_embeddings()
+    with mock.patch.object(embedding, "forward", side_effect=embedding.forward) as embedded:
+        scored = scorer.forward(ids, actions, mask, requests, ALL)
     if chunk and family != "bloom":
         # Seven branches of four tokens lie behind the rows.
-        assert passes == [(int(mask.sum()) if packed_by else ids.numel()) + 7 * 4]
+        embedded.assert_called_once()
+        tokens = int(mask.sum()) if packed_by else ids.numel()
+        assert embedded.call_args.args[0].numel() == tokens + 7 * 4
     assert (family == "bloom") == bool(said)
     assert scorer.metrics == {"swap/scored_one_by_one": float(family == "bloom")}
     assert actor.training
     assert scored.action_log_probs.dtype == torch.float32
     assert (scored.action_log_probs - log_probs)[actions.bool()].abs().max() < 1e-3
-    for number, found in enumerate(scored.signals):
-        assert found["answer_logprobs"].sub(answers[number]).abs().max() < 1e-4
-        assert found["entropy"].sub(entropies[number]).abs().max() < 1e-4
+    for found, (scores, entropies) in zip(scored.signals, expected, strict=True):
+        assert (found["answer_logprobs"] - scores).abs().max() < 1e-4
+        assert (found["entropy"] - entropies).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("chunk", [7, 0])
