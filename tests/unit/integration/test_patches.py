@@ -14,8 +14,8 @@ from openrlhf_swap.packages import versions
 def test_names_stay_as_they_are_where_another_version_is_installed(monkeypatch, where, targets):
     before = [pydoc.locate(target) for target in targets]
     monkeypatch.setattr(versions, "installed_version", lambda _: "0.0.1")
-    with pytest.raises(
-        CompatibilityError, match=r"0\.0\.1 is installed, but this package extends .*; remedy: pip"
-    ):
+    refused = r"0\.0\.1 is installed, but this package extends .*; remedy: pip"
+    with pytest.raises(CompatibilityError, match=refused):
         patches.installed(where, dict.fromkeys(targets, print))
-    assert all(pydoc.locate(target) is value for target, value in zip(targets, before, strict=True))
+    for target, value in zip(targets, before, strict=True):
+        assert pydoc.locate(target) is value

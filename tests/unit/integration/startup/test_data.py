@@ -23,8 +23,9 @@ OWN = "support.verifiers:nearness"
 
 
 def data_arguments(path, **changes):
-    argv = [word for flag, value in GOOD.items() for word in (flag, value)]
-    argv += ["--data.prompt_dataset", path, "--data.apply_chat_template"]
+    argv = ["--data.apply_chat_template"]
+    for flag, value in {**GOOD, "--data.prompt_dataset": path}.items():
+        argv += [flag, value]
     args = configure(argv, on_cpu=True).args
     vars(args.data).update(changes)
     return args
@@ -109,7 +110,8 @@ def test_an_evaluation_has_all_of_its_rows(capsys, tmp_path, tokenizer):
     path = rows_file(tmp_path / "rows.jsonl", [*rows, {"problem": "", "answer": "3"}])
     args = data_arguments(path, max_samples=4)
     args.eval.dataset = path
-    assert (len(load_prompts(args)), len(load_prompts(args, for_training=False))) == (4, 6)
+    assert len(load_prompts(args)) == 4
+    assert len(load_prompts(args, for_training=False)) == 6
     evaluated = write(args, tokenizer, tmp_path / "out", evaluates=True)
     assert evaluated == str(tmp_path / "out" / "eval_prompts.jsonl")
     assert read(evaluated) == [{**rows[2], "answer": "102"}, *rows[3:]]
@@ -176,7 +178,8 @@ def test_openrlhf_renders_with_the_arguments_of_the_chat_template(
     args.data.apply_chat_template = arguments is None
     strategy = SimpleNamespace(args=args, is_rank_0=lambda: False)
     expected = [f"<|user|>{row['problem']}<|assistant|>{ending}" for row in rows]
-    assert PromptDataset(read(file), plain, strategy, args.data.input_template).prompts == expected
+    data = PromptDataset(read(file), plain, strategy, args.data.input_template)
+    assert data.prompts == expected
     assert [prompt_text(told, row["problem"]) for row in rows] == expected
     assert closes_thought(prompt_text(plain, "?"), "</think>")
     assert closes_thought(prompt_text(told, "?"), "</think>") == (arguments is None)

@@ -26,7 +26,9 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     monkeypatch.setattr(train, "_train", lambda *words: started.append(words))
     (tmp_path / "out").mkdir()
     flags = {**GOOD, "--swap.output_dir": tmp_path / "out", "--data.prompt_dataset": prompts_file}
-    words = [str(word) for pair in flags.items() for word in pair]
+    words = []
+    for flag, value in flags.items():
+        words += [flag, str(value)]
 
     def start(*more):
         status = run_command(train.main, ["--swap.verbose", *words, *more])
@@ -57,14 +59,18 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
     incomplete.parent.mkdir(parents=True)
     incomplete.touch()
     (output / "swap_config.json").write_text("{")
-    folders = {"--swap.output_dir": output, "--ckpt.path": output / "checkpoints"}
-    folders["--ckpt.output_dir"] = tmp_path / "policy"
-    flags = {name: str(folder) for name, folder in folders.items()}
+    folders = {
+        "--swap.output_dir": output,
+        "--ckpt.path": output / "checkpoints",
+        "--ckpt.output_dir": tmp_path / "policy",
+    }
+    words = ["--data.prompt_dataset", str(prompts_file), "--ckpt.load_enable"]
+    for name, folder in folders.items():
+        words += [name, str(folder)]
     with locked({flag: folders[flag]}):
-        given = {"--data.prompt_dataset": str(prompts_file), **flags}
-        status, line = run_main(capsys, "--ckpt.load_enable", **given)
+        status, line = run_main(capsys, *words)
     assert status == 2
-    assert line.startswith(f"error: {flag} is {flags[flag]}, where another run is under way (")
+    assert line.startswith(f"error: {flag} is {folders[flag]}, where another run is under way (")
     assert incomplete.exists()
 
 
