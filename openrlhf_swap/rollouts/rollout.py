@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,13 @@ from openrlhf_swap.algorithm.batch import StepBatch, StepTrace
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.rollouts.reader import ResponseReader
+
+
+class Probe(NamedTuple):
+    """A beginning of a response that was continued for grading."""
+
+    kept: int  # its tokens
+    share: float  # of correct answers among its continuations
 
 
 @dataclass(frozen=True)
@@ -36,8 +43,7 @@ class Rollout:
             whose first dimension is K or K+1. Empty before they are read.
         logprobs: (L,) log-probabilities of the tokens under the policy, at the rollouts'
             temperature; None before the policy's forward.
-        probes: (kept tokens, share of correct answers) of each prefix that was continued for
-            grading, in order.
+        probes: the beginnings that were continued for grading, in order.
         graded_correct: whether the grader called it correct; None if it gave a reward only.
         metadata: what the objective keeps from sampling to update.
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
@@ -55,7 +61,7 @@ class Rollout:
     step_ends: Sequence[int] = ()
     signals: Mapping[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
     logprobs: Tensor | None = field(default=None, compare=False, repr=False)
-    probes: Sequence[tuple[int, float]] = ()
+    probes: Sequence[Probe] = ()
     graded_correct: bool | None = None
     metadata: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -18,7 +18,7 @@ from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.sampler import Drawn, Part, Sampler
 from openrlhf_swap.integration.policy.scorer import ScoredForward
-from openrlhf_swap.rollouts.rollout import Batch, Rollout, prompt_key
+from openrlhf_swap.rollouts.rollout import Batch, Probe, Rollout, prompt_key
 from support.actors import changed, learn
 from support.objectives import CharacterReader, objective
 from support.paths import ROOT
@@ -212,7 +212,7 @@ class Path:
             READER.ids(prompt),
             reward,
             case["truncated"],
-            probes=[tuple(probe) for probe in case.get("probes", ())],
+            probes=[Probe(*probe) for probe in case.get("probes", ())],
             record={"label": "42", "scores": reward, "rollout_log_probs": None},
         )
         return self._sampler.finish(Drawn(part, rollout))

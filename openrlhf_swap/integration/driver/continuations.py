@@ -9,20 +9,19 @@ from types import SimpleNamespace
 from vllm import SamplingParams
 
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines
+from openrlhf_swap.integration.driver.engines import DrawnGroup, Engines
 from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import Continuation, Objective
 from openrlhf_swap.rollouts.reader import StepReader
-from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.rollouts.rollout import Probe, Rollout
 from openrlhf_swap.runs.metrics import Metrics
 
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The group of a prompt, and the continuations that are wanted of each response."""
+    """A group, and the continuations that are wanted of each response."""
 
-    number: int
-    group: Sequence[Drawn]
+    group: DrawnGroup
     wanted: Sequence[Sequence[Continuation]]
 
 
@@ -45,22 +44,21 @@ class Continuations:
         """Yield the groups with their probes; the seconds are added to the metrics."""
         waiting = []
         asked = []
-        for number, group in drawn:
-            wanted = [self._wanted(each.rollout) for each in group]
-            one = _Waiting(number, group, wanted)
+        for group in drawn:
+            wanted = [self._wanted(each.rollout) for each in group.responses]
+            one = _Waiting(group, wanted)
             if not any(wanted):
-                yield number, self._probed(one, [])
+                yield self._probed(one, [])
                 continue
             requests = []
-            for each, of_response in zip(group, wanted, strict=True):
+            for each, of_response in zip(group.responses, wanted, strict=True):
                 for continuation in of_response:
                     requests.append(self._request(continuation, each.rollout))
             waiting.append(one)
-            asked.append([self._engines.ask_one(number, requests)])
+            asked.append([self._engines.ask_one(group.number, requests)])
         started = time.monotonic()
         for place, (answers,) in self._engines.answered(asked):
-            one = waiting[place]
-            yield one.number, self._probed(one, answers)
+            yield self._probed(waiting[place], answers)
         seconds = time.monotonic() - started
         metrics["timing/continuations"] = metrics.get("timing/continuations", 0.0) + seconds
 
@@ -98,20 +96,20 @@ class Continuations:
             prefix=replace(rollout, response_ids=ids),
         )
 
-    def _probed(self, waiting: _Waiting, answers: Sequence[Sequence[Rollout]]) -> list[Drawn]:
+    def _probed(self, waiting: _Waiting, answers: Sequence[Sequence[Rollout]]) -> DrawnGroup:
         """The group with its probes, from the answers to all of its continuations in turn."""
         remaining = iter(answers)
         probed = []
-        for each, of_response in zip(waiting.group, waiting.wanted, strict=True):
+        for each, of_response in zip(waiting.group.responses, waiting.wanted, strict=True):
             probes = []
             tokens = 0
             for continuation in of_response:
                 rollouts = next(remaining)
                 share = fmean(rollout.correct for rollout in rollouts)
-                probes.append((continuation.kept, share))
+                probes.append(Probe(continuation.kept, share))
                 begun = continuation.kept + len(self._reader.ids(continuation.suffix))
                 tokens += sum(len(rollout.response_ids) - begun for rollout in rollouts)
             metadata = {**each.rollout.metadata, "continued_tokens": float(tokens)}
             rollout = replace(each.rollout, probes=probes, metadata=metadata)
             probed.append(replace(each, rollout=rollout))
-        return probed
+        return replace(waiting.group, responses=probed)

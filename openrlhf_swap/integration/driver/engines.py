@@ -42,8 +42,12 @@ class Drawn:
     rollout: Rollout
 
 
-DrawnGroup = tuple[int, list[Drawn]]
-"""The number of a prompt, and the responses to it."""
+@dataclass(frozen=True)
+class DrawnGroup:
+    """The responses to a prompt, and the prompt's number."""
+
+    number: int
+    responses: list[Drawn]
 
 
 class Engines:
@@ -74,7 +78,7 @@ class Engines:
         temperature: float,
         step: int,
     ) -> Iterator[DrawnGroup]:
-        """Yield a prompt's number and the responses of all of its parts, as soon as they are there.
+        """Yield the group of each prompt, as soon as the responses of all of its parts are there.
 
         An engine gets the next part when it has the fewest responses to generate.
         """
@@ -92,7 +96,7 @@ class Engines:
             drawn = []
             for part, (group,) in zip(parts[number], answers, strict=True):
                 drawn += [Drawn(part, rollout) for rollout in group]
-            yield number, drawn
+            yield DrawnGroup(number, drawn)
 
     def ask_one(self, number: int, requests: Sequence[EngineRequest]) -> Any:
         """Send all requests of a prompt to one engine, which keeps their beginnings in its cache.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import attrgetter
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
@@ -179,8 +180,9 @@ class Sampler:
         size = min(most, len(data))
         chosen = random.Random(self._args.train.seed).sample(range(len(data)), size)
         prompts = [Prompt(*data[index][1:3]) for index in chosen]
-        drawn = dict(self._draw(prompts, count))
-        groups = [[each.rollout for each in drawn[number]] for number in range(len(prompts))]
+        groups: Groups = [[] for _ in prompts]
+        for drawn in self._draw(prompts, count):
+            groups[drawn.number] = [each.rollout for each in drawn.responses]
         self._objective.observe_monitor(self._batch(groups))
 
     def _sample_groups(self, prompts: Sequence[Prompt], metrics: Metrics) -> Groups:
@@ -188,11 +190,10 @@ class Sampler:
         drawn = self._draw(prompts, self._args.rollout.n_samples_per_prompt)
         if self._objective.continues:
             drawn = self._continuations.continued(drawn, metrics)
-        groups = {
-            number: [self.finish(each) for each in group]
-            for number, group in tqdm(drawn, desc="Generate samples", total=len(prompts))
-        }
-        return [groups[number] for number in range(len(prompts))]
+        groups: Groups = [[] for _ in prompts]
+        for group in tqdm(drawn, desc="Generate samples", total=len(prompts)):
+            groups[group.number] = [self.finish(each) for each in group.responses]
+        return groups
 
     def _draw(self, prompts: Sequence[Prompt], count: int) -> Iterator[DrawnGroup]:
         """Draw so many responses to each prompt, in the parts that the objective wants."""
@@ -254,10 +255,11 @@ class Sampler:
             text = self._objective.eval_prompt(prompt.text)
             parts.append([Part(0, SamplingRequest(text, count, limit))])
         with self._engines.awake():
-            drawn = dict(self._engines.draw(prompts, parts, self._args.eval.temperature, step))
+            drawn = list(self._engines.draw(prompts, parts, self._args.eval.temperature, step))
         rows = []
-        for number, prompt in enumerate(prompts):
-            for each in drawn[number]:
+        for group in sorted(drawn, key=attrgetter("number")):
+            prompt = prompts[group.number]
+            for each in group.responses:
                 # OpenRLHF looks the data source up by the prompt, and counts rewards: a share of
                 # passed tests is not a correct response.
                 rollout = replace(each.rollout, prompt=prompt.text)

@@ -18,6 +18,7 @@ from openrlhf_swap.objectives.base import (
 from openrlhf_swap.objectives.group_statistics import Span, fill_spans
 from openrlhf_swap.objectives.peers.formats import boxed
 from openrlhf_swap.rollouts.reader import tokens_for_each
+from openrlhf_swap.rollouts.rollout import Probe
 
 DISCOUNT = 0.7  # of a change, for each cut between it and the one that shares in it
 PATIENCE = 4  # how many cuts before a change share in it
@@ -82,13 +83,13 @@ class _VSRM(Objective):
 
     def _rewards_to_come(self, rollout: Rollout) -> Iterator[Span]:
         probes = self.probes(rollout)
-        earned = step_rewards([accuracy for _, accuracy in probes], self.least_change)
+        earned = step_rewards([probe.share for probe in probes], self.least_change)
         first = 0
-        for place, (kept, _) in enumerate(probes[:-1]):
-            yield Span(first, kept, sum(earned[place:]))
-            first = kept
+        for place, probe in enumerate(probes[:-1]):
+            yield Span(first, probe.kept, sum(earned[place:]))
+            first = probe.kept
 
-    def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
+    def probes(self, rollout: Rollout) -> Sequence[Probe]:
         """Each cut's tokens before it and its accuracy, the end of the thought last."""
         return rollout.probes
 
@@ -128,9 +129,9 @@ class VSRMScores(_VSRM):
     scores_steps = True
     least_change = 0.02
 
-    def probes(self, rollout: Rollout) -> Sequence[tuple[int, float]]:
+    def probes(self, rollout: Rollout) -> Sequence[Probe]:
         """Each step's tokens before its end, and the reference answer's probability a token."""
         logprobs = torch.tensor(rollout.answer_logprobs[1:], dtype=torch.float64)
         probabilities = logprobs.exp().tolist()
-        ends = [end + 1 for end in rollout.step_ends]
-        return list(zip(ends, probabilities, strict=True))
+        pairs = zip(rollout.step_ends, probabilities, strict=True)
+        return [Probe(end + 1, probability) for end, probability in pairs]
