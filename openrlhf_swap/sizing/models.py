@@ -142,9 +142,9 @@ def read_model(
     adapters = [rank * size for layer in adapted for size in layer.weight.shape]
     embedding = model.get_input_embeddings().weight
     output = model.get_output_embeddings().weight
-    query, key_value, cached = _attention_widths(config)
-    windows, states = _layers(config, refused)
-    idle, intermediate = _mlp(config, model)
+    attention = _attention(config)
+    layers = _cached_layers(config)
+    experts = [weight for name, weight in model.named_parameters() if ".experts." in name]
     return Model(
         parameters=sum(sizes),
         largest=max(adapters or sizes),
@@ -152,14 +152,14 @@ def read_model(
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         heads=config.num_attention_heads,
-        query=query,
-        key_value=key_value,
-        intermediate=intermediate,
+        query=attention.query,
+        key_value=attention.key_value,
+        intermediate=_mlp_width(config, experts),
         vocabulary=config.vocab_size,
-        windows=windows,
-        cached=cached,
-        states=states,
-        idle=idle,
+        windows=_windows(layers),
+        cached=attention.cached,
+        states=_recurrent_states(layers, config, refused),
+        idle=_idle_experts(config, experts),
         adapters=sum(adapters),
         weights=tuple(adapters or sizes),
         served=_served(model),
@@ -202,36 +202,49 @@ def head_size(config: Any) -> int:
     return int(size or config.hidden_size // config.num_attention_heads)
 
 
-def _attention_widths(config: Any) -> tuple[int, int, int]:
-    """Widths of queries and of keys, and the numbers that a layer keeps per token.
+@dataclass(frozen=True)
+class _Attention:
+    """Widths of a layer's attention."""
 
-    Where keys and values differ, the width of queries is the mean of both.
-    """
+    query: int  # of the queries of all heads; the mean of keys' and values' where these differ
+    key_value: int  # of the keys of all heads
+    cached: int  # numbers that the layer keeps per token
+
+
+def _attention(config: Any) -> _Attention:
     heads = config.num_attention_heads
     latent = getattr(config, "kv_lora_rank", None)
     if latent:
         keys = config.qk_nope_head_dim + config.qk_rope_head_dim
         query = heads * (keys + config.v_head_dim) // 2
-        return query, heads * keys, latent + config.qk_rope_head_dim
+        return _Attention(query, heads * keys, latent + config.qk_rope_head_dim)
     size = head_size(config)
     width = config.num_key_value_heads * size
-    return heads * size, width, 2 * width
+    return _Attention(heads * size, width, 2 * width)
 
 
-def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
-    """The windows of the layers that keep keys, and the numbers in recurrent states.
-
-    Both come from the cache of transformers.
-    """
+def _cached_layers(config: Any) -> list[Any]:
+    """The layers of a cache of transformers, each with what it keeps."""
     from transformers import DynamicCache
 
-    layers: list[Any] = DynamicCache(config=config).layers
+    return list(DynamicCache(config=config).layers)
+
+
+def _windows(layers: list[Any]) -> tuple[float, ...]:
+    """The most tokens that each layer with keys sees; infinity for one without a window."""
     keeping = [layer for layer in layers if hasattr(layer, "keys")]
     limits = [getattr(layer, "sliding_window", None) for layer in keeping]
-    windows = tuple(float(limit or math.inf) for limit in limits)
+    return tuple(float(limit or math.inf) for limit in limits)
+
+
+def _recurrent_states(layers: list[Any], config: Any, refused: str) -> int:
+    """Numbers that all recurrent layers keep per response.
+
+    Raises ConfigError, whose message starts with `refused`, for layers without a formula.
+    """
     recurrent = sum(hasattr(layer, "conv_states") for layer in layers)
     if not recurrent:
-        return windows, 0
+        return 0
     if not hasattr(config, "linear_num_value_heads"):
         raise ConfigError(
             f"{refused}with recurrent layers of a kind that the plan does not support"
@@ -239,26 +252,29 @@ def _layers(config: Any, refused: str) -> tuple[tuple[float, ...], int]:
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     values = config.linear_num_value_heads * config.linear_value_head_dim
     convolution = (2 * keys + values) * config.linear_conv_kernel_dim  # of the last tokens
-    return windows, recurrent * (values * config.linear_key_head_dim + convolution)
+    return int(recurrent * (values * config.linear_key_head_dim + convolution))
 
 
-def _mlp(config: Any, model: Any) -> tuple[int, int]:
-    """Parameters of experts that a token is not routed to, and the width of a layer's MLPs.
+def _idle_experts(config: Any, experts: list[Any]) -> int:
+    """Parameters of the experts that a token is not routed to.
 
-    The width counts all MLPs that a token passes.
+    A weight in `experts` is stacked: it is that of all experts of a layer.
     """
-    # The experts of a layer are stacked in one weight.
-    stacked = [weight for name, weight in model.named_parameters() if ".experts." in name]
-    if not stacked:
-        return 0, config.intermediate_size
-    chosen = config.num_experts_per_tok
-    routed = sum(weight.numel() for weight in stacked)
+    if not experts:
+        return 0
+    routed = sum(weight.numel() for weight in experts)
+    return int(routed - routed * config.num_experts_per_tok // len(experts[0]))
+
+
+def _mlp_width(config: Any, experts: list[Any]) -> int:
+    """Width of all MLPs that a token passes in a layer."""
+    if not experts:
+        return int(config.intermediate_size)
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     shared = getattr(config, "shared_expert_intermediate_size", None)
     if not shared:
         shared = width * (getattr(config, "n_shared_experts", None) or 0)
-    idle = routed - routed * chosen // len(stacked[0])
-    return idle, chosen * width + shared
+    return int(config.num_experts_per_tok * width + shared)
 
 
 def model_config(path: str) -> Any:
@@ -272,6 +288,7 @@ def model_config(path: str) -> Any:
 
 @cache
 def _without_weights(path: str) -> Any:
+    """The model on torch's meta device, which holds shapes alone; raises ConfigError."""
     import torch
     from transformers import AutoModelForCausalLM
 
