@@ -30,7 +30,7 @@ from studies.comparison.paired import half_interval, holm, p_value
 from studies.credit.loop_results import agreement
 from studies.credit.loop_runs import TRAININGS, log_redundant
 
-RESULTS = Path(__file__).parent / "results" / "credit.csv"
+RESULTS = Path(__file__).parents[1] / "records" / "results" / "credit.csv"
 SETTINGS = ["world", "arm", "gamma", "theta", "seed", "steps", "rate"]
 # Measure -> how a difference of it is printed.
 MEASURES = {
