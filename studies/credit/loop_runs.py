@@ -7,9 +7,10 @@ r"""Many runs of the plain loop, for fronts over theta: one line a run, two runs
 
 Every combination of the worlds, arms, gammas, thetas and seeds is trained, seed after seed, and
 appends its line to OUTPUT/runs.jsonl: the settings, what the trained policy does with the 500
-held-out problems, and the mean over the steps of ln(redundant lines a response + .05). The same
-command goes on after a kill, and more seeds or arms may be added to it. Steps and learning rate are
-a world's own (studies/records/comparison.md). `--table` prints the means that there are so far.
+held-out problems, the mean over the steps of ln(redundant lines a response + .05), when the
+training began, its commit and its seconds. The same command goes on after a kill, and more seeds or
+arms may be added to it. Steps and learning rate are a world's own (studies/records/comparison.md).
+`--table` prints the means that there are so far.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -31,6 +33,7 @@ import torch
 
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
 from openrlhf_swap.process.locks import locked
+from openrlhf_swap.runs.provenance import commit
 from studies.credit.plain_loop import loop_of, train
 
 # A world -> steps and learning rate of its map in studies/records/comparison.md.
@@ -63,15 +66,23 @@ def log_redundant(steps: Sequence[Row]) -> float:
     return fmean(math.log(row["redundant"] + 0.05) for row in steps)
 
 
+def begun() -> Row:
+    """What a kept row says about a training that begins now: when, and by which commit."""
+    now = datetime.now(timezone.utc)
+    return {"started": now.isoformat(timespec="seconds"), "commit": commit()}
+
+
 def train_run(run: Run) -> Row:
     """Train; returns the run's line."""
     torch.set_num_threads(1)
+    beginning = begun()
     start = time.monotonic()
     settings = {"process_weight": run.theta, "max_steps": MAX_STEPS, "step_discount": run.gamma}
     loop = loop_of(run.world, run.arm, settings)
     *steps, held_out = train(loop, run.arm, run.seed, run.steps, run.rate)
     seconds = round(time.monotonic() - start, 1)
-    found = {**held_out, "log redundant": log_redundant(steps), "seconds": seconds}
+    measured = {**held_out, "log redundant": log_redundant(steps)}
+    found = {**measured, **beginning, "seconds": seconds}
     return {**asdict(run), **{name: value for name, value in found.items() if name != "step"}}
 
 

@@ -26,6 +26,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -41,6 +42,7 @@ from openrlhf_swap.quickstart.make_data import write
 from openrlhf_swap.quickstart.world import Problem, counts, rendered
 from studies.comparison.objectives import TABLE, row_of
 from studies.credit.arms import arm_settings
+from studies.credit.loop_runs import begun
 from studies.credit.plain_loop import HELD_OUT, PROMPTS, RESPONSES, Loop
 from studies.toy_tasks import NAMES
 
@@ -172,10 +174,13 @@ def main() -> None:
                 _, suffix = row_of(args.world, objective).get("evaluate", ("", ""))
             else:
                 flags = arm_flags(arm, args.theta, args.discount)
+            beginning = begun()
+            start = time.monotonic()
             train(loop, folder, len(problems), seed, args.learning_rate, flags)
+            beginning["seconds"] = round(time.monotonic() - start, 1)
             rows = [] if arm.startswith(OBJECTIVE) else read_run(loop, folder, problems)
             torch.manual_seed(seed)
-            rows.append(held_out(loop, folder, test, suffix))
+            rows.append({**held_out(loop, folder, test, suffix), **beginning})
             file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             print(file.name, rows[-1], flush=True)
 

@@ -39,7 +39,9 @@ MEASURES = {
     "log redundant": "{:+.2f}",
     "tokens": "{:+.1f}",
 }
-KEPT = [*SETTINGS, *MEASURES, "essential"]
+# When a training began, its commit and its duration; older rows have none.
+ORIGIN = ["started", "commit", "seconds"]
+KEPT = [*SETTINGS, *MEASURES, "essential", *ORIGIN]
 ALL_WORLDS = "mean of the worlds"
 STACK = "stack."
 LIMIT = r"_limit(\d+)"
@@ -266,7 +268,8 @@ def main() -> None:
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args()
     if args.runs:
-        runs = pd.read_json(args.runs, lines=True, precise_float=True)[KEPT]
+        runs = pd.read_json(args.runs, lines=True, precise_float=True, convert_dates=False)
+        runs = runs.reindex(columns=KEPT)
     elif args.stack:
         runs = stack_runs(args.stack)
     else:

@@ -9,11 +9,13 @@ import pytest
 from support.paths import ROOT
 
 from openrlhf_swap.files import read_rows
+from studies.comparison import fronts
+from studies.comparison.front_points import Ideal, of_methods, read_kept
 from studies.comparison.paired import half_interval, holm, p_value
 from studies.credit import who_pays as credit
 from studies.credit.loop_results import MEASURES, by_run
 from studies.smollm2 import what_going_on_costs
-from studies.tests.tables import corrected_by_hand, tables_in
+from studies.tests.tables import cells_of, corrected_by_hand, tables_in
 
 RECORDS = ROOT / "studies" / "records"
 RESULTS = RECORDS / "results"
@@ -99,8 +101,24 @@ def test_the_stack_and_the_fronts_are_those_that_are_shown():
     runs = pd.read_csv(RESULTS / "credit.csv")
     stack = (RESULTS / "credit_stack.md").read_text(encoding="utf-8")
     assert credit.agreement_table(runs[runs.seed > 300]) in stack
-    fronts = (RESULTS / "fronts.md").read_text(encoding="utf-8")
-    assert credit.fronts_table(runs[runs.seed < 20]) in fronts
+    shown = (RESULTS / "fronts.md").read_text(encoding="utf-8")
+    assert credit.fronts_table(runs[runs.seed < 20]) in shown
+
+
+def test_the_fronts_of_words_are_those_that_are_shown():
+    points = read_kept(RESULTS / "fronts_words.csv.gz")
+    base = points[0]
+    ideal = Ideal(98.6, 38.5, base)
+    points = [point for point in points if point is base or point.seed in range(1, 6)]
+    (areas,) = tables_in(COMPARISON, "method | seeds | strengths")
+    methods = [row[0] for row in areas[1:]]
+    assert cells_of(fronts.table(of_methods(points, methods), ideal, "swap")) == areas
+    tables = tables_in(COMPARISON, "configuration | seeds")
+    assert len(tables) == 3
+    for table in tables:
+        names = [row[0] for row in table[1:]]
+        names.sort(key=lambda name: name != "swap@1")
+        assert cells_of(fronts.table_of_last(points, ideal, names)) == table
 
 
 def test_what_going_on_costs_smollm2_is_what_its_page_shows():
