@@ -23,26 +23,34 @@ def test_no_module_has_the_name_of_one_of_the_standard_library():
 
 
 @pytest.fixture
-def evaluate(tmp_path, monkeypatch, capsys, grader):
-    """Starts an evaluation of some rows; returns the exit status and the last line.
+def out(tmp_path):
+    return SampleFiles(tmp_path / "out", "own")
+
+
+@pytest.fixture
+def evaluate(tmp_path, out, monkeypatch, capsys, grader):
+    """A function that evaluates rows; returns the number of problems and pass@1, or the error.
 
     Each response is 2, and the grader is the module's.
     """
-    files = ["--output", str(tmp_path / "out"), "--benchmarks", str(tmp_path / "own.jsonl")]
+    files = ["--output", str(out.folder), "--benchmarks", str(tmp_path / "own.jsonl")]
     words = ["--model", str(POLICY), *files, "--samples", "1", "--verbose"]
 
     def sample(args, requests, _):
         response = {"text": "a</think>\\boxed{2}", "tokens": 9, "thinking_tokens": 5}
-        for request in requests:
-            row = {"id": request.id, "sample": request.sample, **response, "truncated": False}
-            with appending(SampleFiles(args.output, request.benchmark).path("samples")) as append:
-                append(row)
+        with appending(out.path("samples")) as append:
+            for request in requests:
+                key = {"id": request.id, "sample": request.sample}
+                append({**key, **response, "truncated": False})
 
     def start(rows, *more):
         write_rows(tmp_path / "own.jsonl", rows)
         status = run_command(run.main, [*words, *more])
         shown = capsys.readouterr()
-        return status, (shown.err if status else shown.out).splitlines()[-1]
+        if status:
+            return shown.err.splitlines()[-1]
+        cells = shown.out.splitlines()[-1].split()
+        return cells[2], cells[3]
 
     kept = SimpleNamespace(grade_many=grader.grade_many, close=lambda: None)
     monkeypatch.setattr(run, "Grader", lambda verifier: kept)
@@ -50,10 +58,10 @@ def evaluate(tmp_path, monkeypatch, capsys, grader):
     return start
 
 
-def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, tmp_path):
+def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, out):
     error = "error: --temperature is nan; use at least 0"
-    assert evaluate(ONE, "--temperature", "nan") == (2, error)
-    assert not (tmp_path / "out").exists()
+    assert evaluate(ONE, "--temperature", "nan") == error
+    assert not out.folder.exists()
 
 
 @pytest.mark.parametrize(
@@ -64,30 +72,28 @@ def test_a_number_out_of_range_is_refused_before_anything_is_written(evaluate, t
         ({"answer": "3"}, "whose problem 'p' has another answer than"),
     ],
 )
-def test_problems_that_changed_under_their_samples_are_refused(evaluate, tmp_path, change, fault):
-    out = tmp_path / "out"
-    assert evaluate(ONE)[0] == 0
-    files = {path: path.read_bytes() for path in out.iterdir()}
-    status, line = evaluate([ONE[0] | change])
-    assert status == 2
-    assert line.startswith(f"error: --benchmarks has own, {fault}")
-    assert {path: path.read_bytes() for path in out.iterdir()} == files
+def test_problems_that_changed_under_their_samples_are_refused(evaluate, out, change, fault):
+    assert evaluate(ONE) == ("1", "100.0")
+    before = {path: path.read_bytes() for path in out.folder.iterdir()}
+    error = evaluate([ONE[0] | change])
+    assert error.startswith(f"error: --benchmarks has own, {fault}")
+    assert {path: path.read_bytes() for path in out.folder.iterdir()} == before
 
 
-def test_without_grades_a_corrected_answer_is_taken(evaluate, tmp_path):
+def test_without_grades_a_corrected_answer_is_taken(evaluate, out):
     wrong = [{**ONE[0], "answer": "3"}]
-    assert evaluate(wrong)[1].split()[:4] == ["out", "own", "1", "0.0"]
-    SampleFiles(tmp_path / "out", "own").path("grades").unlink()
-    assert evaluate(ONE)[1].split()[:4] == ["out", "own", "1", "100.0"]
+    assert evaluate(wrong) == ("1", "0.0")
+    out.path("grades").unlink()
+    assert evaluate(ONE) == ("1", "100.0")
 
 
-def test_a_limit_may_grow_and_shrink(evaluate, tmp_path):
-    assert evaluate(TWO, "--limit", "1")[1].split()[:4] == ["out", "own", "1", "100.0"]
+def test_a_limit_may_grow_and_shrink(evaluate, out):
+    assert evaluate(TWO, "--limit", "1") == ("1", "100.0")
     changed = {**TWO[1], "problem": "1 + 3?", "answer": "4"}  # it has no samples and may change
-    longer = [*ONE, changed, {"id": "r", "problem": "2?", "answer": "2"}]
-    assert evaluate(longer)[1].split()[2:4] == ["3", "66.7"]
-    assert evaluate(longer, "--limit", "1")[1].split()[2:4] == ["3", "66.7"]
+    third = {"id": "r", "problem": "2?", "answer": "2"}
+    longer = [*ONE, changed, third]
+    assert evaluate(longer) == ("3", "66.7")
+    assert evaluate(longer, "--limit", "1") == ("3", "66.7")
     # What has samples keeps its problem, and with it the texts that later starts compare.
-    problems = SampleFiles(tmp_path / "out", "own").rows("problems")
-    assert [row["id"] for row in problems] == ["p", "q", "r"]
-    assert evaluate([*TWO, longer[2]], "--limit", "1")[0] == 2
+    assert [row["id"] for row in out.rows("problems")] == ["p", "q", "r"]
+    assert evaluate([*TWO, third], "--limit", "1").startswith("error: --benchmarks has own")
