@@ -7,7 +7,7 @@ from support.paths import ROOT
 from support.scripts import bash
 
 from openrlhf_swap import plan
-from openrlhf_swap.evaluation.run import parse
+from openrlhf_swap.evaluation.run import parse_flags
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.recipes import expand_config
@@ -90,7 +90,7 @@ def evaluation(*flags, **variables):
         bash(EVALUATION, "--dry-run", *flags, MODEL="some/model", **variables).stdout
     )
     assert words[:5] == ["python", "-m", "openrlhf_swap", "eval", "run"]
-    return parse(expand_config(words[5:]))
+    return parse_flags(expand_config(words[5:]))
 
 
 def test_the_evaluation_script_carries_the_papers_settings(monkeypatch):
