@@ -139,7 +139,12 @@ def test_prices_by_weights_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("gamma", "expected"), [(1.0, [0, -1, 0]), (0.5, [0.5, -1, 0]), (0.0, [1, -1, 0])]
+    ("gamma", "expected"),
+    [
+        (1.0, [0, -1, 0]),
+        (0.5, [0.5, -1, 0]),
+        (0.0, [1, -1, 0]),
+    ],
 )
 def test_gamma_says_how_far_a_reward_reaches(gamma, expected):
     row, other = swap_advantages(FREE, SwapConfig(step_discount=gamma, process_weight=1.0))
@@ -355,9 +360,12 @@ def as_list_of_numpy(values):
 
 @pytest.mark.parametrize("held", [torch.tensor, np.array, tuple, as_list_of_numpy])
 def test_traces_of_numbers_of_any_kind_have_the_same_advantages(held):
-    long = StepTrace(np.int64(30), np.bool_(True), held([-3.0, -2.0, -2.0, -3.0]), held([4, 9, 19]))
-    short = StepTrace(np.int64(10), np.bool_(True), held([-3.0, -1.0]), held([7]))
-    found = swap_advantages([long, short, WRONG], SwapConfig())
+    traces = []
+    for trace in (LONG, SHORT):
+        scores = held(list(trace.answer_logprobs))
+        ends = held(list(trace.step_ends))
+        traces.append(StepTrace(np.int64(trace.length), np.bool_(True), scores, ends))
+    found = swap_advantages([*traces, WRONG], SwapConfig())
     for one, other in zip(found, swap_advantages(GROUP, SwapConfig()), strict=True):
         assert torch.allclose(one, other, atol=1e-6)
 

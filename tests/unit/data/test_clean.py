@@ -182,7 +182,8 @@ def test_the_index_finds_what_a_comparison_with_every_problem_finds():
         longer = tokens + rng.choices(words, k=9)
         shorter = tokens[: len(tokens) // 3]
         rows += [" ".join(tokens), " ".join(longer), " ".join(shorter)]
-    index = BenchmarkIndex({"own": [Problem(str(n), text, "") for n, text in enumerate(bench)]})
+    problems = [Problem(str(number), text, "") for number, text in enumerate(bench)]
+    index = BenchmarkIndex({"own": problems})
     texts = [read_text(text) for text in bench]
     found = 0
     for problem in rows:

@@ -9,7 +9,8 @@ from openrlhf_swap.files import write_rows
 def test_the_pareto_front():
     # (tokens, accuracy): the second costs more and is worse than the first, the third is dearer
     # and better.
-    assert figures.pareto_front([(10, 50), (20, 40), (30, 60), (10, 45)]) == [0, 2]
+    points = [(10, 50), (20, 40), (30, 60), (10, 45)]
+    assert figures.pareto_front(points) == [0, 2]
 
 
 def test_accuracy_within_a_budget(evaluated):

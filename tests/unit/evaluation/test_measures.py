@@ -81,7 +81,12 @@ def test_as_many_samples_vote_as_the_measure_says(tmp_path):
 
 @pytest.mark.parametrize(
     ("correct", "samples", "k", "expected"),
-    [(1, 4, 2, 0.5), (1, 4, 1, 0.25), (0, 4, 4, 0.0), (3, 4, 2, 1.0)],  # C(3,2)/C(4,2) = 3/6
+    [
+        (1, 4, 2, 0.5),  # C(3,2)/C(4,2) = 3/6
+        (1, 4, 1, 0.25),
+        (0, 4, 4, 0.0),
+        (3, 4, 2, 1.0),
+    ],
 )
 def test_pass_at_k(correct, samples, k, expected):
     assert measures.pass_at_k(correct, samples, k) == expected

@@ -180,7 +180,11 @@ FOUR_STEPS = "a¶b¶c¶d#42$"
 
 @pytest.mark.parametrize(
     ("text", "steps"),
-    [(FOUR_STEPS, [(0, 2), (2, 4), (4, 6), (6, 7)]), ("ab¶#42", [(0, 3)]), ("#42", [])],
+    [
+        (FOUR_STEPS, [(0, 2), (2, 4), (4, 6), (6, 7)]),
+        ("ab¶#42", [(0, 3)]),
+        ("#42", []),
+    ],
 )
 def test_sas_ends_steps_with_a_blank_line(text, steps):
     assert objective("sas").steps(rollout(text).response_ids, READER) == steps

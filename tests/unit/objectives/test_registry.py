@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from support.objectives import RIGHT, assert_rows, batch, objective, restored, rollout
+from support.objectives import assert_rows, batch, group, objective, restored, rollout
 from support.paths import ROOT
 
 from openrlhf_swap.errors import ConfigError
@@ -16,7 +16,7 @@ from openrlhf_swap.objectives.registry import OBJECTIVES, build
 def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
     method = objective(name)
     if method.state_dict():
-        method.rewards(batch([rollout(RIGHT, length, length < 60) for length in (50, 55, 70)]))
+        method.rewards(batch(group((50, 55, 70), (True, True, False))))
     assert restored(method).state_dict() == method.state_dict()
 
 
@@ -38,8 +38,8 @@ def test_the_example_of_the_documentation_works(plugin):
     assert type(method).__name__ == "PerToken"
     assert config.options == {"rate": "2"}
     # c (1 - 2 L/100): right with 10 tokens .8, wrong 0.
-    group = [rollout(length=10), rollout(length=10, correct=False)]
-    assert_rows(method.rewards(batch(group)), [[0.8, 0]])
+    pair = [rollout(length=10), rollout(length=10, correct=False)]
+    assert_rows(method.rewards(batch(pair)), [[0.8, 0]])
 
 
 @pytest.mark.parametrize(

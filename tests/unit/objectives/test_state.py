@@ -18,35 +18,40 @@ from support.objectives import (
 from openrlhf_swap.errors import ConfigError
 
 
+def rewards_of(method, *groups):
+    return method.rewards(batch(*groups))
+
+
 def test_hapo_remembers_each_problem():
     method = objective("hapo")
     first = group((1000, 1700), (True, True), prompt="x")
-    assert_rows(method.rewards(batch(first)), [[1, 1]])  # nothing is known yet
+    assert_rows(rewards_of(method, first), [[1, 1]])  # nothing is known yet
     # h = 1000: cos(pi/2 L/h) = .7071, 0, -.7071, -1 (kept at -.7 for a right one); a short wrong
     # one earns nothing.
     second = [*group(prompt="x"), rollout(RIGHT, 500, False, prompt="x")]
     for either in (restored(method), method):
-        assert_rows(either.rewards(batch(second)), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
+        assert_rows(rewards_of(either, second), [[1.7071, 1, -0.7071, 0.3, 0]], 1e-4)
         assert either.metrics() == {"swap/hapo_known_problems": 1}
     # h = 500 now; another problem knows nothing, and a wrong answer teaches nothing.
-    third = group((500,), (True,), prompt="x"), group((500,), (False,), prompt="y")
-    assert_rows(method.rewards(batch(*third)), [[1], [0]])
+    known = group((500,), (True,), prompt="x")
+    unknown = group((500,), (False,), prompt="y")
+    assert_rows(rewards_of(method, known, unknown), [[1], [0]])
     assert method.metrics() == {"swap/hapo_known_problems": 1}
 
 
 def test_a_dlp_moves_its_price_after_use():
     method = objective("a_dlp")
-    assert_rows(method.rewards(batch(group())), [[0.5, 0, -1.5, -1]])
+    assert_rows(rewards_of(method, group()), [[0.5, 0, -1.5, -1]])
     assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
     for either in (restored(method), method):
-        assert_rows(either.rewards(batch(group((100,), (False,)))), [[-0.113]])
+        assert_rows(rewards_of(either, group((100,), (False,))), [[-0.113]])
         assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
     free = objective("a_dlp", rate=1)
-    free.rewards(batch(group((100,), (False,))))
+    rewards_of(free, group((100,), (False,)))
     assert free.metrics()["swap/a_dlp_price"] == 0
     # A thought that never closes is wrong.
     pair = [rollout("\\boxed{42}", 100), rollout(RIGHT, 100)]
-    assert_rows(objective("a_dlp").rewards(batch(pair)), [[-0.1, 0.9]])
+    assert_rows(rewards_of(objective("a_dlp"), pair), [[-0.1, 0.9]])
 
 
 def monitored(name="laser_d"):
@@ -74,7 +79,7 @@ def test_laser_d_chooses_targets_by_difficulty():
     easy = group((30, 31, 200), (1, 1, 1))
     hard = group((20, 20, 20), (0, 0, 0))
     expected = [[1.5, 1, 1], [1.5, -0.5, -1], [-0.5, -0.5, -0.5]]
-    assert_rows(method.rewards(batch(easy, medium, hard)), expected)
+    assert_rows(rewards_of(method, easy, medium, hard), expected)
 
 
 def test_laser_d_monitors_every_third_step():
@@ -101,10 +106,10 @@ def test_lapo_learns_lengths_and_then_promises_them():
     assert asked(method, "x") == "x"
     # Right: 500, 1000, 2000; percentiles 800 and 1400. Only 1000 is inside, the others are over 100
     # tokens outside.
-    assert_rows(method.rewards(batch(group(prompt="x"))), [[1, 1.7, 0, 1]])
+    assert_rows(rewards_of(method, group(prompt="x")), [[1, 1.7, 0, 1]])
     # Both percentiles are 1000: no range, no length reward.
     alike = group((700, 1000, 1000, 1000, 1050), (True,) * 5, prompt="y")
-    assert_rows(method.rewards(batch(alike)), [[1] * 5])
+    assert_rows(rewards_of(method, alike), [[1] * 5])
     for either in (restored(method), method):
         either.step = 1
         assert asked(either, "x") == "x<think>\nI will answer the question with 1000 tokens."
@@ -113,7 +118,7 @@ def test_lapo_learns_lengths_and_then_promises_them():
         known = group((1000, 1120), (True, True), prompt=asked(either, "x"))
         unknown = group((500, 380), (True, False), prompt=asked(either, "z"))
         expected = [[1.8, 1 + 0.8 * math.exp(-0.5)], [1.8, 0]]
-        assert_rows(either.rewards(batch(known, unknown)), expected)
+        assert_rows(rewards_of(either, known, unknown), expected)
         # x keeps 1000, for 1060 is longer; z has 500 now. A template may open the thought itself.
         assert promised(either, "x<think>\n") == 1000
         assert promised(either, "z") == 500
@@ -122,13 +127,13 @@ def test_lapo_learns_lengths_and_then_promises_them():
 
 def test_lapo_forgets_a_length_at_a_visit_without_a_correct_answer():
     method = objective("lapo", first_stage_steps=2)
-    method.rewards(batch(group(prompt="x")))
-    method.rewards(batch(group((9, 9), (False, False), prompt="x")))
+    rewards_of(method, group(prompt="x"))
+    rewards_of(method, group((9, 9), (False, False), prompt="x"))
     method.step = 2
     assert promised(method, "x") == 4096
     # In the second stage a length stays.
-    method.rewards(batch(group((70,), (True,), prompt="x")))
-    method.rewards(batch(group((9,), (False,), prompt="x")))
+    rewards_of(method, group((70,), (True,), prompt="x"))
+    rewards_of(method, group((9,), (False,), prompt="x"))
     assert promised(method, "x") == 70
 
 
@@ -144,7 +149,7 @@ def test_autothinks_stages_follow_the_steps():
         assert method.metrics()["swap/autothink_stage"] == stage
     # exp(-.05 z) of the right ones' lengths, z = -.8729, -.2182, 1.0911; the wrong one is alone.
     expected = [[1.0446, 1.0110, 0, 0.9469]]
-    assert_rows(restored(method).rewards(batch(group())), expected, 1e-4)
+    assert_rows(rewards_of(restored(method), group()), expected, 1e-4)
 
 
 @pytest.mark.parametrize(

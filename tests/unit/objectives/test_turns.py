@@ -74,7 +74,8 @@ def test_an_own_trainer_gives_them_as_a_signal():
 
 def test_rewards_that_are_not_of_a_turn_with_steps():
     first, _ = GROUP
-    assert replace(first, step_ends=(0, 1, 3)).rewards_by_step().tolist() == [0, 0, 2]
+    cut = replace(first, step_ends=(0, 1, 3))
+    assert cut.rewards_by_step().tolist() == [0, 0, 2]
     assert first.rewards_by_step().tolist() == []  # nothing was thought
     cut = fit_context(first, first.start + 2 + 3 + 1)  # of the second turn one token is left
     assert cut.turn_rewards == [0.0, 0.0]

@@ -3,9 +3,6 @@
 import random
 from itertools import islice
 
-import pytest
-
-from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.quickstart import addition
 from openrlhf_swap.quickstart.addition import Addition
 from openrlhf_swap.quickstart.world import ADDITION, CLOSE, EOS, counts, load_world, thought_lines
@@ -31,7 +28,8 @@ def test_lines_are_labelled_by_what_they_add():
 def test_problems_are_seeded_and_distinct_and_taught_traces_are_right(tokenizer):
     first = list(islice(addition.problems(3), 300))
     assert first == list(islice(addition.problems(3), 300))
-    assert len({*first, *islice(addition.problems(3, frozenset(first)), 300)}) == 600
+    others = islice(addition.problems(3, frozenset(first)), 300)
+    assert len({*first, *others}) == 600
     for number, problem in enumerate(first[:40]):
         given, taught = addition.supervised_row(problem, random.Random(number), 0.0)
         labels = addition.label_lines(problem.question, taught)
@@ -39,8 +37,3 @@ def test_problems_are_seeded_and_distinct_and_taught_traces_are_right(tokenizer)
         assert taught.endswith("}" + EOS)
         ids = tokenizer(given + taught, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids) == given + taught
-
-
-def test_a_module_that_is_no_world_is_named():
-    with pytest.raises(ConfigError, match=r"--world is no_world: .*name a module"):
-        load_world("no_world")

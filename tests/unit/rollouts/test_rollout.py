@@ -246,7 +246,8 @@ def test_a_group_of_two_turns_worked_by_hand():
     # The target is 4, P = (6 - 4)/4 = .5; gains 3, 0 and 2; tau without end: each step of the long
     # one pays .25.
     rewards = torch.tensor([2.75, -0.25, 2.0], dtype=torch.float64)
-    a, b, c = ((rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)).tolist()
+    normalised = (rewards - rewards.mean()) / (rewards.std(correction=1) + 1e-6)
+    a, b, c = normalised.tolist()
     first, second = swap_advantages(traces, SwapConfig(tau=float("inf"), process_weight=1.0))
     assert first.tolist() == pytest.approx([a + b] * 2 + [b] * 2 + [0.0] * 2)
     assert second.tolist() == pytest.approx([c, 0.0])

@@ -92,7 +92,8 @@ def test_a_forward_for_each_by_hand():
     (score,) = read_per_prefix(model, torch.tensor([5, 6, 7, 8, 9]), [4], branch)
     logprobs = model(torch.tensor([[5, 6, 7, 8, 1, 2, 3]])).logits[0].log_softmax(-1)
     # Token 2 is predicted at position 4 (after 1), token 3 at position 5 (after 2).
-    assert score.item() == pytest.approx((logprobs[4, 2] + logprobs[5, 3]).item() / 2, abs=1e-12)
+    expected = (logprobs[4, 2] + logprobs[5, 3]) / 2
+    assert score.item() == pytest.approx(expected.item(), abs=1e-12)
 
 
 KINDS = ["qwen2", "gemma3_text", "gpt_oss", "deepseek_v3", "qwen3_5_text"]
@@ -138,7 +139,8 @@ def test_the_first_token_alone_can_be_a_prefix(family):
     ids = torch.tensor([[5, 6, 7]])
     request = ScoreRequest(0, (0,), AnswerBranch((3, 4), (True, True)))
     (score,) = score_shared_prefix(model, ids, torch.ones_like(ids), [request])
-    assert score.sub(read_per_prefix(model, ids[0], [1], request.branch)).abs().max() < 1e-4
+    expected = read_per_prefix(model, ids[0], [1], request.branch)
+    assert (score - expected).abs().max() < 1e-4
 
 
 def test_ranks_that_need_fewer_pieces_keep_in_step():
@@ -198,7 +200,8 @@ def scored(model, branches, rows=1, tokens=120):
     """Operations of scoring some branches of each row, spread evenly, as on a GPU."""
     ids = torch.randint(0, WORDS, (rows, tokens))
     ends = tuple(torch.linspace(3, tokens - 1, branches).long().tolist())
-    branch = AnswerBranch(tuple(range(BRANCH)), (False,) * 2 + (True,) * (BRANCH - 2))
+    is_scored = (False, False) + (True,) * (BRANCH - 2)
+    branch = AnswerBranch(tuple(range(BRANCH)), is_scored)
     requests = [ScoreRequest(row, ends, branch) for row in range(rows)]
     with masks_of(MASK_ELEMENTS), Operations() as operations:
         score_shared_prefix(model, ids, torch.ones_like(ids), requests)
@@ -254,7 +257,8 @@ def test_what_a_token_sees_by_hand(window):
                     seen.append(column - columns.start)
             for before in range(max(0, offset - near + 1), offset + 1):
                 seen.append(23 - columns.start + start + before)
-            assert (mask[start + offset] == 0).nonzero().flatten().tolist() == seen
+            is_visible = mask[start + offset] == 0
+            assert is_visible.nonzero().flatten().tolist() == seen
         start += own.length
 
 

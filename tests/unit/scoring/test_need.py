@@ -35,8 +35,9 @@ def batch(left=False, width=44):
     ids = torch.randint(0, WORDS, (3, width), generator=generator)
     mask = torch.zeros_like(ids)
     requests = []
-    responses = ((42, (4, 9, 10, 21, 33, 38)), (20, ()), (30, (2, 12, 25)))
-    for row, (length, ends) in enumerate(responses):
+    lengths = (42, 20, 30)
+    step_ends = ((4, 9, 10, 21, 33, 38), (), (2, 12, 25))
+    for row, (length, ends) in enumerate(zip(lengths, step_ends, strict=True)):
         offset = width - length if left else 0
         mask[row, offset : offset + length] = 1
         if ends:
@@ -67,8 +68,8 @@ def difference_to_slow(model, ids, mask, requests, found):
             generated_ends=tuple(end - offset for end in request.generated_ends),
         )
         slow.append(slow_needs(model, ids[request.row][present], moved, request.need_window))
-    differences = [(a - b)[~a.isnan()].abs() for a, b in zip(found, slow, strict=True)]
-    return torch.cat(differences).max().item()
+    differences = torch.cat(found) - torch.cat(slow)
+    return differences[~torch.cat(found).isnan()].abs().max().item()
 
 
 @pytest.mark.parametrize("left", [False, True], ids=["right_padded", "left_padded"])

@@ -79,7 +79,8 @@ def test_a_response_that_cannot_be_learnt_from_is_an_error(changes, message):
 
 
 # The response of one turn is cut at every place, and the one of two.
-CUTS = [*((RESPONSE, size) for size in (3, 5, 7, 9)), *((TURNS, size) for size in range(4, 11))]
+CUTS = [(RESPONSE, size) for size in (3, 5, 7, 9)]
+CUTS += [(TURNS, size) for size in range(4, 11)]
 
 
 @pytest.mark.parametrize(("response", "context"), CUTS)
@@ -100,7 +101,8 @@ def test_a_row_is_what_openrlhf_makes_of_the_response(response, context):
         assert not stock.action_mask[:, tokens - 1 :].any()
     actions = ours["action_mask"][0].bool()
     assert ours["sequences"][0, 1:][actions].tolist() == rollout.response_ids
-    assert (rollout.positions - 1).tolist() == actions.nonzero().flatten().tolist()
+    places = actions.nonzero().flatten()
+    assert (rollout.positions - 1).tolist() == places.tolist()
 
 
 def test_a_metric_that_some_responses_lack_is_named():

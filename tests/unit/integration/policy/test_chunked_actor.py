@@ -1,6 +1,4 @@
-"""Log-probabilities in chunks inside OpenRLHF's Actor, against its own, around small random models
-of families.
-"""
+"""Log-probabilities in chunks inside OpenRLHF's Actor, against its own, by family of models."""
 
 import pytest
 import torch
@@ -17,7 +15,8 @@ def assert_same_update(model, **options):
     assert ours.keys() == theirs.keys()
     assert ours
     for name, gradient in ours.items():
-        assert (gradient - theirs[name]).norm() <= 1e-5 * max(theirs[name].norm(), 1e-3), name
+        error = (gradient - theirs[name]).norm()
+        assert error <= 1e-5 * max(theirs[name].norm(), 1e-3), name
 
 
 @pytest.mark.parametrize("packing", [False, True])

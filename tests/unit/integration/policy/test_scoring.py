@@ -119,7 +119,8 @@ def test_one_forward_gives_log_probabilities_and_signals(family, packed_by, adap
     assert scorer.metrics == {"swap/scored_one_by_one": float(family == "bloom")}
     assert actor.training
     assert scored.action_log_probs.dtype == torch.float32
-    assert (scored.action_log_probs - log_probs)[actions.bool()].abs().max() < 1e-3
+    difference = scored.action_log_probs - log_probs
+    assert difference[actions.bool()].abs().max() < 1e-3
     for found, (scores, entropies) in zip(scored.signals, expected, strict=True):
         assert (found["answer_logprobs"] - scores).abs().max() < 1e-4
         assert (found["entropy"] - entropies).abs().max() < 1e-4

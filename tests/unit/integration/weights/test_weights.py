@@ -1,6 +1,5 @@
 """What the policy sends to vLLM, and by which way; tests/stack/test_families.py has vLLM."""
 
-import logging
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -17,24 +16,6 @@ from openrlhf_swap.integration.weights.source import PIECE_BYTES, PolicyWeights
 from openrlhf_swap.scoring.small_model import small_model
 
 FAMILIES = ["qwen2", "qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_5_text", "nemotron_h"]
-
-
-@pytest.mark.parametrize(
-    ("message", "words", "said"),
-    [
-        ("Starting to load model %s...", ["m"], "[swap] vLLM: it loads the weights\n"),
-        ("Loading model from scratch...", [], "[swap] vLLM: it loads the weights\n"),
-        ("GPU KV cache size: %s tokens, ", ["1,024"], "[swap] vLLM: it warms up, and captures "),
-        ("%s KV cache size: %s tokens, ", ["GPU", "9"], "[swap] vLLM: it warms up, and captures "),
-        ("%d tokens", [3], ""),
-    ],
-)
-def test_the_start_of_an_engine_is_told_on_the_console(message, words, said, capsys):
-    """Whatever the model runner: 0.29 and 0.31 word and fill in the messages in several ways."""
-    record = logging.LogRecord("vllm.core", logging.INFO, "f.py", 1, message, tuple(words), None)
-    worker.EngineStart().emit(record)
-    shown = capsys.readouterr().out
-    assert shown.startswith(said) and bool(shown) == bool(said)
 
 
 @pytest.mark.parametrize(
