@@ -1,6 +1,6 @@
 """The order of the files, the longest first, so that two workers end at about the same time."""
 
-import pytest
+from pathlib import Path
 
 LONGEST = [
     "test_faults",
@@ -24,20 +24,6 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Compute on one thread, in this process and in those that the tests start.
-
-    The tensors are small, so that threads only wait for each other, and another worker of the
-    tests has the other core.
-    """
-    import torch
-
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
+    folder = Path(__file__).parent
+    ranks = {folder / f"{name}.py": rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))

@@ -5,21 +5,36 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import closing
 
 import pytest
 
-from openrlhf_swap.rewards import Grade
+from openrlhf_swap.rewards import Grade, Grader
 
 RIGHT = Grade(True, "ok", score=1.0)
 WRONG = Grade(False, "ok")
+EASY = (r"\boxed{3}", "3")
+HANGS = (r"\boxed{9^{9^{9^{9}}}}", "3")  # computing it would take hours
 
 
 def test_an_expression_that_hangs_costs_its_time_limit_and_nothing_else(grader):
     started = time.monotonic()
-    grades = grader.grade_many([(r"\boxed{9^{9^{9^{9}}}}", "3"), *[(r"\boxed{3}", "3")] * 20])
-    assert grades == [Grade(False, "timeout"), *[RIGHT] * 20]
-    assert time.monotonic() - started < 60  # the expression would take hours
-    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    grades = grader.grade_many([HANGS] + 20 * [EASY])
+    assert grades == [Grade(False, "timeout")] + 20 * [RIGHT]
+    assert time.monotonic() - started < 60
+    assert grader.grade(*EASY) == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("verifier", "response"),
+    [(r"regex:^(a+)+$", "a" * 40 + "b"), ("support.verifiers:hangs", "x")],
+    ids=["regex", "own"],
+)
+def test_a_verifier_that_never_ends_costs_its_time_limit(verifier, response):
+    started = time.monotonic()
+    with closing(Grader(processes=1, time_limit=2.0, verifier=verifier)) as grader:
+        assert grader.grade(response, "a") == Grade(False, "timeout")
+    assert time.monotonic() - started < 30
 
 
 def signal_children(number):
@@ -48,31 +63,34 @@ def test_a_child_that_dies_at_work_loses_nothing(grader):
 
 def test_a_grading_whose_children_die_again_is_an_error(grader):
     grades = []
-    hangs = (r"\boxed{9^{9^{9^{9}}}}", "3")
-    thread = threading.Thread(target=lambda: grades.append(grader.grade(*hangs)))
+    thread = threading.Thread(target=lambda: grades.append(grader.grade(*HANGS)))
     thread.start()
     while thread.is_alive():
         time.sleep(0.1)
         signal_children(signal.SIGKILL)
     assert grades == [Grade(False, "error")]
-    assert grader.grade(r"\boxed{3}", "3") == RIGHT
+    assert grader.grade(*EASY) == RIGHT
 
 
 def test_a_child_that_dies_idle_costs_nothing(grader):
     """As the kernel kills it for want of memory, between two gradings, and again."""
     for _ in range(3):
-        assert grader.grade_many([(r"\boxed{3}", "3")] * 4) == [RIGHT] * 4
+        assert grader.grade_many(4 * [EASY]) == 4 * [RIGHT]
         assert signal_children(signal.SIGKILL)
         time.sleep(0.1)
-        pairs = [(r"\boxed{3}", "3"), (r"\boxed{4}", "3")] * 2
-        assert grader.grade_many(pairs) == [RIGHT, WRONG] * 2
+        pairs = [EASY, (r"\boxed{4}", "3")]
+        assert grader.grade_many(2 * pairs) == 2 * [RIGHT, WRONG]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["\\boxed{" * 20_000, "\\boxed{" + "(" * 20_000 + "1" + ")" * 20_000 + "}", "{" * 50_000],
+    [
+        "\\boxed{" * 20_000,
+        "\\boxed{" + "(" * 20_000 + "1" + ")" * 20_000 + "}",
+        "{" * 50_000,
+    ],
 )
 def test_deep_nesting_is_wrong_and_stalls_nothing(grader, text):
-    grades = grader.grade_many([(text, "3"), *[(r"\boxed{3}", "3")] * 5])
-    assert not grades[0].correct
-    assert grades[1:] == [RIGHT] * 5
+    nested, *others = grader.grade_many([(text, "3")] + 5 * [EASY])
+    assert not nested.correct
+    assert others == 5 * [RIGHT]

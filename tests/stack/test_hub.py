@@ -51,13 +51,15 @@ class Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["paths"]
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        asked = json.loads(body)["paths"]
         found = [entry for entry in ENTRIES if entry["path"] in asked]
         self.send(200, json.dumps(found).encode())
 
-    def send(self, status, body, headers=None):
+    def send(self, status, body, headers=()):
         self.send_response(status)
-        for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+        self.send_header("Content-Length", str(len(body)))
+        for key, value in dict(headers).items():
             self.send_header(key, value)
         self.end_headers()
         if self.command != "HEAD":

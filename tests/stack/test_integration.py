@@ -71,10 +71,11 @@ def test_the_advantages_are_stock_grpo_and_the_process_term(
     ours = learned.rows
     for members in MEMBERS:
         group = [learned.rollouts[i].trace() for i in members]
-        assert [trace.correct for trace in group] == [responses[i]["reward"] > 0 for i in members]
-        for i, values in zip(members, slow_advantages(group), strict=True):
-            torch.testing.assert_close(ours[i][0], torch.tensor(values), rtol=0, atol=1e-5)
-            assert torch.equal(ours[i][0], stock[i][0]) == (responses[i]["reward"] == 0)
+        for i, trace, values in zip(members, group, slow_advantages(group), strict=True):
+            advantages, _ = ours[i]
+            torch.testing.assert_close(advantages, torch.tensor(values), rtol=0, atol=1e-5)
+            assert trace.correct == (responses[i]["reward"] > 0)
+            assert torch.equal(advantages, stock[i][0]) is not trace.correct
     assert learned.metrics["swap/adv_process_absmean"] > 0
 
 

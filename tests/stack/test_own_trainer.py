@@ -86,7 +86,10 @@ def test_verl_takes_the_estimator(run):
         StepTrace(5, True, [-4.0, -0.9], [3]),
         StepTrace(6, False, [], []),
     ]
-    second = [StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]), StepTrace(8, True, [-3.0, -0.5], [6])]
+    second = [
+        StepTrace(4, True, [-2.0, -2.0, -1.5], [0, 2]),
+        StepTrace(8, True, [-3.0, -0.5], [6]),
+    ]
     groups = {"a": first, "b": second}
     rows = [("a", 0), ("b", 0), ("a", 1), ("a", 2), ("b", 1)]  # prompts in any order
     traces = [groups[uid][number] for uid, number in rows]

@@ -27,16 +27,19 @@ LATER_NORM = 0.01
 
 def make_model():
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).bfloat16()
+    layers = [torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)]
+    return torch.nn.Sequential(*layers).bfloat16()
 
 
 def loss_of(model, number):
-    batch = torch.randn(8, 64, generator=torch.Generator().manual_seed(number)).bfloat16()
+    generator = torch.Generator().manual_seed(number)
+    batch = torch.randn(8, 64, generator=generator).bfloat16()
     return model(batch).float().pow(2).mean()
 
 
 def flat(model):
-    return torch.cat([parameter.detach().float().flatten() for parameter in model.parameters()])
+    parts = [parameter.detach().float().flatten() for parameter in model.parameters()]
+    return torch.cat(parts)
 
 
 def by_hand(place):
@@ -54,7 +57,8 @@ def by_hand(place):
             adam.param_groups[1].update(LATER, weight_decay=0.0)
         loss_of(model, number).backward()
         gradients = [parameter.grad.float() for parameter in model.parameters()]
-        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+        flat_gradients = torch.cat([gradient.flatten() for gradient in gradients])
+        norm = flat_gradients.norm().item()
         for copy, gradient in zip(copies, gradients, strict=True):
             copy.grad = gradient / max(1.0, (norm + 1e-6) / max_norm)
         adam.step()

@@ -195,7 +195,8 @@ class Path:
         """The rollout that a case of the records describes, at this place of its group."""
         prompt = part.request.prompt + part.request.forced
         forced = READER.ids(part.request.forced)
-        head = self._known.get("heads", {}).get(case.get("mode", ""), "")
+        heads = self._known.get("heads", {})
+        head = heads.get(case.get("mode", ""), "")
         if self._known.get("repeats_heads"):
             head *= place
         tail = TAILS[case["form"]][0 if case["correct"] else 1]

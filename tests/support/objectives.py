@@ -79,7 +79,8 @@ def group(lengths=LENGTHS, correct=CORRECT, text=RIGHT, **more):
 
 def rewards(name, *groups, **options):
     """What an objective pays for each response, of one usual group unless others are given."""
-    return objective(name, **options).rewards(batch(*(groups or [group()])))
+    method = objective(name, **options)
+    return method.rewards(batch(*(groups or [group()])))
 
 
 def restored(method):

@@ -61,7 +61,8 @@ def micro_batch(tokens=40):
     ids = torch.randint(0, WORDS, (2, tokens), generator=generator)
     mask = torch.ones_like(ids)
     actions = torch.zeros(2, tokens - 1, dtype=torch.int64)
-    for row, (start, end) in enumerate(((4, tokens), (9, tokens - 8))):
+    spans = [(4, tokens), (9, tokens - 8)]
+    for row, (start, end) in enumerate(spans):
         mask[row, end:] = 0
         actions[row, start - 1 : end - 1] = 1
     branch = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
@@ -84,7 +85,8 @@ def update_of(model, packing, there="cpu", tokens=40):
 
     ids, actions, mask = (part.to(there) for part in micro_batch(tokens)[:3])
     old = torch.full(actions.shape, -3.0, device=there)
-    advantages = torch.linspace(-1, 1, actions.shape[1], device=there).expand_as(old).contiguous()
+    rising = torch.linspace(-1, 1, actions.shape[1], device=there)
+    advantages = rising.expand_as(old).contiguous()
     actor = actor_of(model, packing).train()
     log_probs, output = actor(ids, actions, mask, return_output=True, return_entropy=True)
     loss, *_ = PolicyLoss()(log_probs, old, advantages, action_mask=actions)

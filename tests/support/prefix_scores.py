@@ -36,7 +36,8 @@ def ragged_case(seed, rows, left, longest, words):
         mask[row, offset : offset + length] = 1
         if row % 3 == 1:
             continue
-        ends = sorted({draw(0, length - 1) for _ in range(draw(1, 7))})
+        ends = [draw(0, length - 1) for _ in range(draw(1, 7))]
+        ends = sorted(set(ends))
         size = draw(1, 9)
         first = draw(0, size - 1)
         tokens = torch.randint(0, words, (size,), generator=generator).tolist()

@@ -55,7 +55,8 @@ def compare_scores(rank, family):
     from openrlhf_swap.scoring.small_model import WORDS, small_model
     from support.passes import scorer_of
 
-    ids = torch.randint(0, WORDS, (2, 40), generator=torch.Generator().manual_seed(rank))
+    generator = torch.Generator().manual_seed(rank)
+    ids = torch.randint(0, WORDS, (2, 40), generator=generator)
     mask = torch.ones_like(ids)
     mask[0, 35:] = 0
     wanted = ("answer_logprobs",) if family == RECURRENT else ("answer_logprobs", "need")
@@ -126,7 +127,8 @@ def compare_gradients(rank, tied):
     plain = copy.deepcopy(model)
     for other in (0, 1):
         ids, weights = rows_of(other)
-        log_probs = (plain(ids).logits / 0.6).log_softmax(-1)[:, :-1]
+        logits = plain(ids).logits / 0.6
+        log_probs = logits.log_softmax(-1)[:, :-1]
         taken = log_probs.gather(-1, ids[:, 1:, None]).squeeze(-1)
         (taken * weights).sum().div(2).backward()  # DeepSpeed averages over the ranks
     zero = {"stage": 3, "stage3_param_persistence_threshold": 0}
@@ -147,7 +149,8 @@ def compare_gradients(rank, tied):
     pairs = list(zip(model.named_parameters(), plain.named_parameters(), strict=True))
     for (name, weight), (_, expected) in pairs:
         found = safe_get_full_grad(weight)
-        assert (found - expected.grad).norm() <= 1e-5 * max(expected.grad.norm(), 1e-2), name
+        error = (found - expected.grad).norm()
+        assert error <= 1e-5 * max(expected.grad.norm(), 1e-2), name
     print(f"\nequal {rank} {len(pairs)}", flush=True)
 
 

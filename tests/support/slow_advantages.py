@@ -45,7 +45,9 @@ def slow_advantages(
         advantages.append([])
         for token in range(trace.length):
             step = sum(end < token for end in trace.step_ends)
-            to_come = sum(gamma ** (k - step) * steps[k] for k in range(step, len(steps)))
+            to_come = 0.0
+            for distance, reward in enumerate(steps[step:]):
+                to_come += gamma**distance * reward
             advantages[-1].append(beta * outcome + theta * to_come)
     return advantages
 
@@ -77,7 +79,10 @@ def step_rewards(trace, mass, weights, need):
     rewards = []
     for step, weight in enumerate(weights):
         gain = max(0.0, scores[step + 1] - max(scores[: step + 1]))
-        rewards.append(gain + (trace.signals["need"][step] if need else -mass * weight))
+        if need:
+            rewards.append(gain + trace.signals["need"][step])
+        else:
+            rewards.append(gain - mass * weight)
     return rewards
 
 

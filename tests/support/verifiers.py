@@ -10,7 +10,8 @@ def nearness(problem, answer, response, metadata):
     if not numbers:
         return Verdict(0.0, answered=False)
     off = abs(numbers[-1] - float(answer))
-    return Verdict(1 / (1 + off), correct=off <= metadata.get("tolerance", 0), why=f"{off:g} off")
+    is_near = off <= metadata.get("tolerance", 0)
+    return Verdict(1 / (1 + off), correct=is_near, why=f"{off:g} off")
 
 
 def says_problem(problem, answer, response, metadata):
