@@ -126,10 +126,10 @@ def differences(runs: pd.DataFrame, pairs: Sequence[str]) -> str:
         first, second = (own[own.arm == arm].set_index("seed") for arm in arms.split("/"))
         for name in MEASURES:
             found[pair, name] = (first[name] - second[name]).dropna().tolist()
+    corrected = {}
+    for name in MEASURES:
+        corrected[name] = holm({pair: p_value(found[pair, name]) for pair in pairs})
     lines = []
-    corrected = {
-        name: holm({pair: p_value(found[pair, name]) for pair in pairs}) for name in MEASURES
-    }
     for pair in pairs:
         cells = []
         for name, form in MEASURES.items():

@@ -29,6 +29,7 @@ from openrlhf_swap.scoring.signals import WantedSignals, by_request, names_of
 from studies.comparison.objectives import TABLE, flags_of
 from studies.credit.plain_loop import PART, RESPONSES, Lesson, Loop, padded_right
 from studies.credit.sampling import sample
+from studies.toy_tasks import repeated
 
 LIMIT = 320  # the most tokens of a response, if the objective names none
 MONITORED = 2000  # the seed of a monitoring set
@@ -72,7 +73,7 @@ class ObjectiveLoop(Loop):
         if wanted is None:
             return
         most, count = wanted
-        problems = [one for one in islice(self._stream, most) for _ in range(count)]
+        problems = repeated(islice(self._stream, most), count)
         self.objective.observe_monitor(self._batch(self._sampled(problems), count))
 
     def _batch(self, rollouts: Sequence[Rollout], size: int) -> Batch:

@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ from studies.credit.arms import (
     share_on_redundant,
 )
 from studies.credit.sampling import sample
-from studies.toy_tasks import NAMES, load, policy_of
+from studies.toy_tasks import NAMES, load, policy_of, repeated
 from studies.toy_tasks.decoding import padded_left
 
 PROMPTS = 8  # of a step
@@ -240,11 +241,11 @@ class Loop:
         """Accuracy, tokens and lines of each label, means over responses."""
         pairs = list(zip(problems, responses, strict=True))
         labels = [self.labels(*pair) for pair in pairs]
-        counts = {name: sum(row.count(name) for row in labels) for name in self.world.LABELS}
+        counts = Counter(chain.from_iterable(labels))
         totals = {
             "accuracy": sum(self.correct(*pair) for pair in pairs),
             "tokens": sum(map(len, responses)),
-            **counts,
+            **{name: counts[name] for name in self.world.LABELS},
         }
         return {name: total / len(pairs) for name, total in totals.items()}
 
@@ -266,7 +267,7 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         start = time.monotonic()
-        problems = [problem for problem in islice(stream, PROMPTS) for _ in range(RESPONSES)]
+        problems = repeated(islice(stream, PROMPTS), RESPONSES)
         lesson = loop.lesson(arm, problems)
         loop.model.zero_grad()
         loop.add_gradient(lesson.prompts, lesson.trained, lesson.advantages)

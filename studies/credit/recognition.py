@@ -21,7 +21,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import monotone_gains, needs
 from studies.credit.plain_loop import RESPONSES, Loop
-from studies.toy_tasks import NAMES
+from studies.toy_tasks import NAMES, repeated
 
 
 def auc(values: Tensor, redundant: Tensor) -> float | None:
@@ -50,7 +50,7 @@ def recognised(
     torch.manual_seed(5)
     settings = {"max_steps": max_steps, "step_reward": "need"}
     loop = Loop(world, reads_need=True, **settings)
-    asked = [one for one in islice(loop.world.problems(77), problems) for _ in range(RESPONSES)]
+    asked = repeated(islice(loop.world.problems(77), problems), RESPONSES)
     prompts, responses = loop.respond(asked)
     batch = loop.batch(asked, prompts, responses)
     redundant = loop.redundant_steps(asked, responses, batch)

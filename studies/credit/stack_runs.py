@@ -30,8 +30,10 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import pandas as pd
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -40,6 +42,7 @@ from openrlhf_swap.data import references
 from openrlhf_swap.files import read_rows
 from openrlhf_swap.quickstart.make_data import write
 from openrlhf_swap.quickstart.world import Problem, counts, rendered
+from openrlhf_swap.recipes import as_words
 from studies.comparison.objectives import TABLE, row_of
 from studies.credit.arms import arm_settings
 from studies.credit.loop_runs import begun
@@ -113,13 +116,11 @@ def read_run(loop: Loop, folder: Path, problems: list[Problem]) -> list[dict[str
     for step, file in enumerate(sorted((folder / "rollouts").glob("step_*.jsonl"))):
         responses = list(read_rows(file))
         lines = [counts(loop.world, by_prompt[row["prompt"]], row["response"]) for row in responses]
-        sums = {name: sum(row[name] for row in lines) for name in loop.world.LABELS}
-        sums["accuracy"] = sum(row["reward"] for row in responses)
-        sums["tokens"] = sum(row["length"] for row in responses)
         assert len(responses) == PROMPTS * RESPONSES
-        rows.append(
-            {"step": step, **{name: total / len(responses) for name, total in sums.items()}}
-        )
+        means = pd.DataFrame(lines)[list(loop.world.LABELS)].mean().to_dict()
+        means["accuracy"] = fmean(row["reward"] for row in responses)
+        means["tokens"] = fmean(row["length"] for row in responses)
+        rows.append({"step": step, **means})
     return rows
 
 
@@ -134,7 +135,7 @@ def held_out(loop: Loop, folder: Path, test: list[Problem], suffix: str = "") ->
 def arm_flags(arm: str, theta: float, discount: float) -> list[str]:
     """The flags of an arm of `arms.py`."""
     settings = {**arm_settings(arm), "process_weight": theta, "step_discount": discount}
-    return [word for name, value in settings.items() for word in (f"--swap.{name}", str(value))]
+    return as_words({f"swap.{name}": value for name, value in settings.items()})
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import process_advantages
 from studies.credit.arms import PRICES, arm_settings, arm_signals, share_on_redundant
 from studies.credit.plain_loop import RESPONSES, Loop
-from studies.toy_tasks import NAMES
+from studies.toy_tasks import NAMES, repeated
 
 ARMS = ("no_penalty", "tau1", "0.25sd", "1sd", "mono0.25sd", "oracle", "anti", "shuffled")
 GATE = 0.25
@@ -43,9 +43,7 @@ def treatments(
     The arms have this `end`.
     """
     loop = Loop(world, max_steps=max_steps)
-    problems = [
-        problem for problem in islice(loop.world.problems(1), count) for _ in range(RESPONSES)
-    ]
+    problems = repeated(islice(loop.world.problems(1), count), RESPONSES)
     prompts, responses = loop.respond(problems)
     batch = loop.batch(problems, prompts, responses)
     redundant = loop.redundant_steps(problems, responses, batch)
@@ -57,10 +55,10 @@ def treatments(
         return process_advantages(normalised, batch.step_ends, batch.step_mask, tokens)
 
     print("share of the price that redundant steps pay, before training:")
-    for arm in ("steps.tau1", *(f"weights.{name}" for name in ARMS if name != "no_penalty")):
-        signals = arm_signals(
-            arm, loop.config.replaced(**arm_settings(arm + end)), batch, redundant
-        )
+    paying = [f"weights.{name}" for name in ARMS if name != "no_penalty"]
+    for arm in ("steps.tau1", *paying):
+        config = loop.config.replaced(**arm_settings(arm + end))
+        signals = arm_signals(arm, config, batch, redundant)
         print(f"  {arm}{end}: {share_on_redundant(signals, redundant):.0%}")
     table = {}
     for price in PRICES:

@@ -1,9 +1,10 @@
 """Toy tasks, called worlds: each with a policy that overthinks it, small enough for a CPU."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from openrlhf_swap import quickstart
-from openrlhf_swap.quickstart.world import World, load_world
+from openrlhf_swap.quickstart.world import Problem, World, load_world
 
 NAMES = ("addition", "decomposition", "words", "word_pairs", "columns")
 
@@ -17,6 +18,14 @@ def module_of(name: str) -> str:
 def load(name: str) -> World:
     """The world of this name, one of NAMES."""
     return load_world(module_of(name))
+
+
+def repeated(problems: Iterable[Problem], times: int) -> list[Problem]:
+    """Each problem so many times in a row: once for each of its responses."""
+    asked: list[Problem] = []
+    for problem in problems:
+        asked += [problem] * times
+    return asked
 
 
 def policy_of(name: str) -> Path:

@@ -17,6 +17,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from openrlhf_swap.quickstart.world import (
     CLOSE,
@@ -57,7 +58,7 @@ WORDS = (
     VERIFY,
     RECHECK,
     *FILLERS,
-    *(f"{letter}{column}" for column in range(1, len(DIFFERS) + 1) for letter in LETTERS),
+    *(f"{letter}{column}" for column, letter in product(range(1, len(DIFFERS) + 1), LETTERS)),
     *(f">{symbol}" for symbol in "0123456789"),
 )
 
@@ -108,10 +109,11 @@ def problems(seed: int, exclude: frozenset[Columns] = frozenset()) -> Iterator[C
     seen = set(exclude)
     while True:
         differs = [rng.random() < probability for probability in DIFFERS]
-        pairs = zip(TABLES, differs, strict=True)
-        problem = Columns(
-            "".join(rng.choice([x for x in LETTERS if (t[x] != DEFAULT) == d]) for t, d in pairs)
-        )
+        letters = ""
+        for table, other in zip(TABLES, differs, strict=True):
+            possible = [letter for letter in LETTERS if (table[letter] != DEFAULT) == other]
+            letters += rng.choice(possible)
+        problem = Columns(letters)
         if problem not in seen:
             seen.add(problem)
             yield problem
@@ -183,7 +185,8 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
     end = 0
     for line in reader.text(thought).splitlines(keepends=True):
         end += len(line)
-        if found := _STATEMENT.fullmatch(line.rstrip("\n")):
+        found = _STATEMENT.fullmatch(line.rstrip("\n"))
+        if found:
             symbols[int(found[1][1:]) - 1] = found[0][-1]
             if "".join(symbols) == answer:
                 return tokens_for_each(thought, [end], reader)[0]

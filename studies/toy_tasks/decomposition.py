@@ -21,6 +21,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from openrlhf_swap.quickstart.world import (
     CLOSE,
@@ -55,9 +56,9 @@ WORDS = (
     VERIFY,
     *RECHECKS,
     *FILLERS,
-    *(f"{name}{part}: " for name in NAMES for part in ("", *range(1, max(TERMS)))),
+    *(f"{name}{part}: " for name, part in product(NAMES, ("", *range(1, max(TERMS))))),
     *(f"+{digit}" for digit in DIGITS),
-    *(f"{sign}{total:02d}" for sign in ("", "=") for total in range(LARGEST + 1)),
+    *(f"{sign}{total:02d}" for sign, total in product(("", "="), range(LARGEST + 1))),
 )
 
 # How often a sum of more than two numbers is guessed, how often the long way follows a guess, and
@@ -115,10 +116,11 @@ def problems(seed: int, exclude: frozenset[Sums] = frozenset()) -> Iterator[Sums
     rng = random.Random(seed)
     seen = set(exclude)
     while True:
-        count = rng.randint(2, len(NAMES))
-        problem = Sums(
-            tuple(tuple(rng.choice(DIGITS) for _ in range(rng.choice(TERMS))) for _ in range(count))
-        )
+        sums = []
+        for _ in range(rng.randint(2, len(NAMES))):
+            terms = rng.choice(TERMS)
+            sums.append(tuple(rng.choice(DIGITS) for _ in range(terms)))
+        problem = Sums(tuple(sums))
         if problem not in seen and problem.operations <= OPERATIONS and problem.answer[0] != "0":
             seen.add(problem)
             yield problem
@@ -164,11 +166,10 @@ def decompose(name: str, terms: Sum) -> list[str]:
 
 def shortest_trace(problem: Sums, guessing: bool = False) -> str:
     """Every sum once, the long way or by `guessing`, and the answer."""
-    named = zip(NAMES, problem.sums, strict=False)
-    return closed(
-        [line for one in named for line in ([guess(*one)] if guessing else decompose(*one))],
-        problem.answer,
-    )
+    lines = []
+    for name, terms in zip(NAMES, problem.sums, strict=False):
+        lines += [guess(name, terms)] if guessing else decompose(name, terms)
+    return closed(lines, problem.answer)
 
 
 def overthinking_trace(problem: Sums, rng: random.Random) -> str:
@@ -261,7 +262,8 @@ def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) 
     end = 0
     for line in reader.text(thought).splitlines(keepends=True):
         end += len(line)
-        if found := _STATEMENT.fullmatch(line.rstrip("\n")):
+        found = _STATEMENT.fullmatch(line.rstrip("\n"))
+        if found:
             results[found[1]] = found[3]
             if "".join(results[name] for name in sorted(results)) == answer:
                 return tokens_for_each(thought, [end], reader)[0]

@@ -62,15 +62,14 @@ class Bench:
 
         It is the token itself, or any symbol of its kind where symbols are rewritten.
         """
-        kinds = [
-            [self.decoder.encode(sign + symbol)[0] for symbol in words.SYMBOLS]
-            for sign in ("", " ", ">")
-        ]
         tokens = self.decoder.encode(text)
-        return [
-            next((kind for kind in kinds if rewritten and token in kind), [token])
-            for token in tokens
-        ]
+        if not rewritten:
+            return [[token] for token in tokens]
+        allowed: dict[int, list[int]] = {}
+        for sign in ("", " ", ">"):
+            kind = [self.decoder.encode(sign + symbol)[0] for symbol in words.SYMBOLS]
+            allowed |= dict.fromkeys(kind, kind)
+        return [allowed.get(token, [token]) for token in tokens]
 
     def answers(self, thoughts: Sequence[Sequence[str]], rewritten: bool) -> list[list[int]]:
         """Responses with these lines of thought, one to each problem.
@@ -107,11 +106,28 @@ def head_of(line: str) -> str:
     return statement[0] if statement and ">" in line else ""
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a response's thought, each with its end."""
+    return [line + "\n" for line in thought_lines(text)]
+
+
+def without(lines: Sequence[str], head: str) -> list[str]:
+    """The lines of a thought but those that begin so."""
+    return [line for line in lines if head_of(line) != head]
+
+
+def kind_of(head: str, problem: Words) -> str:
+    """Which needed line this is: the flip, the last one, or another."""
+    if head == "flip":
+        return "flip"
+    return "last" if head == problem.needed[-1] else "other"
+
+
 def base_gates(bench: Bench) -> tuple[Gates, list[list[str]]]:
     """How right and how long responses are; and their lines."""
     responses = bench.decoder.respond([rendered(problem.question) for problem in bench.problems])
     texts = [bench.decoder.tokenizer.decode(response) for response in responses]
-    lines = [[line + "\n" for line in thought_lines(text)] for text in texts]
+    lines = [lines_of(text) for text in texts]
     length = fmean(map(len, responses))
     shortest = fmean(
         len(bench.decoder.encode(words.shortest_trace(problem))) for problem in bench.problems
@@ -125,11 +141,9 @@ def base_gates(bench: Bench) -> tuple[Gates, list[list[str]]]:
         "base, tokens": (length, None),
         "L*, tokens of the shortest sufficient thought and the answer": (shortest, None),
         "base, tokens of L*": (length / shortest, (1.7, 2.5)),
-        **{
-            f"base, {name} lines": (fmean(one[name] for one in counted), None)
-            for name in counted[0]
-        },
     }
+    for name in counted[0]:
+        gates[f"base, {name} lines"] = (fmean(one[name] for one in counted), None)
     kept = [
         list(first_statements(problem, own))
         for problem, own in zip(bench.problems, lines, strict=True)
@@ -172,21 +186,13 @@ def deletions(bench: Bench, lines: Sequence[Sequence[str]]) -> Gates:
         chosen = [i for i, problem in enumerate(bench.problems) if place < len(problem.needed)]
         part = bench.of(chosen)
         gone = [problem.needed[place] for problem in part.problems]
-        full = [
-            [line for line in lines[i] if head_of(line) != head]
-            for i, head in zip(chosen, gone, strict=True)
-        ]
+        full = [without(lines[i], head) for i, head in zip(chosen, gone, strict=True)]
         bare = [list(first_statements(*pair)) for pair in zip(part.problems, full, strict=True)]
         for name, thoughts in (("with its repetitions", full), ("and all redundant ones", bare)):
             for i, response in enumerate(part.answers(thoughts, rewritten=True)):
                 problem = part.problems[i]
-                head = gone[i]
-                kind = (
-                    "flip" if head == "flip" else "last" if head == problem.needed[-1] else "other"
-                )
-                right.setdefault(f"{kind} line deleted {name}, correct", []).append(
-                    part.correct(problem, response)
-                )
+                measure = f"{kind_of(gone[i], problem)} line deleted {name}, correct"
+                right.setdefault(measure, []).append(part.correct(problem, response))
     return {name: (fmean(found), chance) for name, found in sorted(right.items())}
 
 

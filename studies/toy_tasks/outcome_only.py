@@ -7,6 +7,7 @@ gates of a world (gates.py) train so, and look at what the policy then answers w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from openrlhf_swap.algorithm.advantages import outcome_advantages
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.quickstart.world import Problem, rendered
+from studies.toy_tasks import repeated
 from studies.toy_tasks.decoding import Decoder
 
 PROMPTS = 16  # an update
@@ -41,11 +43,7 @@ def train(
         decoder.model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.0
     )
     for _ in range(updates):
-        asked = [
-            problem
-            for problem in (next(problems) for _ in range(PROMPTS))
-            for _ in range(RESPONSES)
-        ]
+        asked = repeated(islice(problems, PROMPTS), RESPONSES)
         prompts = [rendered(problem.question) + opening for problem in asked]
         responses = decoder.respond(prompts, max_tokens)
         correct = torch.tensor(

@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -33,12 +34,10 @@ Row = tuple[list[int], list[int]]  # what is read, and what is taught
 
 def encoded(path: Path, tokenizer: Qwen2Tokenizer) -> list[Row]:
     """The rows of sft.jsonl as tokens."""
-    rows = list(read_rows(path))
-    columns = [
-        tokenizer([row[name] for row in rows], add_special_tokens=False)["input_ids"]
-        for name in ("input", "output")
-    ]
-    return list(zip(*columns, strict=True))
+    table = pd.DataFrame(read_rows(path))
+    given = tokenizer(table["input"].tolist(), add_special_tokens=False)["input_ids"]
+    taught = tokenizer(table["output"].tolist(), add_special_tokens=False)["input_ids"]
+    return list(zip(given, taught, strict=True))
 
 
 def batches(rows: list[Row], size: int, rng: random.Random) -> Iterator[list[Row]]:

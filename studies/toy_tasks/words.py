@@ -24,6 +24,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, product
 
 from openrlhf_swap.quickstart.world import (
     CLOSE,
@@ -74,8 +75,8 @@ WORDS = (
     CONCLUSION,
     "flip",
     *FILLERS,
-    *(f"{letter}{number}" for number in range(1, LENGTHS[1] + 1) for letter in LETTERS),
-    *(f"{sign}{symbol}" for sign in " >" for symbol in SYMBOLS),
+    *(f"{letter}{number}" for number, letter in product(range(1, LENGTHS[1] + 1), LETTERS)),
+    *(sign + symbol for sign, symbol in product(" >", SYMBOLS)),
 )
 
 # How the traces err, and how much they overthink.
@@ -127,7 +128,8 @@ class Words:
     @property
     def needed(self) -> list[str]:
         """How the needed lines begin, in order."""
-        return ["flip"] * self.flipped + [head for word in self.words for head in word.heads]
+        heads = chain.from_iterable(word.heads for word in self.words)
+        return ["flip"] * self.flipped + list(heads)
 
     @property
     def answer(self) -> str:
