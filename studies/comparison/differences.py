@@ -22,9 +22,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, cycle, product
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
@@ -75,7 +77,7 @@ def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
         DataError: for files of different problems, or with fewer samples of one than of another.
     """
     runs = [list(read_rows(file)) for file in files]
-    asked = [[row["problem"] for row in rows] for rows in runs]
+    asked = [list(map(itemgetter("problem"), rows)) for rows in runs]
     if any(questions != asked[0] for questions in asked):
         raise DataError(
             f"{files[0].parent.parent} has answers to different problems; evaluate with the same "
@@ -87,13 +89,15 @@ def read_results(files: Sequence[Path], labels: Sequence[str]) -> Results:
             f"{files[0]} has not the same number of samples of every problem; evaluate again"
         )
     shape = (len(runs), len(samples), samples[asked[0][0]])
-    found = {}
-    for name, key, factor in (
-        ("accuracy", "correct", 100.0),
-        *((name, name, 1.0) for name in ("tokens", *labels)),
-    ):
-        values = np.array([[factor * row[key] for row in rows] for rows in runs], dtype=np.float64)
-        found[name] = values.reshape(shape).mean(axis=2)
+    tables = [pd.DataFrame(rows) for rows in runs]
+
+    def means(key: str) -> Floats:
+        values = np.stack([table[key].to_numpy(np.float64) for table in tables])
+        return values.reshape(shape).mean(axis=2)
+
+    found = {"accuracy": 100.0 * means("correct")}
+    for name in ("tokens", *labels):
+        found[name] = means(name)
     return found
 
 
@@ -199,22 +203,22 @@ def _share(values: Floats, base: Floats) -> str:
 
 def by_level(methods: Mapping[str, Method], levels: Sequence[int]) -> str:
     """A row a method: accuracy and tokens of the problems that need so many operations."""
-    parts = {
-        f"{low} to {high}": np.array([low <= level <= high for level in levels])
-        for low, high in LEVELS
-        if any(low <= level <= high for level in levels)
-    }
-    rows = [
-        [
-            name,
-            *(
-                f"{r['accuracy'][:, part].mean():.1f}%, {r['tokens'][:, part].mean():.0f}"
-                for part in parts.values()
-            ),
-        ]
-        for name, r in ((name, method.results) for name, method in methods.items())
-    ]
-    header = ["", *(f"{name} operations ({part.sum()})" for name, part in parts.items())]
+    needed = np.array(levels)
+    header = [""]
+    parts = []
+    for low, high in LEVELS:
+        part = (low <= needed) & (needed <= high)
+        if part.any():
+            header.append(f"{low} to {high} operations ({part.sum()})")
+            parts.append(part)
+    rows = []
+    for name, method in methods.items():
+        cells = [name]
+        for part in parts:
+            accuracy = method.results["accuracy"][:, part].mean()
+            tokens = method.results["tokens"][:, part].mean()
+            cells.append(f"{accuracy:.1f}%, {tokens:.0f}")
+        rows.append(cells)
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
@@ -301,9 +305,8 @@ def finished_runs(folder: Path) -> dict[str, list[Path]]:
     for file in sorted(folder.glob(f"{BASE}_*.responses.jsonl")):
         methods[file.name.removesuffix(".responses.jsonl")] = [file]
     for run in sorted(path for path in folder.iterdir() if path.is_dir()):
-        if files := sorted(
-            run.glob("seed_*/result.responses.jsonl"), key=lambda file: seeds_of([file])
-        ):
+        files = sorted(run.glob("seed_*/result.responses.jsonl"), key=lambda file: seeds_of([file]))
+        if files:
             methods[run.name] = files
     if not methods[BASE][0].exists() or all(map(is_base, methods)):
         raise DataError(

@@ -8,9 +8,10 @@ import io
 import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
+from operator import attrgetter
 from pathlib import Path
 
 from openrlhf_swap.errors import DataError
@@ -90,20 +91,21 @@ def read_runs(folder: Path) -> list[Point]:
     return points
 
 
+def _last_step(rows: Iterable[Row]) -> int:
+    return max((int(row["step"]) for row in rows), default=0)
+
+
 def _check_last(evaluations: Sequence[Row], run: Path) -> None:
     """Raise DataError unless a run's last evaluation on the way is of its last policy.
 
     The run's result is of that policy.
     """
-    evaluated, last = (
-        max((int(row["step"]) for row in rows), default=0)
-        for rows in (evaluations, read_rows(run / "metrics.jsonl"))
-    )
+    evaluated = _last_step(evaluations)
+    last = _last_step(read_rows(run / "metrics.jsonl"))
     if last and evaluated != last:
         raise DataError(
             f"{run} evaluated itself last after step {evaluated} of {last}; run compare.sh with "
-            "an EVALUATE_EVERY "
-            "that divides STEPS"
+            "an EVALUATE_EVERY that divides STEPS"
         )
 
 
@@ -112,7 +114,7 @@ def keep(path: Path, points: Sequence[Point]) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(COLUMNS)
-    rows.writerows([getattr(point, name) for name in COLUMNS] for point in points)
+    rows.writerows(map(attrgetter(*COLUMNS), points))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 

@@ -35,7 +35,8 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -59,6 +60,7 @@ from studies.comparison.front_points import (
 from studies.comparison.paired import half_interval, holm, p_value
 
 MULTIPLES = (1.1, 1.25, 1.5)  # of L*
+TESTED = ("accuracy", "tokens")  # measures of last points that are compared
 
 
 def chosen_points(seeds: Mapping[int, Sequence[Point]], ideal: Ideal) -> list[Point]:
@@ -71,9 +73,20 @@ def chosen_points(seeds: Mapping[int, Sequence[Point]], ideal: Ideal) -> list[Po
     found = []
     for seed, points in last.items():
         others = [other for other in last if other != seed] or [seed]
-        means = {s: fmean(regret(last[other][s], ideal) for other in others) for s in strengths}
-        found.append(points[min(sorted(means), key=lambda strength: means[strength])])
+        means = {}
+        for strength in sorted(strengths):
+            means[strength] = fmean(regret(last[other][strength], ideal) for other in others)
+        found.append(points[min(means, key=means.__getitem__)])
     return found
+
+
+def front_at(seeds: Mapping[int, Sequence[Point]], tokens: float) -> float:
+    """The mean over the seeds of the highest accuracy with at most so many tokens."""
+    return fmean(front(points, tokens) for points in seeds.values())
+
+
+def strengths_of(points: Iterable[Point]) -> str:
+    return ", ".join(sorted({point.strength for point in points}))
 
 
 def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.0) -> str:
@@ -89,62 +102,40 @@ def table(points: Sequence[Point], ideal: Ideal, against: str, start: float = 1.
             f"{', '.join(sorted(methods))}"
         )
     shortest = start * ideal.tokens
-    areas = {
-        method: {
+    areas: dict[str, dict[int, float]] = {}
+    for method, seeds in methods.items():
+        areas[method] = {
             seed: area(of_seed, shortest, ideal.base.tokens) for seed, of_seed in seeds.items()
         }
-        for method, seeds in methods.items()
-    }
-    changes = {
-        method: [
-            found[seed] - areas[against][seed] for seed in sorted(set(found) & set(areas[against]))
-        ]
-        for method, found in areas.items()
-        if method != against
-    }
+    changes = {}
+    for method in methods:
+        if method == against:
+            continue
+        shared = sorted(areas[method].keys() & areas[against].keys())
+        changes[method] = [areas[method][seed] - areas[against][seed] for seed in shared]
     corrected = holm({method: p_value(change) for method, change in changes.items()})
     rows = []
-    for method, seeds in sorted(methods.items(), key=lambda item: -fmean(areas[item[0]].values())):
+    for method in sorted(methods, key=lambda method: -fmean(areas[method].values())):
+        seeds = methods[method]
         chosen = chosen_points(seeds, ideal)
-        at = [
-            fmean(front(of_seed, multiple * ideal.tokens) for of_seed in seeds.values())
-            for multiple in MULTIPLES
+        cells = [
+            method,
+            len(seeds),
+            strengths_of(point for point in points if point.method == method),
+            f"{fmean(areas[method].values()):.1f}",
         ]
-        change = f"{fmean(changes[method]):+.1f}" if changes.get(method) else ""
-        rows.append(
-            [
-                *(
-                    method,
-                    len(seeds),
-                    ", ".join(sorted({p.strength for p in points if p.method == method})),
-                ),
-                *(f"{fmean(areas[method].values()):.1f}", *(f"{value:.1f}" for value in at)),
-                *(
-                    f"{fmean(regret(p, ideal) for p in chosen):.1f}",
-                    ", ".join(sorted({p.strength for p in chosen})),
-                ),
-                *(
-                    f"{fmean(p.missing for p in chosen):.2f}",
-                    f"{fmean(p.redundant for p in chosen):.2f}",
-                ),
-                *(change, f"{corrected[method]:.3f}" if method in corrected else ""),
-            ]
-        )
-    header = [
-        "method",
-        "seeds",
-        "strengths",
-        "area",
-        *(f"at {multiple:g} L*" for multiple in MULTIPLES),
-    ]
-    header += [
-        "regret",
-        "its strength",
-        "missing",
-        "redundant",
-        f"area, from {against}",
-        "p (Holm)",
-    ]
+        cells += [f"{front_at(seeds, times * ideal.tokens):.1f}" for times in MULTIPLES]
+        cells.append(f"{fmean(regret(point, ideal) for point in chosen):.1f}")
+        cells.append(strengths_of(chosen))
+        cells.append(f"{fmean(point.missing for point in chosen):.2f}")
+        cells.append(f"{fmean(point.redundant for point in chosen):.2f}")
+        cells.append(f"{fmean(changes[method]):+.1f}" if changes.get(method) else "")
+        cells.append(f"{corrected[method]:.3f}" if method in corrected else "")
+        rows.append(cells)
+    header = ["method", "seeds", "strengths", "area"]
+    header += [f"at {times:g} L*" for times in MULTIPLES]
+    header += ["regret", "its strength", "missing", "redundant"]
+    header += [f"area, from {against}", "p (Holm)"]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 
@@ -157,61 +148,62 @@ def table_of_last(points: Sequence[Point], ideal: Ideal, names: Sequence[str]) -
     Raises:
         DataError: when one has no points.
     """
+    last = last_points(points, names)
+    against = names[0]
+    changes = {}
+    for method, name in product(last, TESTED):
+        if method != against:
+            changes[method, name] = changes_of(last[method], last[against], name)
+    corrected = holm({key: p_value(change) for key, change in changes.items()})
+    regrets = {}
+    for method, seeds in last.items():
+        regrets[method] = fmean(regret(point, ideal) for point in seeds.values())
+    rows = []
+    for method in sorted(last, key=regrets.__getitem__):
+        of_method = list(last[method].values())
+        cells = [method, str(len(of_method))]
+        for name in ("accuracy", "tokens", "missing", "redundant"):
+            found = [getattr(point, name) for point in of_method]
+            cells.append(with_deviation(found, digits=1 if name in TESTED else 2))
+        cells.append(f"{regrets[method]:.1f}")
+        for name in TESTED:
+            change = changes.get((method, name))
+            if change:
+                interval = f" ± {half_interval(change):.1f}" if len(change) > 1 else ""
+                cells += [f"{fmean(change):+.1f}{interval}", f"{corrected[method, name]:.3f}"]
+            else:
+                cells += ["", ""]
+        rows.append(cells)
+    header = ["configuration", "seeds", "accuracy % (sd)", "tokens (sd)", "missing (sd)"]
+    header += ["redundant (sd)", "regret"]
+    for name in TESTED:
+        header += [f"{name}, from {against}", "p (Holm)"]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def last_points(points: Sequence[Point], names: Sequence[str]) -> dict[str, dict[int, Point]]:
+    """The last point of each seed, by configuration; DataError when one has none."""
     last: dict[str, dict[int, Point]] = defaultdict(dict)
     for point in sorted(points, key=lambda point: point.step):
         name = f"{point.method}@{point.strength}"
         if name in names:
             last[name][point.seed] = point
-    if absent := [name for name in names if name not in last]:
-        raise DataError(f"--last names {absent[0]}, of which there is no run with these seeds")
-    against = names[0]
-    tested = ("accuracy", "tokens")
-    changes = {
-        (method, name): [
-            getattr(seeds[seed], name) - getattr(last[against][seed], name)
-            for seed in sorted(seeds.keys() & last[against])
-        ]
-        for method, seeds in last.items()
-        if method != against
-        for name in tested
-    }
-    corrected = holm({key: p_value(change) for key, change in changes.items()})
-    rows = []
-    regrets = {
-        method: fmean(regret(point, ideal) for point in seeds.values())
-        for method, seeds in last.items()
-    }
-    for method in sorted(last, key=lambda name: regrets[name]):
-        of_method = list(last[method].values())
-        cells = [method, str(len(of_method))]
-        for name in ("accuracy", "tokens", "missing", "redundant"):
-            found = [getattr(point, name) for point in of_method]
-            digits = 1 if name in tested else 2
-            cells.append(
-                f"{fmean(found):.{digits}f}"
-                + (f" ({stdev(found):.{digits}f})" if len(found) > 1 else "")
-            )
-        cells.append(f"{regrets[method]:.1f}")
-        for name in tested:
-            change = changes.get((method, name), [])
-            interval = f" ± {half_interval(change):.1f}" if len(change) > 1 else ""
-            cells += (
-                [f"{fmean(change):+.1f}{interval}", f"{corrected[method, name]:.3f}"]
-                if change
-                else ["", ""]
-            )
-        rows.append(cells)
-    header = [
-        "configuration",
-        "seeds",
-        "accuracy % (sd)",
-        "tokens (sd)",
-        "missing (sd)",
-        "redundant (sd)",
-        "regret",
-    ]
-    header += [word for name in tested for word in (f"{name}, from {against}", "p (Holm)")]
-    return tabulate(rows, header, "github", disable_numparse=True)
+    for name in names:
+        if name not in last:
+            raise DataError(f"--last names {name}, of which there is no run with these seeds")
+    return last
+
+
+def changes_of(seeds: Mapping[int, Point], against: Mapping[int, Point], name: str) -> list[float]:
+    """A measure less that of `against`, on the seeds that both have."""
+    shared = sorted(seeds.keys() & against.keys())
+    return [getattr(seeds[seed], name) - getattr(against[seed], name) for seed in shared]
+
+
+def with_deviation(values: Sequence[float], digits: int) -> str:
+    """The mean, and the standard deviation of at least two values."""
+    mean = f"{fmean(values):.{digits}f}"
+    return f"{mean} ({stdev(values):.{digits}f})" if len(values) > 1 else mean
 
 
 def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
@@ -221,11 +213,7 @@ def draw(points: Sequence[Point], ideal: Ideal, path: Path) -> None:
     figure, panel = plt.subplots(figsize=(8, 4.5), layout="constrained")
     grid = [ideal.tokens * (ideal.base.tokens / ideal.tokens) ** (k / 200) for k in range(201)]
     for method, seeds in sorted(by_seed(points).items()):
-        panel.plot(
-            grid,
-            [fmean(front(of_seed, x) for of_seed in seeds.values()) for x in grid],
-            label=method,
-        )
+        panel.plot(grid, [front_at(seeds, tokens) for tokens in grid], label=method)
     panel.plot([ideal.tokens], [ideal.accuracy], "k*", label="A*, L*")
     panel.set_xscale("log")
     for axis_formatter in (panel.xaxis.set_major_formatter, panel.xaxis.set_minor_formatter):

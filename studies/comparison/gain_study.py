@@ -2,7 +2,7 @@ r"""Which gain of a step tells lines that are needed from others?
 
 It reads scored responses; nothing is trained.
 
-    python -m openrlhf_swap.quickstart.evaluate --world decomposition \
+    python -m openrlhf_swap.quickstart.evaluate --world studies.toy_tasks.decomposition \
         --model studies/toy_tasks/policies/decomposition \
         --problems outputs/data/test.jsonl --traces 100 --output outputs/base.json
     openrlhf-swap score --model studies/toy_tasks/policies/decomposition \
@@ -161,19 +161,12 @@ def table(responses: Sequence[Scored]) -> str:
     rows = []
     for name, gain in GAINS.items():
         found = [(gain(one.answer_logprobs), one.needed) for one in responses]
-        shares = [fmean(paid(*pair, temperature) for pair in found) for temperature in TEMPERATURES]
-        rows.append(
-            [
-                name,
-                f"{fmean(separation(*pair) for pair in found):.1%}",
-                *(f"{share:.1%}" for share in shares),
-            ]
-        )
-    header = [
-        "gain",
-        "needed above redundant",
-        *(f"paid by needed, tau {t:g}" for t in TEMPERATURES),
-    ]
+        cells = [name, f"{fmean(separation(*pair) for pair in found):.1%}"]
+        for temperature in TEMPERATURES:
+            cells.append(f"{fmean(paid(*pair, temperature) for pair in found):.1%}")
+        rows.append(cells)
+    header = ["gain", "needed above redundant"]
+    header += [f"paid by needed, tau {temperature:g}" for temperature in TEMPERATURES]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain, product
 from pathlib import Path
 
 from tabulate import tabulate
@@ -46,20 +47,16 @@ def table(runs: dict[str, list[Path]]) -> str:
     """A row a method."""
     rows = []
     for method, files in runs.items():
-        found = count(row for file in files for row in read_rows(file))
-        sums, long = (sum(found[what, numbers] for numbers in HARD) for what in ("sums", "long"))
-        cells = [
-            _share(found[f"{way} correct", numbers], found[way, numbers])
-            for way in ("guess", "long")
-            for numbers in HARD
-        ]
-        rows.append([method, len(files), _share(sums - long, sums), *cells])
-    header = [
-        "",
-        "seeds",
-        "only guessed",
-        *(f"{way} of {n} correct" for way in ("guess", "long way") for n in HARD),
-    ]
+        found = count(chain.from_iterable(map(read_rows, files)))
+        sums = sum(found["sums", numbers] for numbers in HARD)
+        long = sum(found["long", numbers] for numbers in HARD)
+        cells = [method, len(files), _share(sums - long, sums)]
+        for way, numbers in product(("guess", "long"), HARD):
+            cells.append(_share(found[f"{way} correct", numbers], found[way, numbers]))
+        rows.append(cells)
+    header = ["", "seeds", "only guessed"]
+    for way, numbers in product(("guess", "long way"), HARD):
+        header.append(f"{way} of {numbers} correct")
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

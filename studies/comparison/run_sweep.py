@@ -24,6 +24,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -90,12 +91,18 @@ def main(argv: list[str]) -> int:
     else:
         setting, *values = args.vary
         rows = {f"{setting}={value}": {"train": [f"--swap.{setting}", value]} for value in values}
-    if unknown := set(args.only or ()).difference(rows):
+    unknown = set(args.only or ()).difference(rows)
+    if unknown:
         parser.error(f"--only has {' '.join(sorted(unknown))}; use any of {' '.join(rows)}")
-    jobs = [(name, seed) for seed in dict.fromkeys(args.seeds) for name in args.only or rows]
+    jobs = list(product(dict.fromkeys(args.seeds), args.only or rows))  # seed after seed
     pool = ThreadPoolExecutor(args.parallel)
+
+    def work(job: tuple[int, str]) -> bool:
+        seed, name = job
+        return run(rows[name], name, seed, args, pool)
+
     try:
-        worked = list(pool.map(lambda job: run(rows[job[0]], *job, args, pool), jobs))
+        worked = list(pool.map(work, jobs))
     finally:  # after Ctrl-C, which also ends the running commands, start no more
         pool.shutdown(cancel_futures=True)
     table = sweep_table(list(rows), args.output)
@@ -145,26 +152,29 @@ def run_folder(output: Path, name: str, seed: int) -> Path:
 
 def sweep_table(names: Sequence[str], output: Path) -> str:
     """A Markdown table of all results so far: means and, over seeds, standard deviations."""
-    files = {
-        name: sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
-        for name in names
-    }
-    results = {
-        name: [json.loads(file.read_text(encoding="utf-8")) for file in files[name]]
-        for name in names
-    }
-    columns = list(dict.fromkeys(key for rows in results.values() for row in rows for key in row))
+    results: dict[str, list[dict[str, float]]] = {}
+    columns: dict[str, None] = {}
+    for name in names:
+        files = sorted(run_folder(output, name, 0).parent.glob("seed_*/result.json"))
+        rows = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        if rows:
+            results[name] = rows
+        for row in rows:
+            columns |= dict.fromkeys(row)
     lines = []
-    for name in filter(files.get, names):
-        values = [[row[column] for row in results[name] if column in row] for column in columns]
-        lines.append([name, len(files[name]), *map(cell, values)])
+    for name, rows in results.items():
+        line = [name, len(rows)]
+        for column in columns:
+            line.append(cell([row[column] for row in rows if column in row]))
+        lines.append(line)
     return tabulate(lines, ["", "seeds", *columns], tablefmt="github", disable_numparse=True) + "\n"
 
 
 def cell(values: list[float]) -> str:
-    return (f"{fmean(values):.3f}" if values else "") + (
-        f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-    )
+    if not values:
+        return ""
+    mean = f"{fmean(values):.3f}"
+    return f"{mean} ± {stdev(values):.3f}" if len(values) > 1 else mean
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -72,20 +73,22 @@ def groups_of(path: Path) -> list[list[StepTrace]]:
     groups = defaultdict(list)
     for response in responses_of(path):
         groups[response.problem].append(response.trace())
-    if not any(trace.correct and trace.step_ends for group in groups.values() for trace in group):
+    traces = chain.from_iterable(groups.values())
+    if not any(trace.correct and trace.step_ends for trace in traces):
         raise DataError(f"{path} has no correct response with steps; give scored traces")
     return list(groups.values())
 
 
 def gains_of(groups: Sequence[Sequence[StepTrace]]) -> list[Tensor]:
     """The local gains of each group's correct responses, of groups that have at least two."""
-    pooled = (
-        torch.cat(
-            [torch.zeros(0), *(torch.tensor(t.answer_logprobs).diff() for t in group if t.correct)]
-        )
-        for group in groups
-    )
-    return [gains for gains in pooled if len(gains) > 1]
+    found = []
+    for group in groups:
+        correct = [trace for trace in group if trace.correct]
+        gains = [torch.tensor(trace.answer_logprobs).diff() for trace in correct]
+        pooled = torch.cat([torch.zeros(0), *gains])
+        if len(pooled) > 1:
+            found.append(pooled)
+    return found
 
 
 def distance(groups: Sequence[Sequence[StepTrace]], tau: float | str) -> str:
@@ -108,29 +111,15 @@ def table(files: Sequence[Path]) -> str:
         groups = groups_of(path)
         gains = gains_of(groups)
         pooled = torch.cat(gains)
-        counts = [
-            len(groups),
-            sum(trace.correct for group in groups for trace in group),
-            len(pooled),
-        ]
-        spread = [
-            pooled.std(),
-            median(float(one.std()) for one in gains),
-            (pooled.abs() < STILL).float().mean(),
-        ]
-        away = [distance(groups, tau) for tau in TEMPERATURES]
-        rows.append(
-            [path.name.partition(".")[0], *counts, *(f"{value:.2f}" for value in spread), *away]
-        )
-    header = [
-        "",
-        "groups",
-        "correct",
-        "steps",
-        "deviation, nats",
-        "median of groups",
-        f"share below {STILL}",
-    ]
+        correct = sum(trace.correct for trace in chain.from_iterable(groups))
+        of_groups = median(float(one.std()) for one in gains)
+        still = (pooled.abs() < STILL).float().mean()
+        cells = [path.name.partition(".")[0], len(groups), correct, len(pooled)]
+        cells += [f"{pooled.std():.2f}", f"{of_groups:.2f}", f"{still:.2f}"]
+        cells += [distance(groups, tau) for tau in TEMPERATURES]
+        rows.append(cells)
+    header = ["", "groups", "correct", "steps", "deviation, nats", "median of groups"]
+    header.append(f"share below {STILL}")
     header += [f"from uniform, tau {tau}" for tau in TEMPERATURES]
     return tabulate(rows, header, "github", disable_numparse=True)
 

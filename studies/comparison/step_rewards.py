@@ -10,6 +10,8 @@ It trains as vsrm does, and logs how far both kinds agree, over the steps of cor
 
 from __future__ import annotations
 
+from itertools import chain
+
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ class Both(VSRM):
 
     def token_advantages(self, batch: Batch) -> Tensor:
         """Those of vsrm; keeps both kinds of levels and rewards for `metrics`."""
-        scored = [rollout for group in batch.groups for rollout in group if rollout.probes]
+        scored = [rollout for rollout in chain.from_iterable(batch.groups) if rollout.probes]
         levels = []
         rewards = []
         for rollout in scored:

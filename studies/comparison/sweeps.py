@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError
@@ -53,6 +54,7 @@ SETTINGS = {
 def points(symbol: str, methods: Mapping[str, Method], step_tokens: int) -> dict[float, Method]:
     """Value -> the method that was trained with it, in order."""
     config = SwapConfig(step_tokens=step_tokens)
+    setting = SETTINGS[symbol]
     found = {
         float(name.split("_")[1]): method
         for name, method in methods.items()
@@ -60,10 +62,9 @@ def points(symbol: str, methods: Mapping[str, Method], step_tokens: int) -> dict
     }
     for name, changes_of in ABLATION.items():
         changes = changes_of(config)
-        if name in methods and changes.keys() <= {SETTINGS[symbol]}:
-            found[float(changes.get(SETTINGS[symbol], getattr(config, SETTINGS[symbol])))] = (
-                methods[name]
-            )
+        if name in methods and changes.keys() <= {setting}:
+            value = getattr(config.replaced(**changes), setting)
+            found[value.number if isinstance(value, Tau) else float(value)] = methods[name]
     return dict(sorted(found.items()))
 
 
