@@ -82,17 +82,22 @@ class Results:
 
     def medians(self) -> dict[str, Seconds]:
         """Of each stage with at least two steps, the median seconds of a phase after the first."""
-        found = {}
+        found: dict[str, Seconds] = {}
         for name, stage in self.stages.items():
             first, *later = stage["steps"] or [{}]
             if later:
-                found[name] = {phase: median(step[phase] for step in later) for phase in first}
+                found[name] = {}
+                for phase in first:
+                    found[name][phase] = median(step[phase] for step in later)
         return found
 
     def print_table(self) -> None:
         """Print the phases of all stages side by side, and the ratios of their steps."""
         medians = self.medians()
-        rows = [[phase, *(steps.get(phase) for steps in medians.values())] for phase in OURS]
+        rows: list[list[Any]] = []
+        for phase in OURS:
+            seconds = [steps.get(phase) for steps in medians.values()]
+            rows.append([phase, *seconds])
         header = ["seconds", *medians]
         print(tabulate(rows, header, tablefmt="github", floatfmt=".2f", missingval="-"))
         for other, meaning in (("TRL", "a step of TRL's GRPO"), ("grpo", "a step with grpo")):
@@ -153,7 +158,9 @@ def train(objective: str, args: argparse.Namespace) -> tuple[str | None, list[Se
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     fault = run_stage(command, args.output / f"{objective}.log", args.limit, environment)
     rows = list(read_rows(args.output / objective / "metrics.jsonl"))
-    steps = [{phase: row.get(name, 0.0) for phase, name in OURS.items()} for row in rows]
+    steps = []
+    for row in rows:
+        steps.append({phase: row.get(name, 0.0) for phase, name in OURS.items()})
     return fault, steps
 
 

@@ -18,8 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -131,15 +131,19 @@ def seconds(args: argparse.Namespace) -> dict[str, list[float]]:
     """The median seconds of an update and a log-probability pass in each mode, taken in turn."""
     model = make_model(args.vocabulary, args.layers)
     steps = {mode: make_step(model, chunk, args.tokens) for mode, chunk in MODES.items()}
-    times: dict[str, list[list[float]]] = {mode: [[], []] for mode in MODES}
+    times: dict[str, list[list[float]]] = {mode: [] for mode in MODES}
     for repeat in range(args.repeats + 1):
         for mode, functions in steps.items():
-            for number, function in enumerate(functions):
-                start = time.perf_counter()
-                function()
-                if repeat:  # the first round warms up
-                    times[mode][number].append(time.perf_counter() - start)
-    return {mode: [median(values) for values in columns] for mode, columns in times.items()}
+            round_of_mode = [seconds_of(function) for function in functions]
+            if repeat:  # the first round warms up
+                times[mode].append(round_of_mode)
+    return {mode: np.median(rounds, axis=0).tolist() for mode, rounds in times.items()}
+
+
+def seconds_of(function: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
 
 
 def main() -> None:
@@ -170,7 +174,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|")
     for mode, (update, log_probs) in taken.items():
-        command = [sys.executable, "-m", "benchmarks.logits", *sys.argv[1:], "--mode", mode]
+        command = [sys.executable, "-m", "studies.benchmarks.logits", *sys.argv[1:], "--mode", mode]
         gib = json.loads(
             subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[
                 -1

@@ -296,9 +296,7 @@ def beside_per_prefix(policy: Policy, responses: Responses, scored: list[Any]) -
     batch = [part.to(device) for part in (responses.sequences[:1], responses.mask[:1])]
     engine.eval()
     with torch.no_grad():
-        signals = ScoringBackend(PER_PREFIX).read(
-            engine, engine.module.config, *batch, [responses.request]
-        )
+        signals = ScoringBackend(PER_PREFIX).read(engine.module, *batch, [responses.request])
     engine.train()
     (alone,) = signals["answer_logprobs"]
     return float((alone - scored[0].signals[0]["answer_logprobs"].cpu()).abs().max())

@@ -181,12 +181,12 @@ class Case:
 
     def per_prefix(self) -> list[torch.Tensor]:
         """Run one forward for each prefix."""
-        return [
-            read_per_prefix(
-                self.model, self.ids[each.row], [end + 1 for end in each.prefix_ends], each.branch
-            ).cpu()
-            for each in self.requests
-        ]
+        found = []
+        for each in self.requests:
+            lengths = [end + 1 for end in each.prefix_ends]
+            read = read_per_prefix(self.model, self.ids[each.row], lengths, each.branch)
+            found.append(read.cpu())
+        return found
 
 
 def peak_gib(function: Callable[[], object], device: str) -> float:

@@ -60,13 +60,54 @@ class Clock:
         setattr(trainer, name, timed)
 
 
+def prompts_in(path: str) -> list[dict[str, Any]]:
+    """The problems of a JSONL file, as TRL wants them."""
+    rows = []
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            message = {"role": "user", "content": json.loads(line)["problem"]}
+            rows.append({"prompt": [message]})
+    return rows
+
+
+def config_of(settings: dict[str, Any], folder: str, on_gpu: bool) -> Any:
+    """The configuration of TRL's trainer."""
+    from trl import GRPOConfig
+
+    vllm = {
+        "use_vllm": True,
+        "vllm_mode": "colocate",
+        "vllm_enable_sleep_mode": True,
+        "vllm_gpu_memory_utilization": 0.3,  # beside an optimizer that stays
+        "vllm_max_model_length": settings["context"],
+    }
+    batch = settings["prompts_a_step"] * settings["responses"]
+    return GRPOConfig(
+        output_dir=folder,
+        per_device_train_batch_size=settings["rows"],
+        gradient_accumulation_steps=batch // settings["rows"],
+        num_generations=settings["responses"],
+        max_completion_length=settings["tokens"],
+        max_steps=settings["steps"],
+        bf16=on_gpu,
+        use_cpu=not on_gpu,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        learning_rate=settings["learning_rate"],
+        temperature=1.0,
+        beta=0.0,
+        **(vllm if on_gpu else {}),
+    )
+
+
 def main() -> None:
     start = time.perf_counter()
     settings = json.loads(sys.argv[1])
     import torch
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl import GRPOTrainer
 
     on_gpu = torch.cuda.is_available()
     clock = Clock(torch.cuda.synchronize if on_gpu else lambda: None)
@@ -88,39 +129,10 @@ def main() -> None:
             }
             print(MARK + json.dumps(phases), flush=True)
 
-    with open(settings["prompts"], encoding="utf-8") as file:
-        rows = [
-            {"prompt": [{"role": "user", "content": json.loads(line)["problem"]}]} for line in file
-        ]
-    batch = settings["prompts_a_step"] * settings["responses"]
-    new = settings["tokens"]
-    vllm = {
-        "use_vllm": True,
-        "vllm_mode": "colocate",
-        "vllm_enable_sleep_mode": True,
-        "vllm_gpu_memory_utilization": 0.3,  # beside an optimizer that stays
-        "vllm_max_model_length": settings["context"],
-    }
     with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            output_dir=folder,
-            per_device_train_batch_size=settings["rows"],
-            gradient_accumulation_steps=batch // settings["rows"],
-            num_generations=settings["responses"],
-            max_completion_length=new,
-            max_steps=settings["steps"],
-            bf16=on_gpu,
-            use_cpu=not on_gpu,
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            learning_rate=settings["learning_rate"],
-            temperature=1.0,
-            beta=0.0,
-            **(vllm if on_gpu else {}),
-        )
+        config = config_of(settings, folder, on_gpu)
         tokenizer = AutoTokenizer.from_pretrained(settings["model"])
-        data = Dataset.from_list(rows)
+        data = Dataset.from_list(prompts_in(settings["prompts"]))
         trainer = GRPOTrainer(
             settings["model"],
             reward,

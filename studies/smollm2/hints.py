@@ -15,6 +15,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -95,7 +96,8 @@ def ask_again(folder: Path, args: Namespace) -> list[Row]:
     settings = samples.read_settings(folder)
     tokenizer = read_tokenizer(settings["model"], args.trust_remote_code, settings)
     asked = {files: hinted_rows(files, args) for files in samples.graded_benchmarks(folder)}
-    prompts, how = [], []
+    prompts = []
+    how = []
     for files, rows in asked.items():
         for row in rows:
             text = samples.asked(row["problem"], settings["suffix"])
@@ -106,7 +108,7 @@ def ask_again(folder: Path, args: Namespace) -> list[Row]:
         longest=max(map(len, prompts)) + settings["max_tokens"],
         trust_remote_code=args.trust_remote_code,
     )
-    all_rows = [row for rows in asked.values() for row in rows]
+    all_rows = list(chain.from_iterable(asked.values()))
     for number, (response,) in generate(engine, zip(prompts, how, strict=True)):
         all_rows[number]["text"] = response.text
     close_engine(engine)

@@ -21,7 +21,7 @@ from studies.smollm2.stages import do
 
 def main(argv: list[str]) -> None:
     """Run the requested stages that are not done yet."""
-    parser = Parser("examples.smollm2", __doc__)
+    parser = Parser("studies.smollm2", __doc__)
     parser.prog = "bash studies/smollm2/run.sh"
     parser.add_argument(
         "--small", action="store_true", help="one easy task, minutes instead of an hour"
@@ -44,7 +44,8 @@ def main(argv: list[str]) -> None:
             f"--{name.replace('_', '-')}", type=int, help="overrides the size's own number"
         )
     args, extra = parser.parse_known_args(argv)
-    given = {name: value for name in NUMBERS if (value := getattr(args, name)) is not None}
+    numbers = {name: getattr(args, name) for name in NUMBERS}
+    given = {name: value for name, value in numbers.items() if value is not None}
     size = replace(SMALL if args.small else FULL, **given)
     for name, value in given.items():
         least = BATCH if name == "rows" else 1

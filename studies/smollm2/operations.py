@@ -114,13 +114,14 @@ def equation(entry: Row) -> Problem | None:
     It is solved by moving the constant, then dividing by the factor.
     """
     text = entry["metadata"]["equation"]
-    if found := _EQUATION.fullmatch(text):
-        factor = int(found[1])
-        beside = int(found[3])
-        right = int(found[4])
-        moved = Operation(right, "-" if found[2] == "+" else "+", beside)
-    elif found := _TURNED.fullmatch(text):
-        left, factor, right = map(int, found.groups())
+    plain = _EQUATION.fullmatch(text)
+    turned = _TURNED.fullmatch(text)
+    if plain:
+        factor = int(plain[1])
+        opposite = "-" if plain[2] == "+" else "+"
+        moved = Operation(int(plain[4]), opposite, int(plain[3]))
+    elif turned:
+        left, factor, right = map(int, turned.groups())
         moved = Operation(left, "-", right)
     else:
         return None
@@ -160,7 +161,7 @@ def story(entry: Row) -> Problem | None:
             return None
         known.add(int(stated))
         operations.append(operation)
-    used = {number for part in operations for number in (part.left, part.right)}
+    used = {part.left for part in operations} | {part.right for part in operations}
     if any(part.result not in used for part in operations[:-1]):
         return None
     return _problem("stories", entry["question"].partition(" Give the result as")[0], operations)

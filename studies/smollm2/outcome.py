@@ -76,23 +76,24 @@ def measure(folder: Path, held_out: Sequence[Path], tokenizer: PreTrainedTokeniz
         texts = SampleFiles(folder, path.stem).problems()
         for sample, grade in SampleFiles(folder, path.stem).graded():
             problem = asked[texts[sample["id"]]["problem"]]
-            labels = [
-                sentence.label for sentence in thoughts.classify(sample["text"], problem.operations)
-            ]
+            sentences = thoughts.classify(sample["text"], problem.operations)
+            labels = [sentence.label for sentence in sentences]
+            needed = count_tokens(tokenizer, thoughts.shortest(problem))
             found = {
                 "accuracy": 100.0 * grade["correct"],
                 "tokens": sample["tokens"],
-                "times needed": sample["tokens"]
-                / count_tokens(tokenizer, thoughts.shortest(problem)),
-                **{label: labels.count(label) for label in thoughts.LABELS},
+                "times needed": sample["tokens"] / needed,
             }
+            for label in thoughts.LABELS:
+                found[label] = labels.count(label)
             for name, value in found.items():
                 values[name][path.stem].append(value)
     if len(values.get("tokens", {})) < len(held_out):
         raise DataError(f"{folder} holds no graded samples of some task; evaluate again")
-    return {
-        name: {task: np.array(of) for task, of in tasks.items()} for name, tasks in values.items()
-    }
+    arrays: Values = {}
+    for name, tasks in values.items():
+        arrays[name] = {task: np.array(of) for task, of in tasks.items()}
+    return arrays
 
 
 def _all(tasks: Mapping[str, Floats]) -> Floats:
@@ -163,12 +164,12 @@ def changes(runs: Mapping[str, Values]) -> str:
 
 def tables(runs: Mapping[str, Values]) -> str:
     """The overview, methods over seeds, and differences from the first policy and from grpo."""
-    means = {
-        run: {name: float(_all(tasks).mean()) for name, tasks in values.items()}
-        for run, values in runs.items()
-    }
+    means = {}
+    for run, values in runs.items():
+        means[run] = {name: float(_all(tasks).mean()) for name, tasks in values.items()}
     parts = [overview(runs)]
-    if of_methods := over_seeds.table(means, GRPO):
+    of_methods = over_seeds.table(means, GRPO)
+    if of_methods:
         parts += ["Methods over training seeds (t-tests with a seed as the unit):", of_methods]
     parts += [f"Changes since the {next(iter(runs))}:", changes(runs)]
     others = {name: values for name, values in list(runs.items())[1:] if name != GRPO}
@@ -185,12 +186,13 @@ def interval(values: Floats) -> str:
 
 def costs(metrics: Sequence[Row], peak_memory: float) -> str:
     """Seconds per step by phase, without the first step, and the peak memory."""
-    rows = [
-        row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row
-    ]  # skipped steps have no such time
+    # A skipped step has no such time.
+    rows = [row for row in metrics[1:] or metrics if STEP_PHASES["score"] in row]
     if not rows:
         return f"no step was measured; at most {peak_memory:.1f} GiB"
-    seconds = {name: fmean(row[key] for row in rows) for name, key in STEP_PHASES.items()}
+    seconds = {}
+    for name, key in STEP_PHASES.items():
+        seconds[name] = fmean(row[key] for row in rows)
     parts = ", ".join(f"{name} {value:.1f}" for name, value in seconds.items() if name != "total")
     share = seconds["score"] / seconds["total"]
     a_step = f"{seconds['total']:.1f} s a step ({parts})"
@@ -200,7 +202,8 @@ def costs(metrics: Sequence[Row], peak_memory: float) -> str:
 def planned_share(run: Path, metrics: Sequence[Row]) -> float:
     """Scoring's share of a step's FLOPs by `openrlhf-swap plan`, at the run's own lengths."""
     rows = [row for row in metrics if "swap/accuracy" in row]
-    tokens, right = (fmean(row[key] for row in rows) for key in ("length/mean", "swap/accuracy"))
+    tokens = fmean(row["length/mean"] for row in rows)
+    right = fmean(row["swap/accuracy"] for row in rows)
     words = ["--json", "--gpu", "80", "--response", f"{tokens:.0f}", "--correct", f"{right:.3f}"]
     words += ["--config", str(run / "run.yaml")]
     with contextlib.redirect_stdout(io.StringIO()) as text:
@@ -271,7 +274,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
             "--swap.newline_patience": thoughts.PATIENCE,
         }
         flags |= {f"--swap.{name}": run["swap"][name] for name in OF_NEED}
-        score.main([str(word) for pair in flags.items() for word in pair])
+        score.main([f"{flag}={value}" for flag, value in flags.items()])
     text = render(page_data(files, penalties, SHOWN) | {"summary": summary})
     path = folder / "page.html"
     if len(text.encode()) > LARGEST_PAGE:

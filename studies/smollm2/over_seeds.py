@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -50,9 +51,8 @@ def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None
     t-test after Holm's correction over the whole table.
     """
     (first, base), *trained = runs.items()
-    methods = {
-        method: seeds for method, seeds in by_method(dict(trained)).items() if len(seeds) > 1
-    }
+    found = by_method(dict(trained))
+    methods = {method: seeds for method, seeds in found.items() if len(seeds) > 1}
     if not methods:
         return None
     differences: dict[tuple[str, str, str], list[float]] = {}
@@ -76,19 +76,20 @@ def table(runs: Mapping[str, Mapping[str, float]], reference: str) -> str | None
         return [f"{fmean(values):+.1f} ± {half_interval(values):.1f}", f"{corrected[key]:.3f}"]
 
     header = ["method", "seeds", "accuracy % (sd)", "tokens (sd)"]
-    sides = [first, *([reference] if any(key[1] == reference for key in differences) else [])]
-    columns = [(side, measure) for side in sides for measure in MEASURES]
+    sides = [first]
+    if any(side == reference for _, side, _ in differences):
+        sides.append(reference)
+    columns = list(product(sides, MEASURES))
     for side, measure in columns:
         header += [f"{MEASURES[measure]}, from {side}", "p (Holm)"]
-    rows = [
-        [
-            method,
-            ", ".join(map(str, sorted(seeds))),
-            *(_mean([means[measure] for means in seeds.values()]) for measure in MEASURES),
-            *(cell for column in columns for cell in cells((method, *column))),
-        ]
-        for method, seeds in methods.items()
-    ]
+    rows = []
+    for method, seeds in methods.items():
+        row = [method, ", ".join(map(str, sorted(seeds)))]
+        for measure in MEASURES:
+            row.append(_mean([means[measure] for means in seeds.values()]))
+        for side, measure in columns:
+            row += cells((method, side, measure))
+        rows.append(row)
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

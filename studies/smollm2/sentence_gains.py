@@ -14,6 +14,7 @@ Like studies/comparison/gain_study.py, in words.
 from __future__ import annotations
 
 import sys
+from itertools import chain
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, run_command
@@ -35,11 +36,9 @@ def main(argv: list[str]) -> None:
         help="the problems, with their operations",
     )
     args = parser.parse_args(argv)
-    asked = {
-        row["problem"]: operations.from_row(row).operations
-        for path in args.problems
-        for row in read_rows(path)
-    }
+    asked = {}
+    for row in chain.from_iterable(map(read_rows, args.problems)):
+        asked[row["problem"]] = operations.from_row(row).operations
 
     def labelled(row: Row) -> list[tuple[str, str]]:
         if row["problem"] not in asked:

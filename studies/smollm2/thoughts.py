@@ -68,23 +68,19 @@ def _one_of(texts: Sequence[str]) -> str:
     return "(?:" + "|".join(re.escape(text) for text in texts) + ")"
 
 
-_STATEMENTS = [
-    (
-        sign,
-        re.compile(
-            _one_of([*FIRST, *NEXT, *CHECKS])
-            + _NOTE
-            + re.escape(form)
-            .replace(r"\{a\}", r"(?P<a>\d+)")
-            .replace(r"\{b\}", r"(?P<b>\d+)")
-            .replace(r"\{c\}", r"(?P<c>\d+)")
-            + rf"(?:{_one_of(AGREES)}|, not \d+)\.",
-            re.IGNORECASE,
-        ),
-    )
-    for sign, forms in FORMS.items()
-    for form in forms
-]
+def _statement(form: str) -> re.Pattern[str]:
+    """What matches a sentence that states an operation in this form."""
+    numbers = re.escape(form)
+    for name in "abc":
+        numbers = numbers.replace(rf"\{{{name}\}}", rf"(?P<{name}>\d+)")
+    opening = _one_of([*FIRST, *NEXT, *CHECKS])
+    ending = rf"(?:{_one_of(AGREES)}|, not \d+)\."
+    return re.compile(opening + _NOTE + numbers + ending, re.IGNORECASE)
+
+
+_STATEMENTS: list[tuple[str, re.Pattern[str]]] = []
+for _sign, _forms in FORMS.items():
+    _STATEMENTS += [(_sign, _statement(form)) for form in _forms]
 _FILLERS = re.compile(
     _one_of([*OPENINGS, *DOUBTS, *RESTARTS, *VERIFICATIONS])
     + "|"
@@ -118,7 +114,8 @@ def classify(response: str, operations: Collection[Operation]) -> list[Sentence]
             continue
         label = "redundant" if _FILLERS.fullmatch(line) else "other"
         for sign, pattern in _STATEMENTS:
-            if found := pattern.fullmatch(line):
+            found = pattern.fullmatch(line)
+            if found:
                 operation = Operation(int(found["a"]), sign, int(found["b"])).key
                 label = "essential" if operation not in stated else "useful"
                 if stated.get(operation) == found["c"]:
