@@ -146,7 +146,8 @@ class SwapConfig(FlagSettings):
     )
     newline_patience: float = setting(
         2.0,
-        "cut a step after this many times M tokens if no newline comes (not in the paper)",
+        "if no newline comes, cut a step at the last end of a word within this many times M tokens "
+        "(not in the paper)",
         ge=1,
         allow_inf_nan=False,
     )
@@ -233,14 +234,12 @@ class SwapConfig(FlagSettings):
     )
     start_of_thought: str = setting(
         AUTO,
-        "text that opens the thought; auto: from the model's chat template, or R1's if it has none",
-        min_length=1,
+        "text that opens the thought; auto: from the model's chat template; empty: none",
     )
     end_of_thought: str = setting(
         AUTO,
         "text that closes the thought: steps end before it, answers are graded after it; auto: "
-        "from the template, too",
-        min_length=1,
+        "from the template, too; empty: none, the reasoning ends where the answer is stated",
     )
     close_template: str = setting(
         AUTO,

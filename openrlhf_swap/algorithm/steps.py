@@ -2,7 +2,7 @@
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from openrlhf_swap.algorithm.plain import plain_flags, plain_int
 
@@ -38,10 +38,12 @@ def segment_at_newlines(
     step_tokens: int,
     max_steps: int,
     newline_patience: float = 2.0,
+    cut: Callable[[range], int] = max,
 ) -> list[int]:
     """`segment_steps` in O(K log T).
 
-    Takes the ascending positions of the newline tokens among `length` tokens.
+    Takes the ascending positions of the newline tokens among `length` tokens. Where no newline
+    comes, `cut` chooses a step's last token among those from M on; the step is not the last one.
     """
     if step_tokens < 1 or max_steps < 1:
         raise ValueError(
@@ -54,7 +56,9 @@ def segment_at_newlines(
     while start < length:
         earliest, latest = start + size - 1, start + patience - 1
         candidate = bisect_left(newlines, earliest)
-        end = newlines[candidate] if candidate < len(newlines) else latest
-        ends.append(min(end, latest, length - 1))
+        end = newlines[candidate] if candidate < len(newlines) else length
+        if end > latest and latest < length - 1:
+            end = cut(range(earliest, latest + 1))
+        ends.append(min(end, length - 1))
         start = ends[-1] + 1
     return ends

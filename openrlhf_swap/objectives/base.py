@@ -18,7 +18,8 @@ from torch import Tensor
 from openrlhf_swap.algorithm.coefficients import Coefficients
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED
 from openrlhf_swap.config import FlagSettings, SwapConfig, setting, short_name
-from openrlhf_swap.errors import ObjectiveError
+from openrlhf_swap.errors import ConfigError, ObjectiveError
+from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, NO_MARK
 from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 
@@ -118,6 +119,8 @@ class Objective:
     """Whether beginnings of a response are graded by `continuations` (`Rollout.probes`)."""
     boxes_answers: ClassVar[bool] = False
     """Whether it asks for a box, looks for one, or looks for the answer in a thought."""
+    needs_marks: ClassVar[bool] = False
+    """Whether it needs the marks of a thought: it writes them, counts them or pays for them."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong, which a filter drops, teach something."""
     reshapes_responses: ClassVar[bool] = False
@@ -149,10 +152,17 @@ class Objective:
     def __init__(self, config: SwapConfig) -> None:
         """Set the settings from `config.options`.
 
-        Raises ConfigError for an unknown name or a bad value.
+        Raises ConfigError for an unknown name, a bad value, or a model without the marks that the
+        objective needs.
         """
         self.config = config
         self.name = short_name(config.objective)
+        if self.needs_marks and config.end_of_thought == NO_MARK:
+            raise ConfigError(
+                f"--swap.objective is {config.objective}, which needs the marks of a thought, and "
+                "the model's chat template has none: name what the model was taught, such as "
+                f"--swap.end_of_thought '{END_OF_THOUGHT}', or use another objective"
+            )
         for name, value in self.Settings(f"swap.{self.name}", **config.options):
             setattr(self, name, value)
         self.coefficients: Coefficients = config.coefficients()

@@ -3,6 +3,7 @@
 from openrlhf_swap.rewards.forms import PATTERNS
 
 END_OF_THOUGHT = "</think>"  # R1's; `rollouts.families` knows the others
+NO_MARK = ""  # of a model whose thoughts have no marks: all of a response is graded
 # Characters at the end of a response that may be a family's tokens: `<|im_end|>`, `</s>`.
 _LAST_CHARACTERS = 400
 
@@ -23,7 +24,14 @@ def text_to_grade(prompt: str, response: str, end_of_thought: str = END_OF_THOUG
 
 def closes_thought(prompt: str, end_of_thought: str) -> bool:
     """Whether a rendered prompt ends with the end of the thought, perhaps before white space."""
+    if end_of_thought == NO_MARK:
+        return False
     return prompt.rstrip().endswith(end_of_thought.strip())
+
+
+def has_end(text: str, end_of_thought: str) -> bool:
+    """Whether a text has the end of a thought; never so for a model without marks."""
+    return end_of_thought != NO_MARK and end_of_thought in text
 
 
 def text_after_thought(response: str, end_of_thought: str) -> str:
@@ -31,7 +39,10 @@ def text_after_thought(response: str, end_of_thought: str) -> str:
 
     All of the response without an end of the thought.
     """
-    visible = response.split(end_of_thought, 1)[-1].strip()
+    visible = response
+    if has_end(response, end_of_thought):
+        visible = response.partition(end_of_thought)[2]
+    visible = visible.strip()
     tail = PATTERNS.tokens_after.sub("", visible[-_LAST_CHARACTERS:])
     visible = visible[:-_LAST_CHARACTERS] + tail
     return PATTERNS.tokens_before.sub("", visible, count=1)

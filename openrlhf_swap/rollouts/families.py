@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap.config import AUTO, SwapConfig
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.rewards.graded_text import closes_thought
+from openrlhf_swap.rewards.graded_text import NO_MARK, closes_thought
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER = "**Final Answer**\n\\boxed{"
+PLAIN_ANSWER = "The final answer is $\\boxed{"
 RENDER = "apply_chat_template"  # what OpenRLHF's data set calls, too
 WHITE_SPACE = "a b\nc"
 
@@ -28,16 +29,19 @@ class Family:
     start_of_thought: str  # the chat template may write it
     end_of_thought: str  # the steps end before it, and the answer follows it
     close: str  # ends an unfinished thought, up to where the answer begins
-    recognised_by: str = (
-        ""  # identifies the family in a chat template; without it, either mark does
-    )
+    # What identifies the family in a chat template; without it, either mark does.
+    recognised_by: str = ""
+    answer: str = ANSWER
 
     @property
     def close_template(self) -> str:
         """Ends an unfinished thought and opens the answer, up to the inside of the box."""
-        return self.close + ANSWER
+        return self.close + self.answer
 
 
+# Models that write no marks around their reasoning: Qwen2.5, Qwen2.5-Math and -Coder, Llama 3,
+# Gemma 3, OLMo. Their answer follows their reasoning in the same text.
+PLAIN = Family("plain", NO_MARK, NO_MARK, "\n\n", answer=PLAIN_ANSWER)
 # Qwen3 and 3.5, SmolLM3, Nemotron, GLM 4.5 and later, Kimi K2, Olmo 3 and R1's distillations use
 # R1's marks.
 R1 = Family("r1", "<think>", "</think>", "\n</think>\n\n")
@@ -83,7 +87,7 @@ def find_family(chat_template: str | None) -> Family | None:
 
 
 def opens_thought(prompt: str, start_of_thought: str) -> bool:
-    """Whether a rendered prompt ends with an open thought."""
+    """Whether a rendered prompt ends with an open thought; always so for a model without marks."""
     return prompt.rstrip().endswith(start_of_thought.rstrip())
 
 
@@ -123,6 +127,61 @@ def _render_after(
     return render([{"role": "system", "content": system_prompt}, *messages], **options)
 
 
+@dataclass(frozen=True)
+class ChosenMarks:
+    """The marks of a model's thoughts.
+
+    `declared` is the family whose marks the chat template contains, `rendered` a prompt.
+    """
+
+    family: Family
+    declared: Family | None
+    start: str
+    end: str
+    close_template: str
+    rendered: str
+
+    @property
+    def is_closed(self) -> bool:
+        return closes_thought(self.rendered, self.end)
+
+    @property
+    def message(self) -> str:
+        """What was chosen, and why."""
+        scored = f"answers are scored after {self.close_template!r}"
+        if self.end == NO_MARK:
+            source = "the chat template has none" if self.declared is None else "as given"
+            return (
+                f"thought: without marks ({self.family.name}: {source}); the reasoning ends where "
+                f"the answer is stated; {scored}; a model that thinks in marks needs "
+                "--swap.end_of_thought"
+            )
+        source = self.family.name
+        if self.end != self.family.end_of_thought:
+            source = "as given"
+        if opens_thought(self.rendered, self.start):
+            source += ", opened by the chat template"
+        if self.is_closed:
+            source = "closed by the chat template: the model is asked not to think"
+        return f"thought: {self.start!r} to {self.end!r} ({source}); {scored}"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is odd about marks that were given."""
+        warnings = []
+        if self.end not in self.close_template and not self.is_closed:
+            warnings.append(
+                f"warning: the close template {self.close_template!r} does not contain "
+                f"{self.end!r}: answers are scored inside the thought"
+            )
+        usual = self.declared.end_of_thought if self.declared else self.end
+        if usual != self.end:
+            warnings.append(
+                f"warning: the chat template closes a thought with {usual!r}, not with {self.end!r}"
+            )
+        return warnings
+
+
 def resolve_thought(
     config: SwapConfig, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[SwapConfig, list[str]]:
@@ -133,50 +192,46 @@ def resolve_thought(
     space, or the end of the thought, is a ConfigError.
     """
     check_white_space(tokenizer)
-    template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
-    declared = find_family(template)
-    family = declared or R1
-    start = config.start_of_thought
-    if start == AUTO:
-        start = family.start_of_thought
-    end = config.end_of_thought
-    if end == AUTO:
-        end = family.end_of_thought
-    ids, decoded = _decode_again(end, tokenizer)
-    if end not in decoded:
+    marks = _choose_marks(config, tokenizer)
+    _, decoded = _decode_again(marks.end, tokenizer)
+    if marks.end not in decoded:
         raise ConfigError(
-            f"--swap.end_of_thought is {end!r}, which the model's tokenizer decodes as "
+            f"--swap.end_of_thought is {marks.end!r}, which the model's tokenizer decodes as "
             f"{decoded!r}; use a text that it preserves"
         )
+    chosen = {
+        "start_of_thought": marks.start,
+        "end_of_thought": marks.end,
+        "close_template": marks.close_template,
+    }
+    return config.replaced(**chosen), [marks.message, *marks.warnings]
+
+
+def _choose_marks(config: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> ChosenMarks:
+    """The given marks, and those of the model's family for the others."""
+    template = str(tokenizer.get_chat_template()) if tokenizer.chat_template else None
+    declared = find_family(template)
+    family = declared or PLAIN
+    given = {config.start_of_thought, config.end_of_thought} - {AUTO, NO_MARK}
+    if given and declared is None:
+        family = R1
+    if config.end_of_thought == NO_MARK:
+        family = PLAIN
+    start = family.start_of_thought
+    if config.start_of_thought != AUTO:
+        start = config.start_of_thought
+    end = family.end_of_thought
+    if config.end_of_thought != AUTO:
+        end = config.end_of_thought
     rendered = prompt_text(tokenizer, "?") if template else ""
-    is_closed = closes_thought(rendered, end)
-    source = family.name
     close = family.close_template
     if end != family.end_of_thought:
-        source = "as given"
         close = f"\n{end}\n\n{ANSWER}"
-    if opens_thought(rendered, start):
-        source += ", opened by the chat template"
-    if is_closed:
-        source = "closed by the chat template: the model is asked not to think"
+    if closes_thought(rendered, end):
         close = f"\n\n{ANSWER}"
-    elif declared is None and config.end_of_thought == AUTO:
-        source = f"assumed, because the chat template has none; {end!r} takes {len(ids)} tokens"
     if config.close_template != AUTO:
         close = config.close_template
-    messages = [f"thought: {start!r} to {end!r} ({source}); answers are scored after {close!r}"]
-    if end not in close and not is_closed:
-        messages.append(
-            f"warning: the close template {close!r} does not contain {end!r}: "
-            "answers are scored inside the thought"
-        )
-    usual = declared.end_of_thought if declared else end
-    if usual != end:
-        messages.append(
-            f"warning: the chat template closes a thought with {usual!r}, not with {end!r}"
-        )
-    marks = {"start_of_thought": start, "end_of_thought": end, "close_template": close}
-    return config.replaced(**marks), messages
+    return ChosenMarks(family, declared, start, end, close, rendered)
 
 
 def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:

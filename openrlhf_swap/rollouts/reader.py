@@ -2,11 +2,13 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.steps import segment_at_newlines
-from openrlhf_swap.rewards.graded_text import text_after_thought
+from openrlhf_swap.rewards.graded_text import NO_MARK, text_after_thought
 from openrlhf_swap.rewards.statements import answer_start, last_boxed
 
 if TYPE_CHECKING:
@@ -14,6 +16,22 @@ if TYPE_CHECKING:
 
 DECODED_TOKENS = 64  # tokens that are decoded at once to find places in a text
 REPLACEMENT = "\ufffd"  # what a decoder makes of the first bytes of a character
+BEGUN_MARKS = ("\\", "$")  # the first characters of `\]`, `\)` and `$$`
+
+
+def ends_of_response(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
+    """The tokens at which a response ends.
+
+    They are the tokenizer's own, and those of `generation_config.json` beside the tokenizer, at
+    which vLLM stops, too.
+    """
+    from transformers import GenerationConfig
+
+    ends: set[int] = {tokenizer.eos_token_id}
+    with suppress(OSError):  # a model without the file, or a tokenizer that was not loaded
+        named = GenerationConfig.from_pretrained(tokenizer.name_or_path).eos_token_id
+        ends |= set(named if isinstance(named, list) else [named])
+    return ends - {None}
 
 
 class ResponseReader:
@@ -24,12 +42,13 @@ class ResponseReader:
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", end_of_thought: str) -> None:
         self._tokenizer = tokenizer
-        self.end_of_thought = end_of_thought  # the text that closes a thought
+        self.end_of_thought = end_of_thought  # the text that closes a thought, or NO_MARK
         self._end_ids = self.ids(end_of_thought)
         self.end_tokens = len(self._end_ids)  # that it takes on its own
-        self.end_token: int = tokenizer.eos_token_id
+        self._ends_of_response = ends_of_response(tokenizer)
         added = tokenizer.added_tokens_decoder.items()
-        self._special = {number for number, token in added if token.special} | {self.end_token}
+        special = {number for number, token in added if token.special}
+        self._special = special | self._ends_of_response
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode tokens, special tokens included."""
@@ -41,8 +60,23 @@ class ResponseReader:
             return []
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def without_end(self, response_ids: Sequence[int]) -> list[int]:
+        """A response without the token that ended it."""
+        ids = list(response_ids)
+        if ids and ids[-1] in self._ends_of_response:
+            ids.pop()
+        return ids
+
+    def is_closed(self, response_ids: Sequence[int]) -> bool:
+        """Whether a response closes its thought; always so for a model without marks."""
+        if self.end_of_thought == NO_MARK:
+            return True
+        return self.thought_length(response_ids) is not None
+
     def thought_length(self, response_ids: Sequence[int]) -> int | None:
-        """Tokens before the end of the thought; None if the thought is not closed."""
+        """Tokens before the mark that ends the thought; None if there is no such mark."""
+        if self.end_of_thought == NO_MARK:
+            return None
         ids = list(response_ids)
         start = self._first_end(ids)
         if self.end_tokens == 1:
@@ -69,8 +103,9 @@ class ResponseReader:
     def reasoning_length(self, response_ids: Sequence[int]) -> int:
         """Tokens before the end of the thought.
 
-        An open thought ends before it states its final answer (`answer_start`), and before the
-        special tokens at its end: nothing would be generated after those, and so nothing is scored.
+        Without a mark, a thought ends before it states its final answer (`answer_start`), and
+        before the special tokens at its end: nothing would be generated after those, and so nothing
+        is scored.
         """
         closed = self.thought_length(response_ids)
         if closed is not None:
@@ -106,8 +141,10 @@ class StepReader(ResponseReader):
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain
         # a newline.
         every_id = [[number] for number in range(len(tokenizer))]
-        texts = tokenizer.batch_decode(every_id, skip_special_tokens=False)
-        self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
+        texts = dict(enumerate(tokenizer.batch_decode(every_id, skip_special_tokens=False)))
+        self._newlines = {number for number, text in texts.items() if "\n" in text}
+        self._spaced = {number for number, text in texts.items() if text[:1].isspace()}
+        self._begun = {number for number, text in texts.items() if text.endswith(BEGUN_MARKS)}
 
     def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
         """e_1..e_K: the index, among L generated tokens, of each step's last one.
@@ -136,7 +173,21 @@ class StepReader(ResponseReader):
         self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float
     ) -> list[int]:
         newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience)
+        cut = partial(self._last_word_end, ids)
+        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience, cut)
+
+    def _last_word_end(self, ids: Sequence[int], places: range) -> int:
+        r"""The last place that ends a word.
+
+        A text without spaces is cut at the last place that does not split `\]`, `\)` or `$$`.
+        """
+        for place in reversed(places):
+            if ids[place + 1] in self._spaced:
+                return place
+        for place in reversed(places):
+            if ids[place] not in self._begun:
+                return place
+        return places[-1]
 
     def step_texts(self, response_ids: Sequence[int], step_ends: Sequence[int]) -> list[str]:
         """The decoded text of each step."""
@@ -145,7 +196,12 @@ class StepReader(ResponseReader):
 
 
 def is_formatted(response_ids: Sequence[int], reader: ResponseReader) -> bool:
-    """Whether a response closes its thought once and boxes an answer after it."""
+    """Whether a response closes its thought once and boxes an answer after it.
+
+    Without marks a box is the whole format.
+    """
+    if reader.end_of_thought == NO_MARK:
+        return last_boxed(reader.text(response_ids)) is not None
     closed = reader.thought_length(response_ids)
     if closed is None:
         return False

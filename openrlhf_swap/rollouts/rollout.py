@@ -201,9 +201,8 @@ class Batch:
 
     @cached_property
     def closed(self) -> Tensor:
-        """(G, N) bool, whether the thought was closed."""
-        length = self.reader.thought_length
-        return self.each(lambda rollout: length(rollout.response_ids) is not None).bool()
+        """(G, N) bool, whether the thought was closed; True for a model without marks."""
+        return self.each(lambda rollout: self.reader.is_closed(rollout.response_ids)).bool()
 
     @cached_property
     def lengths(self) -> Tensor:

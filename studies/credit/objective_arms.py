@@ -88,7 +88,7 @@ class ObjectiveLoop(Loop):
             asked.append(request)
         prompts = [self.reader.ids(request.prompt) for request in asked]
         limit = max(request.max_new_tokens for request in asked)
-        end = self.reader.end_token
+        end = self.tokenizer.eos_token_id
         padding = self.tokenizer.pad_token_id
         responses, likely = sample(self.model, prompts, end, padding, limit)
         return [

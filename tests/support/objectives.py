@@ -17,7 +17,6 @@ class CharacterReader:
     """
 
     end_of_thought = "</think>"
-    end_token = ord("$")
 
     def text(self, ids):
         characters = "".join(map(chr, ids))
@@ -25,6 +24,13 @@ class CharacterReader:
 
     def ids(self, text):
         return [ord(character) for character in text.replace("</think>", "#")]
+
+    def without_end(self, response_ids):
+        ids = list(response_ids)
+        return ids[:-1] if ids[-1:] == [ord("$")] else ids
+
+    def is_closed(self, response_ids):
+        return self.thought_length(response_ids) is not None
 
     def reasoning_length(self, response_ids):
         length = self.thought_length(response_ids)

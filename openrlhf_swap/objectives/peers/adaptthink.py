@@ -26,6 +26,7 @@ class AdaptThink(Objective):
     """
 
     normaliser = "none"
+    needs_marks = True
     reshapes_responses = True
     flags: ClassVar[dict[str, Any]] = {"actor.policy_loss_type": "gspo"}
     reference: str = setting(

@@ -26,6 +26,7 @@ class AutoThink(Staged):
     """
 
     boxes_answers = True
+    needs_marks = True
     second_stage: int = setting(
         200, "training step with which the second stage begins (ours)", ge=0
     )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.rewards.graded_text import NO_MARK
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts.families import opens_thought
 from openrlhf_swap.rollouts.reader import is_formatted
@@ -22,7 +23,7 @@ LONGEST_WORD = 120  # characters
 def base_scores(batch: Batch) -> Tensor:
     """(G, N) 1 for a correct answer, -0.5 for a wrong one, -1 for a response without the format.
 
-    The format is one closed thought, and a box after it.
+    The format is one closed thought, and a box after it; without marks a box.
     """
     scores = torch.full(batch.correct.shape, WRONG, dtype=torch.float64)
     scores[batch.correct] = CORRECT
@@ -46,8 +47,10 @@ def without_opening(text: str, prompt: str, start_of_thought: str) -> str:
 def is_right(correct: bool, prompt: str, text: str, config: SwapConfig) -> bool:
     """Whether a response is correct, and its thought is opened once and closed once.
 
-    The prompt opens the thought, or the response does.
+    The prompt opens the thought, or the response does. Without marks a correct response is right.
     """
+    if config.end_of_thought == NO_MARK:
+        return correct
     text = without_opening(text, prompt, config.start_of_thought)
     opens_again = config.start_of_thought in text
     return correct and not opens_again and text.count(config.end_of_thought) == 1

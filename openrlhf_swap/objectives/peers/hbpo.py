@@ -30,6 +30,7 @@ class HBPO(Objective):
     """
 
     normaliser = "none"
+    needs_marks = True
     boxes_answers = True
     reshapes_responses = True
     budgets: Numbers = numbers("512,1024,2048,2560", "tokens; each has its share of a group")

@@ -73,6 +73,7 @@ class LCR1(Extracting):
     """
 
     normaliser = "centre"
+    needs_marks = True
     reshapes_responses = True
     length_weight: float = setting(1.0, "of the length reward")
     compress_weight: float = setting(1.0, "of the reward at </think>")
@@ -92,9 +93,8 @@ class LCR1(Extracting):
     def rewards(self, batch: Batch) -> Tensor:
         end = batch.reader.end_of_thought
         formatted = batch.each_text(lambda text: text.count(end) == 1).bool()
-        end_token = batch.reader.end_token
-        ends = batch.each(lambda rollout: rollout.response_ids[-1] == end_token)
-        lengths = batch.lengths - ends
+        without_end = batch.reader.without_end
+        lengths = batch.each(lambda rollout: len(without_end(rollout.response_ids)))
         limit = longest(lengths, formatted & batch.correct)
         shortness = 1 - lengths / (limit + LITTLE)
         shortness[limit.isinf().expand_as(shortness)] = 0.0

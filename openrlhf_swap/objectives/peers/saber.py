@@ -31,6 +31,7 @@ class SABER(Objective):
     """
 
     boxes_answers = True
+    needs_marks = True
     rewrites_evaluation = True
     budgets: Numbers = numbers(
         "0,128,4096,32768", "thinking tokens, one for each row; 0: no thought; 32768: no limit"
@@ -54,10 +55,7 @@ class SABER(Objective):
         return batch.each(lambda rollout: self._reward(rollout, batch.reader))
 
     def _reward(self, rollout: Rollout, reader: ResponseReader) -> float:
-        ids = list(rollout.response_ids)
-        if ids[-1:] == [reader.end_token]:
-            ids.pop()
-        text = reader.text(ids)
+        text = reader.text(reader.without_end(rollout.response_ids))
         thinks = NO_THOUGHT not in rollout.prompt
         if thinks:
             text = without_opening(text, rollout.prompt, self.config.start_of_thought)

@@ -48,7 +48,7 @@ class SAS(Objective):
             of_step = rollout.logprobs[start:end].mean()
             confidence.append(float(of_step))
         by_confidence = sorted(range(len(steps)), key=confidence.__getitem__)
-        is_closed = reader.thought_length(rollout.response_ids) is not None
+        is_closed = reader.is_closed(rollout.response_ids)
         if rollout.correct and is_closed:
             lost = by_confidence[: math.ceil(self.share * len(steps))]
         else:

@@ -101,6 +101,7 @@ class VSRM(_VSRM):
     """
 
     continues = True
+    needs_marks = True
     least_change = 1e-5
     words: str = setting(CUES, "a thought is cut before a sentence that contains one of these")
     first_characters: int = setting(1000, "before the first cut, at least", ge=0)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openrlhf_swap import segment_steps
+from openrlhf_swap.algorithm.steps import segment_at_newlines
 
 
 def reference(is_newline, step_tokens, max_steps, patience=2):
@@ -30,6 +31,24 @@ def test_agrees_with_a_token_by_token_reference(is_newline, step_tokens, max_ste
     ends = segment_steps(*given)
     assert ends == reference(*given)
     assert len(ends) <= max_steps
+
+
+@given(st.lists(st.booleans(), max_size=300), st.integers(1, 40), st.integers(1, 30))
+def test_only_a_step_without_a_newline_is_cut_elsewhere(is_newline, step_tokens, max_steps):
+    newlines = [place for place, flag in enumerate(is_newline) if flag]
+    total = len(is_newline)
+    ends = segment_at_newlines(newlines, total, step_tokens, max_steps, cut=min)
+    assert len(ends) <= max_steps
+    size = max(step_tokens, math.ceil(total / max_steps))
+    start = 0
+    for end in ends:
+        left = is_newline[start:]
+        known = segment_steps(left, size, max_steps)[0] + start
+        has_newline = any(is_newline[start + size - 1 : start + 2 * size])
+        is_last = total - start <= 2 * size
+        assert end == (known if has_newline or is_last else start + size - 1)
+        start = end + 1
+    assert start == total
 
 
 N = True

@@ -1,18 +1,21 @@
 """Problems as prompts; each family's thought, steps, branch and grade, by hand."""
 
+import json
 import os
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 from support.tokenizers import deepseek, gpt_oss, qwen3_5, tokenizer_of
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rewards import Grader
-from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
-from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.rewards.graded_text import NO_MARK, text_to_grade
+from openrlhf_swap.rollouts.families import prompt_ids, prompt_text, resolve_thought
+from openrlhf_swap.rollouts.reader import StepReader, is_formatted
 from openrlhf_swap.scoring.answer import answer_branch
 
 ASK = "{% for m in messages %}USER {{ m.content }}\n{% endfor %}"
@@ -186,6 +189,66 @@ def test_a_family_by_hand(model, grader):
     assert grader.grade(response, "12", case.end).correct
     assert not grader.grade(response, "11", case.end).correct
     assert grader.grade(case.response.format("West", answer="East"), "East", case.end).correct
+
+
+def test_a_model_without_marks_by_hand(grader, tmp_path):
+    """Its end token is the one that generation_config.json names beside the tokenizer's own."""
+    special = ("<eos>", "<end_of_turn>")
+    tokenizer = tokenizer_of(*WORDS, special=special, template=ASK + "ASSISTANT\n", eos="<eos>")
+    tokenizer.save_pretrained(tmp_path)
+    end_of_turn = tokenizer.convert_tokens_to_ids("<end_of_turn>")
+    both = [tokenizer.eos_token_id, end_of_turn]
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": both}))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    config, (message,) = resolve_thought(SwapConfig(step_tokens=6), tokenizer)
+    assert config.start_of_thought == config.end_of_thought == NO_MARK
+    assert config.close_template == "\n\nThe final answer is $\\boxed{"
+    assert "without marks (plain: the chat template has none)" in message
+
+    response = THOUGHT + "The answer is \\boxed{12}."
+    ids = ids_of(tokenizer, response + "<end_of_turn>")
+    reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
+    assert reader.without_end(ids) == ids[:-1]
+    assert reader.thought_length(ids) is None
+    assert reader.is_closed(ids)
+    assert is_formatted(ids, reader)
+    assert not is_formatted(ids_of(tokenizer, "The answer is 12."), reader)
+    assert reader.reasoning_length(ids) == len(THOUGHT)
+    assert reader.step_texts(ids, reader.step_ends(ids)) == STEPS
+    unfinished = ids_of(tokenizer, "3+4=7\n7+<end_of_turn>")
+    assert reader.reasoning_length(unfinished) == len(unfinished) - 1
+
+    text = text_to_grade(prompt_text(tokenizer, "?"), response + "<end_of_turn>", NO_MARK)
+    assert grader.grade(text, "12", NO_MARK).correct
+    assert not grader.grade(text, "11", NO_MARK).correct
+    assert not grader.grade(THOUGHT + "It gives 12", "12", NO_MARK).correct  # a number in a thought
+
+
+def test_a_given_mark_counts_where_the_chat_template_has_none():
+    tokenizer = tokenizer_of(special=("</think>",), template=ASK)
+    config, (message,) = resolve_thought(SwapConfig(end_of_thought="</think>"), tokenizer)
+    assert config.start_of_thought == "<think>"
+    assert config.close_template == f"\n</think>\n\n{HEAD}"
+    assert "'<think>' to '</think>' (r1)" in message
+
+
+def test_a_model_whose_template_has_marks_can_be_read_without():
+    tokenizer = tokenizer_of(special=("<think>", "</think>"), template=ASK + "<think>\n")
+    config, messages = resolve_thought(SwapConfig(end_of_thought=NO_MARK), tokenizer)
+    assert config.start_of_thought == NO_MARK
+    assert "without marks (plain: as given)" in messages[0]
+    assert "the chat template closes a thought with '</think>'" in messages[1]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_that_needs_marks_says_so(name):
+    needing = {"hbpo", "saber", "adaptthink", "autothink", "thinkless", "lc_r1", "vsrm"}
+    config = SwapConfig(objective=name, end_of_thought=NO_MARK)
+    if name not in needing:
+        assert build(config).name == name
+        return
+    with pytest.raises(ConfigError, match=f"--swap.objective is {name}, which needs the marks"):
+        build(config)
 
 
 NO_O200K = pytest.mark.skipif("O200K_BASE" not in os.environ, reason="no o200k_base.tiktoken")

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from support.tokenizers import deepseek, tokenizer_of
 
 from openrlhf_swap import SwapConfig, swap_advantages
 from openrlhf_swap.algorithm.coefficients import Coefficients, Tau
-from openrlhf_swap.rewards.graded_text import text_after_thought
+from openrlhf_swap.rewards.graded_text import NO_MARK, text_after_thought
 from openrlhf_swap.rewards.statements import last_boxed
 from openrlhf_swap.rollouts import reader as readers
 from openrlhf_swap.rollouts.reader import ResponseReader, StepReader, is_formatted, tokens_for_each
@@ -65,17 +66,17 @@ SUM = "Tom has 7 apples.\nHe buys 5 more, so 7 + 5 = 12.\n\n"
 
 
 @pytest.mark.parametrize(
-    ("vocabulary", "tokens", "ends"),
+    ("vocabulary", "tokens", "ends", "last_steps"),
     [
         # Tom| has| |7| apples|.|\n (7 tokens), He| buys| |5| more|,| so| |7| +| |5| =| |1|2|.|\n|\n
-        # (19). M = 4 and no newline within 8 tokens: cut after 4 that a newline follows, 8, 8, and
-        # what is left.
-        (SMOLLM2, 38, [6, 14, 22, 25]),
+        # (19). M = 4 and no newline within 8 tokens: cut after 4 that a newline follows, where the
+        # last word of 8 ends, again, at a newline, and what is left.
+        (SMOLLM2, 38, [6, 13, 19, 24, 25], [" 12.\n", "\n"]),
         # ".\n" and ".\n\n" are one token each: 6 and 17.
-        (R1, 34, [5, 13, 21, 22]),
+        (R1, 34, [5, 12, 18, 22], [" 12.\n\n"]),
     ],
 )
-def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, ends):
+def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, ends, last_steps):
     pieces, end = vocabulary
     tokenizer = tokenizer_of(*pieces, special=(end, "</think>"), eos=end)
     reader = StepReader(tokenizer, "</think>", step_tokens=4, max_steps=25)
@@ -83,13 +84,39 @@ def test_a_thought_that_never_closes_ends_before_the_answer(vocabulary, tokens, 
     assert len(ids) == tokens
     assert reader.thought_length(ids) is None
     assert reader.step_ends(ids) == ends
-    steps = ["Tom has 7 apples.\n", "He buys 5 more, so ", "7 + 5 = 12", ".\n\n"]
-    assert reader.step_texts(ids, ends) == steps
+    first_steps = ["Tom has 7 apples.\n", "He buys 5 more, so", " 7 + 5 ="]
+    assert reader.step_texts(ids, ends) == first_steps + last_steps
     # Nothing stated: all but the end token. Closed: what stands before the end, as ever.
     silent = tokenizer(SUM + end)["input_ids"]
     assert reader.reasoning_length(silent) == len(silent) - 1 == ends[-1] + 1
     closed = tokenizer(SUM + "</think>The answer is 12." + end)["input_ids"]
     assert reader.step_ends(closed) == ends
+
+
+FORMULAS = ("20 ", "tasks ", "7", "\\]x", " \\)x", "\\[x", "$$x", "$y", "]\n\n")
+
+
+@given(st.lists(st.sampled_from(FORMULAS)), st.integers(3, 9), st.integers(2, 25))
+def test_no_step_splits_the_mark_of_a_formula(pieces, step_tokens, max_steps):
+    tokenizer = tokenizer_of("20", "tasks", " \\", "]\n\n")
+    reader = StepReader(tokenizer, NO_MARK, step_tokens, max_steps)
+    ids = ids_of(tokenizer, "".join(pieces))
+    ends = reader.step_ends(ids)
+    assert len(ends) <= max_steps
+    for before, after in pairwise(reader.step_texts(ids, ends)):
+        assert not before.endswith("\\")
+        assert not (before.endswith("$") and after.startswith("$"))
+
+
+def test_a_step_without_a_newline_ends_with_the_last_word():
+    tokenizer = tokenizer_of("He", " needs", " 160", " \\", "text", "]\n\n")
+    reader = StepReader(tokenizer, NO_MARK, step_tokens=3, max_steps=25)
+    # He| needs| 160|/|4 of six tokens, which would end with the backslash.
+    ids = ids_of(tokenizer, "He needs 160/4 \\]\n\n7\n")
+    assert reader.step_texts(ids, reader.step_ends(ids)) == ["He needs 160/4", " \\]\n\n7\n"]
+    # Without a space: seven tokens, of which the sixth is a backslash.
+    ids = ids_of(tokenizer, "12345\\]x")
+    assert reader.step_texts(ids, reader.step_ends(ids)) == ["12345", "\\]x"]
 
 
 PARTS = ["7+5=12\n", "so ", "\\boxed{12}", "**Final Answer**\n", ". ", "The answer is 12", "\n\n"]
