@@ -297,6 +297,7 @@ class Example:
             "--swap.output_dir": folder,
             "--swap.step_tokens": thoughts.STEP_TOKENS,
             "--swap.newline_patience": thoughts.PATIENCE,
+            "--swap.end_of_thought": thoughts.END_OF_THOUGHT,
             "--swap.close_template": thoughts.CLOSE.replace("\n", "\\n"),
             "--data.prompt_dataset": self.output / "problems" / "train.jsonl",
             "--data.input_key": "problem",
@@ -346,6 +347,8 @@ class Example:
             LONGEST,
             "--max-model-len",
             640,
+            "--swap.end_of_thought",
+            thoughts.END_OF_THOUGHT,
         ]
         return {
             "peak_memory_gib": watched(

@@ -269,6 +269,7 @@ def page(before: Path, after: Path, model: Path, folder: Path, summary: Row) -> 
             "--model": model,
             "--input": file,
             "--output": files[-1],
+            "--swap.end_of_thought": thoughts.END_OF_THOUGHT,
             "--swap.close_template": thoughts.CLOSE,
             "--swap.step_tokens": thoughts.STEP_TOKENS,
             "--swap.newline_patience": thoughts.PATIENCE,

@@ -5,7 +5,7 @@ Like studies/comparison/gain_study.py, in words.
     openrlhf-swap eval traces outputs/smollm2/base --output outputs/traces.jsonl
     openrlhf-swap score --model outputs/smollm2/warm_up/policy --input outputs/traces.jsonl \
         --swap.step_tokens 4 --swap.newline_patience 8 \
-        --swap.close_template '</think>\n\nThe answer is \boxed{' \
+        --swap.end_of_thought '</think>' --swap.close_template '</think>\n\nThe answer is \boxed{' \
         --output outputs/scored.jsonl
     python -m studies.smollm2.sentence_gains \
         --scored outputs/scored.jsonl --problems outputs/smollm2/problems/held_out/*.jsonl

@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from studies.smollm2.operations import Operation, Problem
 
 OPEN = "<think>\n"
-CLOSE = "</think>\n\nThe answer is \\boxed{"
+END_OF_THOUGHT = "</think>"  # taught here: the model's chat template has no marks
+CLOSE = END_OF_THOUGHT + "\n\nThe answer is \\boxed{"
 END_OF_TURN = "<|im_end|>"
 END = "}." + END_OF_TURN
 LABELS = ("essential", "useful", "redundant", "other")

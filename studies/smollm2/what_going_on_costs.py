@@ -8,7 +8,7 @@ thought. This prints the mean A_proc, before it is scaled, of each kind of sente
     openrlhf-swap score --model outputs/smollm2_small/warm_up/policy \
         --input outputs/traces.jsonl --output outputs/scored.jsonl \
         --swap.step_reward need --swap.step_tokens 4 --swap.newline_patience 8 \
-        --swap.close_template '</think>\n\nThe answer is \boxed{'
+        --swap.end_of_thought '</think>' --swap.close_template '</think>\n\nThe answer is \boxed{'
     python -m studies.smollm2.what_going_on_costs --scored outputs/scored.jsonl
 
 Correct responses only. The mean that is taken off each reward is that of all their steps, where a
