@@ -14,94 +14,108 @@ from openrlhf_swap.rewards.forms import TABLES, canonical, write_latex
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing
 from openrlhf_swap.rewards.statements import answer_start, stated_answer
 
-CASES = {
-    "square metres": ("5m²", r"5\text{ m}^{2}"),
+
+def read_table(text):
+    """The rows of a table: its first column -> the others."""
+    rows = [line.split(" | ") for line in text.strip().splitlines()]
+    return {name.strip(): (given.strip(), expected) for name, given, expected in rows}
+
+
+# A form, a text that has it, and the text as it is read.
+CASES = read_table(
+    r"""
+square metres               | 5m²                             | 5\text{ m}^{2}
+raised digits               | x⁻¹                             | x^{-1}
+lowered digits              | x₁                              | x_{1}
+roots of numbers            | 2√13                            | 2\sqrt{13}
+roots of brackets           | √(√7)                           | \sqrt{\sqrt{7}}
+layout                      | \begin{aligned}37\end{aligned}  | 37
+layout of one row           | \begin{array}{c}37\end{array}   | 37
+spaces of a length          | \hspace{1em}37                  | 37
+tags                        | <b>37</b>                       | 37
+marks around all            | _37_                            | 37
+Markdown                    | **37** `x`                      | 37 x
+colours                     | \textcolor{blue}{\frac12}       | \frac12
+empty delimiters            | \left. x \right.                | x
+commands                    | \dfrac12\bigl(x\bigr)\tg 2      | \frac12(x)\tan 2
+money                       | US\$18                          | \text{dollar}18
+formulas                    | \(x\) and $y$                   | x and y
+upright units               | 7\,\mathrm{m}                   | 7\text{ m}
+names in braces             | \angle{ABC}                     | \angle ABC
+styles                      | 2^\bm{10}+\mathrm{cm}           | 2^{10}+\text{cm}
+styles in styles            | \bm{\mathbf{7}}                 | 7
+commands in styles          | \operatorname{tg} 2             | \tan 2
+bare styles                 | \boldsymbol\pi                  | \pi
+inches                      | 5\text{ in.}                    | 5\text{inch}
+squares in Chinese          | 5平方米                            | 5\text{square }米
+cubes in Chinese            | 5立方米                            | 5\text{cubic }米
+digits in groups            | 1{,}234{,}567                   | 1234567
+spaces                      | a\ ~\; b                        | a b
+spaces between digits       | 12 345 678                      | 12345678
+powers of ten               | 3E-08                           | 3\cdot 10^{-8}
+periods with a line or dots | 0.\dot{1}4285\dot{7}            | \frac{142857}{999999}
+periods in brackets         | 0.8(3)                          | \frac{75}{90}
+periods that go on          | 0.666...                        | \frac{6}{9}
+dots                        | 1, 2, ..., 9                    | 1, 2, \ldots , 9
+mixed numbers               | 8 1/2                           | 8\frac{1}{2}
+fractions of digits         | \frac 3 8                       | \frac{3}{8}
+degrees in functions        | \sin 30^\circ                   | \sin (30\cdot\frac{\pi}{180})
+degrees Celsius             | 20^\circ\text{C}                | 20\text{degree C}
+degrees                     | 120^o                           | 120\text{degree}
+percent                     | 5\%                             | 5\text{percent}
+magnitudes                  | 2.5\text{ million}              | 2.5\cdot 10^{6}
+numbers in words            | 101_{\text{two}}                | 101_{2}
+bases with a word           | 110_{\text{base }2}             | 110_{2}
+bases                       | (1A)_{16}                       | 1A_{16}
+bases in brackets           | 110_{(2)}                       | 110_{2}
+bases in words              | 110_{two}                       | 110_{2}
+intervals open to the left  | ]0,1]\cup]2,3]                  | (0,1]\cup(2,3]
+intervals open to the right | [0,1[\cup[2,3[                  | [0,1)\cup[2,3)
+semicolons                  | [0;1)                           | [0,1)
+less or equal               | x<=1                            | x\le 1
+greater or equal            | x>=1                            | x\ge 1
+unequal                     | x!=1                            | x\ne 1
+supersets                   | B\supset A                      | A\subset B
+members                     | A\ni x                          | x\in A
+natural logarithms          | \log_e 2                        | \ln  2
+imaginary unit              | 6+9i                            | 6+9 i
+sets by a condition         | \{x\in\mathbb{R}: 0\le x\le 1\} | 0\le x\le 1
+number sets                 | \R                              | \mathbb{R}
+conditions in brackets      | k\pi\ (k\in\mathbb{Z})          | k\pi, k\in\mathbb{Z}
+labels                      | Answer: 5                       | 5
+stops                       | 5。                              | 5
+stops in words              | \text{Evelyn.}                  | \text{Evelyn}
+braces around all           | {x^{2}}                         | x^{2}
+"""
+)
+CASES |= {
     "invisible characters": ("\u200b10\ufe0f", "10"),
-    "raised digits": ("x⁻¹", "x^{-1}"),
-    "lowered digits": ("x₁", "x_{1}"),
-    "roots of numbers": ("2√13", r"2\sqrt{13}"),
-    "roots of brackets": ("√(√7)", r"\sqrt{\sqrt{7}}"),
     "Unicode": ("½\uff0b٤≤π", r"\frac{1}{2}+4\le \pi"),
-    "layout": (r"\begin{aligned}37\end{aligned}", "37"),
-    "layout of one row": (r"\begin{array}{c}37\end{array}", "37"),
-    "spaces of a length": (r"\hspace{1em}37", "37"),
-    "tags": ("<b>37</b>", "37"),
-    "marks around all": ("_37_", "37"),
-    "Markdown": ("**37** `x`", "37 x"),
-    "colours": (r"\textcolor{blue}{\frac12}", r"\frac12"),
-    "empty delimiters": (r"\left. x \right.", "x"),
-    "commands": (r"\dfrac12\bigl(x\bigr)\tg 2", r"\frac12(x)\tan 2"),
-    "money": (r"US\$18", r"\text{dollar}18"),
-    "formulas": (r"\(x\) and $y$", "x and y"),
-    "upright units": (r"7\,\mathrm{m}", r"7\text{ m}"),
-    "names in braces": (r"\angle{ABC}", r"\angle ABC"),
-    "styles": (r"2^\bm{10}+\mathrm{cm}", r"2^{10}+\text{cm}"),
-    "styles in styles": (r"\bm{\mathbf{7}}", "7"),
-    "commands in styles": (r"\operatorname{tg} 2", r"\tan 2"),
-    "bare styles": (r"\boldsymbol\pi", r"\pi"),
-    "inches": (r"5\text{ in.}", r"5\text{inch}"),
-    "squares in Chinese": ("5平方米", r"5\text{square }米"),
-    "cubes in Chinese": ("5立方米", r"5\text{cubic }米"),
-    "digits in groups": (r"1{,}234{,}567", "1234567"),
-    "spaces": (r"a\ ~\; b", "a b"),
-    "spaces between digits": ("12 345 678", "12345678"),
-    "powers of ten": ("3E-08", r"3\cdot 10^{-8}"),
-    "periods with a line or dots": (r"0.\dot{1}4285\dot{7}", r"\frac{142857}{999999}"),
-    "periods in brackets": ("0.8(3)", r"\frac{75}{90}"),
-    "periods that go on": ("0.666...", r"\frac{6}{9}"),
-    "dots": ("1, 2, ..., 9", r"1, 2, \ldots , 9"),
-    "mixed numbers": ("8 1/2", r"8\frac{1}{2}"),
-    "fractions of digits": (r"\frac 3 8", r"\frac{3}{8}"),
-    "degrees in functions": (r"\sin 30^\circ", r"\sin (30\cdot\frac{\pi}{180})"),
-    "degrees Celsius": (r"20^\circ\text{C}", r"20\text{degree C}"),
-    "degrees": ("120^o", r"120\text{degree}"),
-    "percent": (r"5\%", r"5\text{percent}"),
-    "magnitudes": (r"2.5\text{ million}", r"2.5\cdot 10^{6}"),
-    "numbers in words": (r"101_{\text{two}}", "101_{2}"),
-    "bases with a word": (r"110_{\text{base }2}", "110_{2}"),
-    "bases": ("(1A)_{16}", "1A_{16}"),
-    "bases in brackets": ("110_{(2)}", "110_{2}"),
-    "bases in words": ("110_{two}", "110_{2}"),
-    "intervals open to the left": (r"]0,1]\cup]2,3]", r"(0,1]\cup(2,3]"),
-    "intervals open to the right": (r"[0,1[\cup[2,3[", r"[0,1)\cup[2,3)"),
-    "semicolons": ("[0;1)", "[0,1)"),
-    "less or equal": ("x<=1", r"x\le 1"),
-    "greater or equal": ("x>=1", r"x\ge 1"),
-    "unequal": ("x!=1", r"x\ne 1"),
-    "supersets": (r"B\supset A", r"A\subset B"),
-    "members": (r"A\ni x", r"x\in A"),
-    "natural logarithms": (r"\log_e 2", r"\ln  2"),
-    "imaginary unit": ("6+9i", "6+9 i"),
-    "sets by a condition": (r"\{x\in\mathbb{R}: 0\le x\le 1\}", r"0\le x\le 1"),
-    "number sets": (r"\R", r"\mathbb{R}"),
-    "conditions in brackets": (r"k\pi\ (k\in\mathbb{Z})", r"k\pi, k\in\mathbb{Z}"),
-    "labels": ("Answer: 5", "5"),
-    "stops": ("5。", "5"),
-    "stops in words": (r"\text{Evelyn.}", r"\text{Evelyn}"),
-    "braces around all": ("{x^{2}}", "x^{2}"),
 }
-WORDS = {
-    "labels of choices": ("(B) 5", "5"),
-    "words": ("São Paulo", "⟦são paulo⟧"),
-    "connectives": (r"x<2\text{ or }x>3", r"x<2\lor x>3"),
-    "conditions": (r"x\ne 2\text{ and }x>1", r"x\ne 2\land x>1"),
-    "lists": (r"8\text{ girls and }5\text{ boys}", "8⟦girls⟧, 5⟦boys⟧"),
-    "marks of conditions": ("x<2", "x<2"),
-    "neighbours": (r"15\text{ square}\text{ feet}", "15⟦foot^2⟧"),
-    "names": (r"\text{EUR }18, €5", "18⟦euro⟧, 5⟦euro⟧"),
-    "rates": ("30 miles per hour", "30 ⟦mile/hour⟧"),
-    "squares": (r"15\text{ cm squared}", "15⟦cm^2⟧"),
-    "cubes": (r"15\text{ cubic centimeters}", "15⟦cm^3⟧"),
-    "no words": (r"5\text{ in total}", "5"),
-    "powers": (r"15\mbox{ cm}^2", "15⟦cm^2⟧"),
-    "money": (r"\$5,000", "5,000⟦dollar⟧"),
-    "values behind words": (r"2\text{ hours }15\text{ minutes}", "2⟦hour⟧, 15⟦minute⟧"),
-    "declared variables": (r"n\pi, n\in\mathbb{Z}", r"k\pi, k\in\mathbb{Z}"),
-}
+WORDS = read_table(
+    r"""
+labels of choices   | (B) 5                            | 5
+words               | São Paulo                        | ⟦são paulo⟧
+connectives         | x<2\text{ or }x>3                | x<2\lor x>3
+conditions          | x\ne 2\text{ and }x>1            | x\ne 2\land x>1
+lists               | 8\text{ girls and }5\text{ boys} | 8⟦girls⟧, 5⟦boys⟧
+marks of conditions | x<2                              | x<2
+neighbours          | 15\text{ square}\text{ feet}     | 15⟦foot^2⟧
+names               | \text{EUR }18, €5                | 18⟦euro⟧, 5⟦euro⟧
+rates               | 30 miles per hour                | 30 ⟦mile/hour⟧
+squares             | 15\text{ cm squared}             | 15⟦cm^2⟧
+cubes               | 15\text{ cubic centimeters}      | 15⟦cm^3⟧
+no words            | 5\text{ in total}                | 5
+powers              | 15\mbox{ cm}^2                   | 15⟦cm^2⟧
+money               | \$5,000                          | 5,000⟦dollar⟧
+values behind words | 2\text{ hours }15\text{ minutes} | 2⟦hour⟧, 15⟦minute⟧
+declared variables  | n\pi, n\in\mathbb{Z}             | k\pi, k\in\mathbb{Z}
+"""
+)
 
 
 def test_every_row_of_the_table_has_a_case():
-    assert [*CASES] == [form["what"] for form in TABLES["forms"]]
+    assert {*CASES} == {form["what"] for form in TABLES["forms"]}
     assert {*WORDS} == {form["what"] for form in TABLES["word_forms"]}
 
 

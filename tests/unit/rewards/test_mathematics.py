@@ -9,31 +9,33 @@ from openrlhf_swap.rewards.mathematics import find_fault, verify
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
 from openrlhf_swap.rewards.verifiers import THOUGHT_CLOSED
 
+# A reference answer, what a response states, and whether they are the same.
+COMPARED = r"""
+# Exact numbers are compared exactly, also in points and with variables.
+2-\frac{1}{2^{99}}  | 2-\frac{1}{2^{100}}        | different
+2-\frac{1}{2^{99}}  | \frac{2^{100}-1}{2^{99}}   | same
+x+\frac{1}{3^{50}}  | x+\frac{1}{3^{51}}         | different
+\sqrt{2}+10^{-200}  | \sqrt{2}                   | different
+# Decimal numbers to six places, small ones relatively.
+\frac{1}{3}         | 0.333333                   | same
+\frac{1}{3}         | 0.3333                     | different
+1.6 \times 10^{-19} | 1.7 \times 10^{-19}        | different
+# Letters, primes and dots count.
+R-r                 | 0                          | different
+e                   | E                          | different
+1,2,\ldots,10       | 1,2,10                     | different
+# Chains of equations are read if they are true.
+5                   | 2+3=5                      | same
+5                   | 3=5                        | different
+\sqrt{2}            | x = \sqrt{2} \approx 1.414 | same
+"""
+PAIRS = [line for line in COMPARED.strip().splitlines() if not line.startswith("#")]
 
-@pytest.mark.parametrize(
-    ("gold", "stated", "is_same"),
-    [
-        # Exact numbers are compared exactly, also in points and with variables.
-        (r"2-\frac{1}{2^{99}}", r"2-\frac{1}{2^{100}}", False),
-        (r"2-\frac{1}{2^{99}}", r"\frac{2^{100}-1}{2^{99}}", True),
-        (r"x+\frac{1}{3^{50}}", r"x+\frac{1}{3^{51}}", False),
-        (r"\sqrt{2}+10^{-200}", r"\sqrt{2}", False),
-        # Decimal numbers to six places, small ones relatively.
-        (r"\frac{1}{3}", "0.333333", True),
-        (r"\frac{1}{3}", "0.3333", False),
-        (r"1.6 \times 10^{-19}", r"1.7 \times 10^{-19}", False),
-        # Letters, primes and dots count.
-        ("R-r", "0", False),
-        ("e", "E", False),
-        (r"1,2,\ldots,10", "1,2,10", False),
-        # Chains of equations are read if they are true.
-        ("5", "2+3=5", True),
-        ("5", "3=5", False),
-        (r"\sqrt{2}", r"x = \sqrt{2} \approx 1.414", True),
-    ],
-)
-def test_what_is_compared(gold, stated, is_same):
-    assert same_answer(gold, stated) is is_same
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_what_is_compared(pair):
+    gold, stated, expected = (part.strip() for part in pair.split(" | "))
+    assert same_answer(gold, stated) is (expected == "same")
 
 
 def test_which_golds_can_be_graded_against():

@@ -125,32 +125,36 @@ def test_where_a_response_begins_to_state_its_answer(reasoning, statement):
 
 
 OPTIONS = ("Rome", "London", "Paris", "Oslo")
-LETTERS = {
-    "C": [
-        *(r"so \boxed{C}", r"\boxed{\text{c}}", r"\boxed{\textbf{(C)} 12}", r"\boxed{C. 42 J}"),
-        *(r"\boxed{\left(C\right)}", r"\boxed{\bf C}", r"\boxed{C \quad 7}", r"\boxed{C\,}"),
-        *(r"\boxed{A}, no: \boxed{C}", r"\boxed{\text{Answer: C}}", r"\boxed{\text{paris}}"),
-        *("Answer: C", "**Answer: (C)**", r"Answer: $\boxed{C}$", "(c)", "C.", "Answer: c"),
-        *("We get \\boxed{x \\ll y}.\n\n**Answer: C**", "ANSWER: C", "### Answer\nC"),
-        *("The correct option is C.", "<answer>C</answer>", "<answer>Paris</answer>", "答案是C"),
-        *("The answer is C, not A.", "The answer is C because A is wrong.", "正确选项是C"),
-        *("C is correct.", "I choose C.", "故选C", "Answer: [C]", "Answer: C (the third)"),
-        *("Therefore, C is the correct answer.", "The answer is not A, it is C.", "So C."),
-        *("C\n\nBecause 7 is a prime and the others are not.", "A is wrong.\nTherefore, **C**"),
-    ],
-    None: [
-        *(r"\boxed{A} or \boxed{C}", r"\boxed{(A) \text{ or } (C)}", r"\boxed{London or Paris}"),
-        *(r"\boxed{A}, no: \boxed{C", "The answer is A, B, C, D", "Answer: A; C", "Answer: A-C"),
-        *("Answer: A good one would be B", "The answer is not C.", "Answer: either A or C"),
-        *("So A or C.", "So A is wrong.", "So a good choice", "Therefore, B is the wrong answer."),
-        *("A prime is needed, so look at 7.", "The answer is a matter of taste", "I think so", ""),
-    ],
-}
+# Responses that state the letter C, and those that state none.
+STATE_C = r"""
+so \boxed{C} | \boxed{\text{c}} | \boxed{\textbf{(C)} 12} | \boxed{C. 42 J}
+\boxed{\left(C\right)} | \boxed{\bf C} | \boxed{C \quad 7} | \boxed{C\,}
+\boxed{A}, no: \boxed{C} | \boxed{\text{Answer: C}} | \boxed{\text{paris}} | Answer: C
+**Answer: (C)** | Answer: $\boxed{C}$ | (c) | C. | Answer: c | ANSWER: C
+The correct option is C. | <answer>C</answer> | <answer>Paris</answer> | 答案是C
+The answer is C, not A. | The answer is C because A is wrong. | 正确选项是C | C is correct.
+I choose C. | 故选C | Answer: [C] | Answer: C (the third) | Therefore, C is the correct answer.
+The answer is not A, it is C. | So C.
+"""
+STATE_NONE = r"""
+\boxed{A} or \boxed{C} | \boxed{(A) \text{ or } (C)} | \boxed{London or Paris}
+\boxed{A}, no: \boxed{C | The answer is A, B, C, D | Answer: A; C | Answer: A-C
+Answer: A good one would be B | The answer is not C. | Answer: either A or C | So A or C.
+So A is wrong. | So a good choice | Therefore, B is the wrong answer.
+A prime is needed, so look at 7. | The answer is a matter of taste | I think so
+"""
+LETTERS = [(text, "C") for text in STATE_C.strip().replace("\n", " | ").split(" | ")]
+LETTERS += [(text, None) for text in STATE_NONE.strip().replace("\n", " | ").split(" | ")]
+LETTERS += [
+    ("We get \\boxed{x \\ll y}.\n\n**Answer: C**", "C"),
+    ("### Answer\nC", "C"),
+    ("C\n\nBecause 7 is a prime and the others are not.", "C"),
+    ("A is wrong.\nTherefore, **C**", "C"),
+    ("", None),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "letter"), [(text, letter) for letter, texts in LETTERS.items() for text in texts]
-)
+@pytest.mark.parametrize(("text", "letter"), LETTERS)
 def test_the_letter_that_is_stated(text, letter):
     assert stated_letter(text, OPTIONS) == letter
 
