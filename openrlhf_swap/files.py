@@ -122,6 +122,16 @@ def replacing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
         temporary.unlink(missing_ok=True)
 
 
+def free_name(path: Path) -> Path:
+    """The path, or with the first number after it under which there is nothing."""
+    number = 1
+    free = path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}_{number}")
+    return free
+
+
 def write_text(path: Path, text: str) -> None:
     with replacing(path) as file:
         file.write(text)

@@ -36,7 +36,7 @@ from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.provenance import identity, record_or_compare
+from openrlhf_swap.runs.provenance import grader_identity, identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -93,7 +93,7 @@ def _settings(args: argparse.Namespace) -> Row:
         "--max-model-len": args.max_model_len,
         TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
         "--swap.end_of_thought": args.end_of_thought,
-        "--swap.grader": args.grader,
+        "--swap.grader": grader_identity(args.grader),
     }
 
 

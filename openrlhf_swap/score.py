@@ -43,7 +43,7 @@ from openrlhf_swap.rewards.references import Reference, answer_text
 from openrlhf_swap.rewards.verifiers import GRADER_FLAG, find_verifier
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.provenance import identity, record_or_compare
+from openrlhf_swap.runs.provenance import grader_identity, identity, record_or_compare
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -108,7 +108,7 @@ def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> R
     settings = {f"--swap.{name}": getattr(config, name) for name in SETTINGS}
     return settings | {
         "--swap.scoring": run.scoring,
-        GRADER_FLAG: args.grader,
+        GRADER_FLAG: grader_identity(args.grader) if args.grader else None,
         TEMPLATE_ARGUMENTS: args.chat_template_kwargs,
         "--system-prompt": args.system_prompt,
         "--model": identity(args.model),

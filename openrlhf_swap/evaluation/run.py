@@ -38,7 +38,7 @@ from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import find_verifier
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.runs.model_code import check_model_files
-from openrlhf_swap.runs.provenance import made_of
+from openrlhf_swap.runs.provenance import grader_identity, made_of
 
 GRADED_AT_A_TIME = 512  # samples that are graded
 # A number's flag -> the least that it may be.
@@ -65,9 +65,12 @@ def main(argv: list[str]) -> None:
         origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
         samples.compare_settings(args, origin)
         args.output.mkdir(parents=True, exist_ok=True)
+        graders = {name: grader_identity(rows[0].grader) for name, rows in problems.items()}
+        for line in samples.set_aside_other_grades(args.output, graders):
+            print(f"{MARK} {line}")
         for name, rows in problems.items():
             write_problems(SampleFiles(args.output, name), rows, args.limit)
-        samples.write_settings(args, origin, list(problems))
+        samples.write_settings(args, origin, graders)
         with ExitStack() as stack:
             if args.engines > 1:
                 stack.enter_context(private_ray())

@@ -8,15 +8,22 @@ later.
 import hashlib
 import json
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows, write_text
+from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.runs.provenance import fingerprint, refuse_other_settings
+from openrlhf_swap.runs.provenance import (
+    fingerprint,
+    identity_of,
+    is_same,
+    notes_on,
+    refuse_other_settings,
+    shown,
+)
 
 # Samples are comparable only if these agree; a folder holds samples of one setting.
 SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
@@ -24,6 +31,7 @@ RENDERING = ("chat_template_kwargs", "system_prompt")
 SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
 # Flags that are called as in training.
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
+REMEDY = "use another --output"
 SAMPLES = ".samples.jsonl"
 GRADES = ".grades.jsonl"
 
@@ -121,32 +129,67 @@ def _has_rows(path: Path) -> bool:
 def compare_settings(args: Namespace, origin: Row) -> None:
     """Raise ConfigError for a setting or a model file that differs from the existing samples'."""
     before = read_settings(args.output)
-    if before:
-        now = _by_flag(vars(args), origin)
-        made = f"the samples in {args.output} were made"
-        refuse_other_settings(now, _by_flag(before, before), made, "use another --output")
+    if not before:
+        return
+    now = _by_flag(vars(args), origin)
+    recorded = _by_flag(before, before)
+    if _is_of_an_earlier_version(before):
+        record = settings_path(args.output)
+        print(f"note: {record} is of an earlier version: only the model's name is compared")
+    refuse_other_settings(now, recorded, f"the samples in {args.output} were made", REMEDY)
+    for note in notes_on(now, recorded):
+        print(note)
 
 
 def _by_flag(settings: Row, origin: Row) -> Row:
-    """The settings by flag; the model by a hash of all of its files.
-
-    Its template and tokenizer matter as much as its weights.
-    """
-    (model,) = origin["inputs"]["weights"]
-    files = model["files"]
-    digest = hashlib.sha256(to_line(files).encode()).hexdigest() if files else None
+    """The settings by flag; the model's template and tokenizer matter as much as its weights."""
     by_flag: Row = {flag_of(name): settings[name] for name in SETTINGS}
-    by_flag["--model"] = {"name": model["name"], "sha256": digest}
+    by_flag["--model"] = recorded_model(origin)
     return by_flag
 
 
-def write_settings(args: Namespace, origin: Row, benchmarks: Sequence[str]) -> None:
-    """Write `run.json`: the settings, and the provenance of this start."""
-    paths = (SampleFiles(args.output, name).path("problems") for name in benchmarks)
+def recorded_model(origin: Row) -> Row:
+    """The identity of the model that made the samples; of an earlier version's record the name."""
+    model = origin["inputs"]["weights"][0]
+    return {"name": model["name"]} if _is_of_an_earlier_version(origin) else identity_of(model)
+
+
+def _is_of_an_earlier_version(settings: Row) -> bool:
+    """Whether a `run.json` has hashes of other files and blocks than today's."""
+    return "temperature" in settings and "graders" not in settings
+
+
+def set_aside_other_grades(folder: Path, graders: dict[str, Row]) -> list[str]:
+    """Set the grades of other graders aside, so that the samples are graded again.
+
+    `graders` are the identities of the benchmarks' graders: their code counts, too. Returns a line
+    for each benchmark whose grades were set aside.
+    """
+    recorded = read_settings(folder).get("graders", {})
+    lines = []
+    for name, grader in graders.items():
+        path = SampleFiles(folder, name).path("grades")
+        before = recorded.get(name)
+        if not path.exists() or (before and is_same(grader, before)):
+            continue
+        aside = free_name(path.with_name(f"{path.name}.before"))
+        path.rename(aside)
+        made_by = shown(before) if before else "an earlier version"
+        lines.append(
+            f"the samples of {name} are graded again: the grader is {shown(grader)}, but the "
+            f"grades, which are in {aside.name} now, are by {made_by}"
+        )
+    return lines
+
+
+def write_settings(args: Namespace, origin: Row, graders: dict[str, Row]) -> None:
+    """Write `run.json`: the settings, the benchmarks' graders, and the provenance of this start."""
+    paths = (SampleFiles(args.output, name).path("problems") for name in graders)
     origin["inputs"]["data"] = [fingerprint(str(path)) for path in paths]
     settings = {name: getattr(args, name) for name in SETTINGS}
     if Path(args.model).exists():
         settings["model"] = str(Path(args.model).absolute())
+    settings["graders"] = read_settings(args.output).get("graders", {}) | graders
     write_text(settings_path(args.output), to_line({**settings, **origin}, indent=2))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.registry import ABLATION, objective_class
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS
+from openrlhf_swap.runs.provenance import is_same, shown
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -85,6 +87,7 @@ def write_card(policy: Path, run: Path) -> None:
         command=LOCAL_FOLDERS.sub("", about["command"]),
         files=_sources(about["inputs"]),
         settings=yaml.safe_dump(settings, sort_keys=False),
+        other_settings=_other_settings(about.get("starts", [])),
     )
     card.save(policy / CARD)
 
@@ -142,6 +145,19 @@ def _evaluation(run: Path) -> Row:
     values = {name: value for name, value in last.items() if name.startswith("eval_")}
     table = DataFrame({"value": values}).to_markdown(floatfmt=".4g") if values else ""
     return {"evaluation": table, "evaluation_step": last.get("step")}
+
+
+def _other_settings(starts: list[Row]) -> str:
+    """A list of the steps that were trained with other settings than the last ones; "" for none."""
+    lines = []
+    for start, following in pairwise(starts):
+        last = starts[-1]["settings"]
+        first_step = start["after_step"] + 1
+        steps = f"steps {first_step} to {following['after_step']}"
+        for flag, value in start["settings"].items():
+            if not is_same(last.get(flag, value), value):
+                lines.append(f"* {steps}: `{flag}` {_strip_folders(shown(value))}")
+    return "\n".join(lines)
 
 
 def _sources(inputs: dict[str, list[Row]]) -> str:

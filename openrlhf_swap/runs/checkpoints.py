@@ -64,8 +64,13 @@ def how_to_end(path: Path) -> str:
     saved = newest(path)
     if saved is None:
         return ""
-    step = saved.rpartition("global_step")[2]
+    step = step_of(saved)
     return f", or with --swap.training_steps {step}, too, to write its policy and end"
+
+
+def step_of(tag: str) -> int:
+    """The last training step that a checkpoint has."""
+    return int(tag.rpartition("global_step")[2])
 
 
 def refuse_to_overwrite(path: Path) -> None:
@@ -135,8 +140,7 @@ def _complete(folder: Path) -> list[Path]:
 
 
 def _age(checkpoint: Path) -> tuple[int, bool]:
-    step = checkpoint.name.rpartition("global_step")[2]
-    return int(step), checkpoint.name.startswith(BEST)
+    return step_of(checkpoint.name), checkpoint.name.startswith(BEST)
 
 
 class BestCheckpoint:

@@ -1,6 +1,7 @@
 """The record of a run in its folder: what it is made of, and whether it is finished."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from openrlhf_swap.files import Row, to_line, write_text
 from openrlhf_swap.flags.configuration import SECRET, Configuration
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.provenance import made_of
+from openrlhf_swap.runs.provenance import fingerprint, identity_of, is_same, made_of
 
 COMMAND = "openrlhf-swap train"
 MADE_FROM = ("actor.model_name_or_path", "data.prompt_dataset", "swap.objective")
@@ -58,25 +59,33 @@ def read_record(output: Path) -> Row:
     return {}
 
 
-def write_record(given: Configuration, words: list[str], tracked: TrackedRun) -> None:
+def write_record(
+    given: Configuration, words: list[str], tracked: TrackedRun, starts: Sequence[Row]
+) -> None:
     """Write swap_config.json, which says what a run is made of, and run.yaml, which repeats it.
 
-    `words` are those of the command line, without what is secret.
+    `words` are those of the command line, without what is secret; `starts` are the starts with
+    settings of their own, this one included.
     """
     output = Path(given.run.output_dir)
-    args = given.args
     output.mkdir(parents=True, exist_ok=True)
-    inputs = {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
     record = {
         "swap": {**given.method.model_dump(), **given.run.model_dump()},
         "flags": given.dump(),
-        **made_of(COMMAND, words, **inputs),
+        **made_of(COMMAND, words, **_inputs(given)),
         "run_name": tracked.run_name,
         "run_id": tracked.run_id,
+        "starts": starts,
     }
     write_text(output / checkpoints.CONFIGURATION, to_line(record, indent=2))
     settings = as_yaml(given.use_whole_paths())
     write_text(output / "run.yaml", RUN_FILE.format(folder=output) + settings)
+
+
+def _inputs(configuration: Configuration) -> dict[str, str]:
+    """What a run is made from: names of data and model, by role."""
+    args = configuration.args
+    return {"data": args.data.prompt_dataset, "weights": args.actor.model_name_or_path}
 
 
 def as_yaml(configuration: Configuration) -> str:
@@ -103,20 +112,45 @@ def redacted(words: list[str]) -> list[str]:
 def is_finished(configuration: Configuration) -> bool:
     """Whether the run of a configuration with `--ckpt.load_enable` has ended before.
 
+    It has ended if its settings are the same, and the content of its model and its data.
+
     Raises ConfigError if another run has finished in its folder, without a checkpoint. Nothing of
     it could be continued: its policy would be replaced by that of this run.
     """
     output = Path(configuration.run.output_dir)
-    finished = read_record(output).get("finished")
+    record = read_record(output)
+    finished = record.get("finished")
+    if not finished:
+        return False
     settings = _settings(configuration)
-    if finished == settings:
+    changed = _changed_inputs(configuration, record)
+    if finished == settings and not changed:
         return True
-    if finished and checkpoints.newest(Path(configuration.args.ckpt.path)) is None:
-        _refuse_to_replace(output, finished, settings)
+    if checkpoints.newest(Path(configuration.args.ckpt.path)) is None:
+        _refuse_to_replace(output, finished, settings, changed)
     return False
 
 
-def _refuse_to_replace(output: Path, finished: Row, settings: Row) -> None:
+def _changed_inputs(configuration: Configuration, record: Row) -> list[str]:
+    """The names of the data sets and the model whose content is not the recorded one."""
+    if "starts" not in record:  # an earlier version hashed other files and blocks
+        return []
+    changed = []
+    recorded = record.get("inputs", {})
+    for role, names in _inputs(configuration).items():
+        for name, before in zip(names.split(","), recorded.get(role, []), strict=False):
+            now = identity_of(fingerprint(name))
+            if not is_same(now, identity_of(before)):
+                changed.append(name)
+    return changed
+
+
+def _refuse_to_replace(output: Path, finished: Row, settings: Row, changed: list[str]) -> None:
+    for name in changed:
+        raise ConfigError(
+            f"{name} has changed, but --swap.output_dir {output} holds the policy of a finished "
+            "run that was made from it before; give another --swap.output_dir"
+        )
     for name in MADE_FROM:
         before = finished.get(name)
         if before != settings.get(name):

@@ -35,6 +35,7 @@ from openrlhf_swap.rewards.references import Reference
 from openrlhf_swap.rewards.verifiers import MATH
 from openrlhf_swap.rollouts.families import prompt_ids
 from openrlhf_swap.runs.model_code import check_model_files
+from openrlhf_swap.runs.provenance import identity, refuse_other_settings
 
 PLACE = "{hint}"  # of the wrong answer in --hint and --says
 HINT = f"\n\nA teacher says that the answer is {PLACE}."
@@ -72,8 +73,13 @@ def main(argv: list[str]) -> None:
         )
     for folder in args.folders:
         samples.graded_benchmarks(folder)  # raises without samples
-        model = samples.read_settings(folder)["model"]
-        check_model_files(f"the model of {folder}", model, args.trust_remote_code)
+        settings = samples.read_settings(folder)
+        what = f"the model of {folder}"
+        check_model_files(what, settings["model"], args.trust_remote_code)
+        now = {what: identity(settings["model"])}
+        made = f"the samples in {folder} were made"
+        recorded = {what: samples.recorded_model(settings)}
+        refuse_other_settings(now, recorded, made, "evaluate it again, into another folder")
     lines: list[Row] = []
     for folder in args.folders:
         lines += ask_again(folder, args)

@@ -9,6 +9,7 @@ from openrlhf_swap.evaluation.run import grade_file
 from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles, settings_path
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards import Grader
+from openrlhf_swap.runs.provenance import fingerprint
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -49,5 +50,6 @@ def asked(tmp_path):
     settings = {**dict.fromkeys(SETTINGS, ""), "suffix": " Think.", "end_of_thought": "</think>"}
     settings |= {"model": str(POLICY), "seed": 7, "temperature": 0.6, "top_p": 1.0}
     settings["max_tokens"] = 90
+    settings |= {"inputs": {"weights": [fingerprint(str(POLICY))]}, "graders": {}}
     settings_path(folder).write_text(json.dumps(settings))
     return folder

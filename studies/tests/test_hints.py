@@ -1,10 +1,14 @@
 """Misleading hints, with a small program in the place of the engine."""
 
+import json
+import shutil
+
 import pytest
 from support.engine_of_vllm import EngineOfVllm
+from support.paths import POLICY
 
 from openrlhf_swap.command import run_command
-from openrlhf_swap.evaluation.samples import SampleFiles, seed_of
+from openrlhf_swap.evaluation.samples import SampleFiles, read_settings, seed_of, settings_path
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.rollouts.families import prompt_ids
 from studies.smollm2 import hints
@@ -22,6 +26,15 @@ def ask(asked, tokenizer, monkeypatch):
         return run_command(command.main, [str(asked), *flags]), engine.asked
 
     return start
+
+
+def test_a_model_that_is_another_one_now_is_not_asked(asked, tmp_path, capsys):
+    model = shutil.copytree(POLICY, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("another")
+    settings = read_settings(asked)
+    settings_path(asked).write_text(json.dumps({**settings, "model": str(model)}))
+    assert run_command(hints.main, [str(asked)]) == 2
+    assert "(another chat_template.jinja); evaluate it again" in capsys.readouterr().err
 
 
 HINT = ("--hint", " Told: {hint}.")

@@ -1,5 +1,6 @@
 """The files of an evaluation: seeds, order and settings; and traces."""
 
+import json
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from openrlhf_swap.evaluation.samples import (
     SampleFiles,
     compare_settings,
     seed_of,
+    set_aside_other_grades,
     write_settings,
 )
 from openrlhf_swap.files import read_rows, write_rows
@@ -39,7 +41,7 @@ def start(tmp_path, monkeypatch):
         args = run.parse_flags([*words, *flags])
         origin = {"inputs": {"weights": [fingerprint(model)]}}
         compare_settings(args, origin)
-        write_settings(args, origin, [])
+        write_settings(args, origin, {})
 
     return start
 
@@ -59,6 +61,24 @@ def test_a_folder_holds_samples_of_one_model_and_one_setting(start, tmp_path):
     (tmp_path / "policy" / "model.safetensors").write_text("other")
     with pytest.raises(ConfigError, match=rf"^--model is policy \(SHA-256 .*{made}"):
         start("policy")
+
+
+def test_grades_of_another_grader_are_set_aside(start, tmp_path):
+    start("policy")
+    files = SampleFiles(tmp_path / "out", "own")
+    write_rows(files.path("samples"), [{"id": "0", "sample": 0}])
+    grades = [{"id": "0", "sample": 0, "correct": True}]
+    write_rows(files.path("grades"), grades)
+    graders = {"own": {"name": "mine:f", "sha256": "a"}}
+    settings_path = tmp_path / "out" / "run.json"
+    settings = json.loads(settings_path.read_text())
+    settings_path.write_text(json.dumps({**settings, "graders": graders}))
+    assert set_aside_other_grades(tmp_path / "out", graders) == []
+    other = {"own": {"name": "mine:f", "sha256": "b"}}
+    (line,) = set_aside_other_grades(tmp_path / "out", other)
+    assert line.startswith("the samples of own are graded again")
+    assert not files.path("grades").exists()
+    assert list(read_rows(tmp_path / "out" / "own.grades.jsonl.before")) == grades
 
 
 def test_traces_join_problem_sample_and_grade(asked, tmp_path):

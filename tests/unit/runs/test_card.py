@@ -86,6 +86,22 @@ def test_a_card(run):
     assert settings["swap.output_dir"] == folder.name
 
 
+def test_a_card_claims_no_settings_for_steps_of_others(run):
+    policy, folder = run()
+    record = folder / "swap_config.json"
+    about = json.loads(record.read_text())
+    about["starts"] = [
+        {"after_step": 0, "settings": {"--swap.process_weight": 0.3, "--train.seed": 7}},
+        {"after_step": 2, "settings": {"--swap.process_weight": 0.9, "--train.seed": 7}},
+    ]
+    record.write_text(json.dumps(about))
+    write_card(policy, folder)
+    text = card_of(policy)
+    assert "\n* steps 1 to 2: `--swap.process_weight` 0.3\n" in text
+    assert "[settings changed](#settings) between them" in text
+    assert "`--train.seed`" not in text
+
+
 def test_the_policy_loads_as_the_card_says(run, capsys):
     policy, folder = run(**{"data.chat_template_kwargs": '{"enable_thinking": false}'})
     write_card(policy, folder)

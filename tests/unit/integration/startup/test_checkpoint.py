@@ -1,5 +1,6 @@
 """A checkpoint is resumed from with what the run was started with, and with nothing else."""
 
+import json
 import re
 import shutil
 
@@ -81,11 +82,70 @@ def test_a_broken_record_of_the_settings_is_one_line(start, tmp_path, written):
         ("ds.lora.rank", 8, r"is 8, but .* written with 0; resume with that, or start a new run"),
         ("rollout.batch_size", 32, r"is 32, but .* written with \d+; resume with that"),
         ("ds.zero_stage", 3, r"is 3, but .* written with 2; resume with that"),
+        ("rollout.n_samples_per_prompt", 32, r"is 32, but .* written with \d+; resume with that"),
+        ("train.max_epochs", 2, r"is 2, but .* written with 1; resume with that"),
+        ("ds.lora.alpha", 8, r"is 8, but .* written with 16; resume with that"),
     ],
 )
 def test_a_checkpoint_of_other_settings_is_refused(start, flag, value, message):
     with pytest.raises(ConfigError, match=f"^--{re.escape(flag)} {message}"):
         start(**{flag: value})
+
+
+def test_a_model_with_another_template_is_refused(tmp_path, start):
+    shutil.copytree(POLICY, tmp_path / "other")
+    (tmp_path / "other" / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    expected = r"^--actor.model_name_or_path is .*written with .* \(another chat_template.jinja\);"
+    with pytest.raises(ConfigError, match=expected):
+        start(**{"actor.model_name_or_path": tmp_path / "other"})
+
+
+CHANGES = {
+    "swap.process_weight": ("0.3", 0.9),
+    "rollout.temperature": ("0.6", 0.7),
+    "actor.lr_scheduler": ("'constant'", "cosine"),
+    "train.seed": ("42", 7),
+    "swap.grader": (r"math \(SHA-256 .*\)", "multiple_choice"),
+}
+
+
+@pytest.mark.parametrize("flag", CHANGES)
+def test_a_setting_that_may_change_is_told_with_both_values(start, flag):
+    before, now = CHANGES[flag]
+    told = start(**{flag: now}).messages
+    assert len(told) == 2
+    assert re.match(f"other than in global_step2: --{flag} {before} -> .*{now}", told[1])
+
+
+def test_the_settings_of_each_start_are_kept_with_its_steps(tmp_path, start):
+    start(ROWS)  # nothing changed
+    warmer = start(ROWS, **{"rollout.temperature": 0.7})
+    origin = tmp_path / "checkpoints" / checkpoints.ORIGIN
+    starts = json.loads(origin.read_text())["starts"]
+    assert [kept["after_step"] for kept in starts] == [0, 2]
+    temperatures = [kept["settings"]["--rollout.temperature"] for kept in starts]
+    assert temperatures == [0.6, 0.7]
+    assert "--rollout.temperature 0.6 -> 0.7" in warmer.messages[1]
+    # This start wrote no checkpoint: the next one compares with the first again.
+    assert len(start(**{"rollout.temperature": 0.6}).messages) == 1
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_a_missing_record_of_the_settings_is_told(tmp_path, start, content):
+    origin = tmp_path / "checkpoints" / checkpoints.ORIGIN
+    origin.unlink()
+    if content is not None:
+        origin.write_text(content)
+    assert start().messages[-1] == f"{origin} is missing: no settings are compared"
+
+
+def test_an_earlier_version_recorded_the_settings_of_one_start(tmp_path, start):
+    origin = tmp_path / "checkpoints" / checkpoints.ORIGIN
+    origin.write_text(json.dumps({"--swap.objective": "grpo", "--ds.lora.rank": 0}))
+    assert len(start().messages) == 1
+    origin.write_text(json.dumps({"--swap.objective": "laser_d"}))
+    with pytest.raises(ConfigError, match=r"^--swap\.objective is 'grpo', but"):
+        start()
 
 
 @pytest.mark.parametrize(
