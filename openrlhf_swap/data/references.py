@@ -170,8 +170,9 @@ def _try_answers(tried: Sequence[str], command: str) -> set[str]:
 def remembered_file() -> Path:
     """Where good answers are remembered: one file for each version of the grader."""
     code = hashlib.sha256(version("math-verify").encode())
-    for file in sorted(Path(answers.__file__).parent.glob("*.py")):
-        code.update(file.read_bytes())
+    for file in sorted(Path(answers.__file__).parent.iterdir()):
+        if file.suffix in (".py", ".yaml"):
+            code.update(file.read_bytes())
     folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(folder) / "openrlhf_swap" / f"answers_{code.hexdigest()[:16]}.jsonl"
 

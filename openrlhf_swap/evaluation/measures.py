@@ -27,9 +27,10 @@ class Measures:
     """Measures of one benchmark's samples.
 
     Attributes:
-        problems: P rows, in order, of `problem` (its text, or its id in a folder without the file
-            of its problems), `accuracy` (the share of its correct samples) and `tokens` (the mean
-            of its samples).
+        problems: P rows, in order, of `problem` (its text without white space, or its id in a
+            folder without the file of its problems), `accuracy` (the share of its correct samples)
+            and `tokens` (the mean of its samples). A text that stands under several ids is one
+            problem with the samples of all of them.
         values: measures of all samples, by name.
         samples: the graded samples without their texts.
     """
@@ -65,14 +66,17 @@ def measure_evaluation(folder: Path) -> Evaluation:
 
 def measure_benchmark(files: SampleFiles) -> Measures:
     """Measures of one benchmark; of its samples only the numbers are kept in memory."""
-    rows = [{**sample, **grade, "text": None} for sample, grade in files.graded()]
+    texts = {}
+    for key, row in files.problems().items():
+        texts[key] = without_white_space(row["problem"])
+    rows = []
+    for sample, grade in files.graded():
+        key = sample["id"]
+        rows.append({**sample, **grade, "text": None, "problem": texts.get(key, key)})
     samples = pd.DataFrame(rows)
-    by_problem = samples.groupby("id", sort=False)
+    by_problem = samples.groupby("problem", sort=False)
     problems = by_problem.agg(accuracy=("correct", "mean"), tokens=("tokens", "mean"))
-    problems = problems.reset_index(names="problem")
-    asked = files.problems()
-    texts = [asked.get(key, {}).get("problem", key) for key in problems["problem"]]
-    problems["problem"] = texts
+    problems = problems.reset_index()
     values = {
         **accuracies(samples, problems),
         **lengths(samples, problems),
@@ -83,19 +87,24 @@ def measure_benchmark(files: SampleFiles) -> Measures:
     return Measures(problems, values, samples)
 
 
+def without_white_space(problem: str) -> str:
+    """A problem's text, by which it is known: the hub and a local copy give it different ids."""
+    return "".join(problem.split())
+
+
 def accuracies(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
     """Accuracy with its interval, pass@k and maj@k.
 
     k is `samples`, the fewest samples that a problem has. `score` is the mean of a verifier's
     scores, where some lie between 0 and 1.
     """
-    by_problem = samples.groupby("id", sort=False)
+    by_problem = samples.groupby("problem", sort=False)
     k = int(by_problem.size().min())
     passed = []
     majorities = []
     for _, group in by_problem:
         passed.append(pass_at_k(int(group["correct"].sum()), len(group), k))
-        voters = group.sort_values("sample")[:k]
+        voters = group.sort_values("sample", kind="stable")[:k]
         majorities.append(majority_is_correct(count_votes(voters), list(voters["correct"])))
     low, high = bootstrap_interval(problems["accuracy"].to_numpy())
     values = {

@@ -13,19 +13,29 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pandas as pd
 from tabulate import tabulate
 
-from openrlhf_swap.command import Parser
+from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.evaluation.measures import (
     Evaluation,
     Measures,
     measure_evaluations,
     paired_difference,
+    without_white_space,
 )
-from openrlhf_swap.evaluation.samples import SETTINGS, flag_of, read_settings
+from openrlhf_swap.evaluation.samples import (
+    SETTINGS,
+    SampleFiles,
+    flag_of,
+    graded_benchmarks,
+    read_settings,
+)
+from openrlhf_swap.rewards.answers import strip_answer
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG, MATH
 from openrlhf_swap.runs.provenance import shown
 
 PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
@@ -43,7 +53,7 @@ COLUMNS = {
     "cut off %": "{truncated}",
     "acc./1k": "{accuracy_per_1k_tokens}",
     "pass@k %": "{pass@k} (k={samples})",
-    "maj@k %": "{maj@k}",
+    "maj@k %": "{maj@k} (k={samples})",
 }
 # Of evaluations with scored traces.
 KNOWN_COLUMN = {"after known %": "{known_after}"}
@@ -77,7 +87,7 @@ def main(argv: list[str]) -> None:
     add("--paper", choices=["1.5B", "7B"], help=text)
     args = parser.parse_args(argv)
     runs = measure_evaluations(args.folders)
-    for warning in settings_that_differ(args.folders):
+    for warning in [*settings_that_differ(args.folders), *gradings_that_differ(args.folders, runs)]:
         print(f"warning: {warning}", file=sys.stderr)
     tables = [evaluation_table(runs, args.format)]
     if args.format != "csv":
@@ -95,9 +105,46 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
         if name in ("model", "seed", "end_of_thought"):
             continue
         values = {folder: settings[name] for folder, settings in runs.items() if settings}
-        if len(set(values.values())) > 1:
-            listed = ", ".join(f"{shown(value)} in {folder}" for folder, value in values.items())
-            warnings.append(f"{flag_of(name)} is {listed}: do not compare them")
+        warnings += _warn_if_different(flag_of(name), values)
+    return warnings
+
+
+def _warn_if_different(name: str, values: Mapping[Any, object]) -> list[str]:
+    """A line if a value, here by evaluation, is not the same everywhere."""
+    if len(set(values.values())) < 2:
+        return []
+    listed = ", ".join(f"{shown(value)} in {place}" for place, value in values.items())
+    return [f"{name} is {listed}: do not compare them"]
+
+
+def gradings_that_differ(folders: Sequence[Path], runs: Runs) -> list[str]:
+    """A line for each benchmark with another grader, other answers or other counts of samples."""
+    found: dict[str, list[SampleFiles]] = {}
+    for folder in folders:
+        for files in graded_benchmarks(folder):
+            found.setdefault(files.benchmark, []).append(files)
+    warnings = []
+    for benchmark, evaluations in found.items():
+        graders = {}
+        answers: dict[str, dict[Path, set[str]]] = {}
+        for files in evaluations:
+            for row in files.rows("problems"):
+                graders[files.folder] = row.get("grader", MATH)
+                by_folder = answers.setdefault(without_white_space(row["problem"]), {})
+                by_folder.setdefault(files.folder, set()).add(strip_answer(row["answer"]))
+        warnings += _warn_if_different(f"{GRADER_FLAG} of {benchmark}", graders)
+        different = 0
+        for by_folder in answers.values():
+            first, *others = by_folder.values()
+            different += any(other != first for other in others)
+        if different:
+            problems = counted(different, "problem")
+            warnings.append(f"{problems} of {benchmark} with other answers: do not compare them")
+        counts = {}
+        for run, benchmarks in runs.items():
+            if benchmark in benchmarks:
+                counts[run] = round(benchmarks[benchmark].values["samples"])
+        warnings += _warn_if_different(f"k of pass@k and maj@k of {benchmark}", counts)
     return warnings
 
 
@@ -186,8 +233,7 @@ def _difference(first: Measures, second: Measures) -> list[str]:
     Problems are the same if their texts are, apart from white space: the hub and a local copy give
     a problem different ids. Without a shared problem there are no cells.
     """
-    before = _by_text(first).drop_duplicates("text", keep="last")
-    pairs = _by_text(second).merge(before, on="text", suffixes=("", "_first"))
+    pairs = second.problems.merge(first.problems, on="problem", suffixes=("", "_first"))
     if pairs.empty:
         return []
     cells = [str(len(pairs))]
@@ -197,12 +243,6 @@ def _difference(first: Measures, second: Measures) -> list[str]:
         numbers = [format(scale * value, form) for value in paired_difference(earlier, later)]
         cells.append("{} ({} to {})".format(*numbers))
     return cells
-
-
-def _by_text(measured: Measures) -> pd.DataFrame:
-    """The problems, with their texts without white space."""
-    texts = ["".join(problem.split()) for problem in measured.problems["problem"]]
-    return measured.problems.assign(text=texts)
 
 
 def paper_table(model: str, style: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ ANSWER = "**Final Answer**\n\\boxed{"
 PLAIN_ANSWER = "The final answer is $\\boxed{"
 RENDER = "apply_chat_template"  # what OpenRLHF's data set calls, too
 WHITE_SPACE = "a b\nc"
+# What a chat template writes as today's date: a problem is known by its prompt on another day, too.
+TODAY = date(2025, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -109,8 +112,9 @@ def set_template_arguments(
 
     `arguments` are a JSON object.
     """
-    if arguments:
-        setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **json.loads(arguments)))
+    given = _fixed_date(tokenizer) | json.loads(arguments or "{}")
+    if given:
+        setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **given))
     if system_prompt:
         if tokenizer.chat_template is None:
             raise ConfigError(
@@ -119,6 +123,13 @@ def set_template_arguments(
         setattr(
             tokenizer, RENDER, partial(_render_after, getattr(tokenizer, RENDER), system_prompt)
         )
+
+
+def _fixed_date(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """The argument that gives a chat template one date; none for a template without a date."""
+    if "strftime_now" in str(tokenizer.chat_template):
+        return {"strftime_now": TODAY.strftime}
+    return {}
 
 
 def _render_after(
@@ -257,12 +268,11 @@ def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[i
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
     messages = [{"role": "user", "content": problem}]
+    options = {"tokenize": False, "add_generation_prompt": True, **_fixed_date(tokenizer)}
     with reader_errors(
         "the model's chat template fails ({reason}); correct it, or use another model", ConfigError
     ):
-        return str(
-            tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        )
+        return str(tokenizer.apply_chat_template(messages, **options))
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, problem: str) -> list[int]:

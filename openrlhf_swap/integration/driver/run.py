@@ -24,6 +24,7 @@ from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from openrlhf_swap.integration.weights.way import share_gpus
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build, penalty_temperature
+from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs.guards import Guards
 
@@ -56,6 +57,7 @@ def train(
     model = args.actor.model_name_or_path
     fast = not args.data.disable_fast_tokenizer
     tokenizer = get_tokenizer(model, None, "left", strategy, use_fast=fast)
+    set_template_arguments(tokenizer, None)  # its fixed date; others are in rendered prompts
     torch.manual_seed(args.train.seed)  # the loader of the prompts takes its own seed from this
     prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
     if args.swap_run.training_steps:

@@ -130,6 +130,8 @@ class Sampler:
             # The run ends after its last step, and after a whole pass that gave no step. The rest
             # of the pass in which a checkpoint was written may give none.
             is_empty = self._objective.step == step_before and episode > position["episode"]
+            if self._filters and is_empty:
+                _tell_empty_pass(episode, self._objective.step, last_step)
             if last_step and (is_empty or self._objective.step == last_step):
                 return
 
@@ -248,7 +250,8 @@ class Sampler:
         """Sample the evaluation's prompts after a step; the metrics have OpenRLHF's names."""
         count = self._args.eval.n_samples_per_prompt
         context = self._args.data.max_len
-        prompts = list(_rows(self._evaluation_prompts))
+        loaded = list(self._evaluation_prompts)
+        prompts = list(_rows(loaded))
         limit = self._args.rollout.max_new_tokens
         parts = []
         for prompt in prompts:
@@ -256,17 +259,20 @@ class Sampler:
             parts.append([Part(0, SamplingRequest(text, count, limit))])
         with self._engines.awake():
             drawn = list(self._engines.draw(prompts, parts, self._args.eval.temperature, step))
+        # OpenRLHF looks the data source up by the prompt. A prompt may stand in two sources, so it
+        # gets the number of its row instead.
+        numbered = []
+        for number, (sources, _, labels, images) in enumerate(loaded):
+            numbered.append((sources, [str(number)], labels, images))
         rows = []
         for group in sorted(drawn, key=attrgetter("number")):
-            prompt = prompts[group.number]
             for each in group.responses:
-                # OpenRLHF looks the data source up by the prompt, and counts rewards: a share of
-                # passed tests is not a correct response.
-                rollout = replace(each.rollout, prompt=prompt.text)
+                # OpenRLHF counts rewards, and a share of passed tests is not a correct response.
+                rollout = replace(each.rollout, prompt=str(group.number))
                 if rollout.graded_correct is not None:
                     rollout = replace(rollout, reward=float(rollout.graded_correct))
                 rows.append(experience_row(fit_context(rollout, context), context))
-        metrics: Metrics = compute_eval_metrics(self._evaluation_prompts, rows, count)
+        metrics: Metrics = compute_eval_metrics(numbered, rows, count)
         return metrics
 
     @contextmanager
@@ -291,3 +297,13 @@ def _tell_left_over(count: int) -> None:
             f"[swap] the last {count} prompts of this episode do not fill a batch and are left out",
             flush=True,
         )
+
+
+def _tell_empty_pass(episode: int, step: int, last_step: int) -> None:
+    """Say that the filter left no batch in a pass, and whether the run ends with it."""
+    end = f", and the run ends after step {step} of {last_step}" if last_step else ""
+    print(
+        f"[swap] warning: --algo.dynamic_filtering_enable left too few prompts for a batch in "
+        f"episode {episode}, so this episode trained nothing{end}: take harder or easier problems",
+        flush=True,
+    )

@@ -36,3 +36,12 @@ def test_good_answers_are_remembered_and_the_others_tried_again(monkeypatch, tmp
     monkeypatch.setattr(Grader, "is_gradable", refuse_all)
     assert find_gradable(["x^2", "$ $", "7_7", "12"], "test") == {"x^2", "12"}
     assert asked == ["$ $", "7_7"]  # a number needs no trial
+
+
+@pytest.mark.parametrize("kind", ["code.py", "tables.yaml"])
+def test_answers_are_tried_again_by_another_grader(monkeypatch, tmp_path, kind):
+    monkeypatch.setattr(references.answers, "__file__", str(tmp_path / "answers.py"))
+    (tmp_path / kind).write_text("a: 1")
+    before = references.remembered_file()
+    (tmp_path / kind).write_text("a: 2")
+    assert references.remembered_file() != before

@@ -67,3 +67,54 @@ def test_the_same_text_is_the_same_problem_whatever_its_id(evaluated, capsys):
     # p: 50% and 20 tokens in the mean of base, 100% and 5 in short; q is another problem.
     row = "| short - base | own | 1 | +50.0 (+50.0 to +50.0) | -15 (-15 to -15) |"
     assert row in capsys.readouterr().out
+
+
+def write_evaluation(folder, problems, grader="math", answer="1"):
+    """Write an evaluation: a problem's text -> under each of its ids, which samples are correct."""
+    folder.mkdir()
+    files = SampleFiles(folder, "own")
+    rows = {"problems": [], "samples": [], "grades": []}
+    for text, repetitions in problems.items():
+        for again, right in enumerate(repetitions):
+            key = f"{text} {again}"
+            asked = {"id": key, "problem": text, "answer": answer, "grader": grader}
+            rows["problems"].append(asked)
+            for sample, correct in enumerate(right):
+                place = {"id": key, "sample": sample}
+                counts = {"tokens": 100, "thinking_tokens": 5, "truncated": False}
+                rows["samples"].append({**place, "text": "", **counts})
+                rows["grades"].append(
+                    {**place, "correct": correct, "status": "ok", "answer": "1" if correct else "2"}
+                )
+    for kind, lines in rows.items():
+        write_rows(files.path(kind), lines)
+    return str(folder)
+
+
+def test_a_problem_under_several_ids_counts_once(tmp_path, capsys):
+    """Both evaluations have half of the samples right; one has its right ones first."""
+    first = write_evaluation(tmp_path / "first", {"p": [[True], [False]], "q": [[True], [False]]})
+    second = write_evaluation(tmp_path / "second", {"p": [[False], [True]], "q": [[True, False]]})
+    assert run_command(report.main, [first, second, "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert "| second - first | own | 2 | +0.0 (+0.0 to +0.0) |" in shown
+    # Two problems, of which each is right half of the time, leave nothing uncertain.
+    assert "| first | own | 2 | 50.0 | 50.0-50.0 |" in shown
+
+
+@pytest.mark.parametrize(
+    ("other", "warning"),
+    [
+        ({}, None),
+        ({"grader": "regex:(.+)"}, "--swap.grader of own is 'math' in "),
+        ({"answer": "7"}, "2 problems of own with other answers: do not compare them"),
+        ({"problems": {"p": [[True] * 4], "q": [[True] * 4]}}, "k of pass@k and maj@k of own is 1"),
+    ],
+)
+def test_evaluations_that_were_not_graded_alike_are_named(tmp_path, capsys, other, warning):
+    given = {"problems": {"p": [[True]], "q": [[False]]}}
+    first = write_evaluation(tmp_path / "first", **given)
+    second = write_evaluation(tmp_path / "second", **{**given, **other})
+    assert run_command(report.main, [first, second]) == 0
+    said = capsys.readouterr().err
+    assert said.startswith(f"warning: {warning}") if warning else not said

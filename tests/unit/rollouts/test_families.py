@@ -3,18 +3,25 @@
 import json
 import os
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 
 import pytest
 from support.tokenizers import deepseek, gpt_oss, qwen3_5, tokenizer_of
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import chat_template_utils
 
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import NO_MARK, text_to_grade
-from openrlhf_swap.rollouts.families import prompt_ids, prompt_text, resolve_thought
+from openrlhf_swap.rollouts.families import (
+    prompt_ids,
+    prompt_text,
+    resolve_thought,
+    set_template_arguments,
+)
 from openrlhf_swap.rollouts.reader import StepReader, is_formatted
 from openrlhf_swap.scoring.answer import answer_branch
 
@@ -309,3 +316,21 @@ def test_a_template_replaces_the_tokenizers_own_special_tokens(letters):
     assert letters.decode(prompt_ids(letters, "ab")) == "^<ab>"
     letters.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"
     assert letters.decode(prompt_ids(letters, "ab")) == "<ab>"
+
+
+def test_a_problem_has_one_prompt_on_every_day(letters, monkeypatch):
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2099, 1, 1)
+
+    letters.chat_template = (
+        "{% set day = strftime_now('%d %b %Y') %}{{ day }}{% for m in messages %}"
+        "<{{ m.content }}>{% endfor %}{{ more }}"
+    )
+    today = prompt_text(letters, "ab")
+    monkeypatch.setattr(chat_template_utils, "datetime", Tomorrow)
+    assert prompt_text(letters, "ab") == today == "01 Jan 2025<ab>"
+    set_template_arguments(letters, '{"more": "c"}')  # OpenRLHF calls the tokenizer itself
+    chat = [{"role": "user", "content": "ab"}]
+    assert letters.apply_chat_template(chat, tokenize=False) == "01 Jan 2025<ab>c"

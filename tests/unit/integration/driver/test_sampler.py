@@ -207,6 +207,43 @@ def test_dropped_groups_are_replaced_in_the_order_of_the_prompts(make, capsys):
     assert "the last 1 prompts of this episode do not fill a batch" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("changes", "end"),
+    [
+        ({"swap_run": RunConfig(training_steps=5)}, ", and the run ends after step 1 of 5"),
+        ({"train.num_episodes": 2}, ""),
+    ],
+)
+def test_a_run_says_that_the_filter_left_nothing_to_train_on(make, capsys, changes, end):
+    filtering = {
+        "algo.dynamic_filtering_enable": True,
+        "algo.dynamic_filtering_range": (0.0, 1.0),
+    }
+    prompts = {"one?": "5", "two?": "5"}
+    sampler, engine = make(build(make_config(objective="grpo")), prompts, **filtering, **changes)
+    batches = sampler.batches(START)
+    engine.executor.reward_func = lambda queries, given, labels: {"rewards": 0.5}
+    next(batches)
+    engine.executor.reward_func = lambda queries, given, labels: {"rewards": 1.0}  # all solved
+    assert list(batches) == []
+    said = capsys.readouterr().out
+    assert f"in episode 1, so this episode trained nothing{end}: take" in said
+
+
+def test_a_prompt_counts_in_each_of_its_data_sources(make):
+    """Of two sources that share a prompt each has the share of its own two rows."""
+    sampler, engine = make(build(make_config(objective="grpo")))
+    shared, other = PROMPTS
+    rows = [("a", shared, "0"), ("a", other, "0"), ("b", shared, "1"), ("b", other, "1")]
+    loaded = [([source], [text], [label], [None]) for source, text, label in rows]
+    sampler._evaluation_prompts = loaded
+    engine.executor.reward_func = lambda queries, given, labels: {"rewards": float(labels[0])}
+    metrics = sampler.evaluate(1)
+    assert metrics["eval_a_pass1"] == 0
+    assert metrics["eval_b_pass1"] == 1
+    assert metrics["eval_num_samples"] == 4 * GROUP
+
+
 @pytest.mark.parametrize(("rows", "steps"), [(5, 3), (9, 3), (4, 4), (1, 0)])
 def test_a_run_of_so_many_steps_passes_over_its_data_as_often_as_they_take(make, rows, steps):
     prompts = {f"{number}?": "5" for number in range(rows)}
