@@ -13,6 +13,7 @@ from openrlhf_swap.quickstart.world import rendered
 from studies.credit.arms import arm_settings, arm_signals
 from studies.credit.plain_loop import RESPONSES, Loop, loop_of
 from studies.credit.sampling import sample
+from studies.toy_tasks import repeated
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +25,9 @@ def test_sampled_scores_are_the_models_own(loop):
     model = deepcopy(loop.model).float()
     problems = islice(loop.world.problems(4), 6)
     prompts = [loop.reader.ids(rendered(problem.question)) for problem in problems]
-    end, pad = loop.tokenizer.eos_token_id, loop.tokenizer.pad_token_id
+    end = loop.tokenizer.eos_token_id
     torch.manual_seed(0)
-    responses, scores = sample(model, prompts, end, pad, max_tokens=60)
+    responses, scores = sample(model, prompts, end, loop.tokenizer.pad_token_id, max_tokens=60)
     assert any(response[-1] == end for response in responses)
     for prompt, response, own in zip(prompts, responses, scores, strict=True):
         assert end not in response[:-1] and (response[-1] == end or len(response) == 60)
@@ -37,9 +38,9 @@ def test_sampled_scores_are_the_models_own(loop):
 
 
 # Gains 1, 0, 0 and 1, 0; redundant are the last step of the first response and of the other.
-GROUP = StepBatch.from_traces(
-    [[StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19]), StepTrace(10, True, [-3, -2, -2], [3, 7])]]
-)
+FIRST = StepTrace(30, True, [-3, -2, -2, -2], [4, 9, 19])
+OTHER = StepTrace(10, True, [-3, -2, -2], [3, 7])
+GROUP = StepBatch.from_traces([[FIRST, OTHER]])
 REDUNDANT = torch.tensor([[[False, False, True], [False, True, False]]])
 E1 = 1 / (1 + math.e)
 
@@ -63,7 +64,7 @@ def test_weights_by_labels_by_hand(kind, expected):
 def lesson_of(arm, **settings):
     """What the arm learns from the same responses to one problem."""
     loop = loop_of("words", arm, settings)
-    problems = [problem for problem in islice(loop.world.problems(1), 1) for _ in range(RESPONSES)]
+    problems = repeated(islice(loop.world.problems(1), 1), RESPONSES)
     torch.manual_seed(0)
     return loop.lesson(arm, problems)
 

@@ -70,7 +70,9 @@ def test_who_pays_for_a_step(stats):
     worlds = sorted(runs.world.unique())
     for column, (name, form) in enumerate(credit.MEASURES.items()):
         by_arm = runs.pivot_table(name, ["arm", "gamma", "theta", "seed"], "world")
-        of_worlds, of_means, seeds_of = {}, {}, {}
+        of_worlds = {}
+        of_means = {}
+        seeds_of = {}
         for comparison, arms in chain.from_iterable(test.items() for test in credit.TESTS):
             values = (by_arm.loc[arm.name, arm.gamma, arm.theta] for arm in arms)
             first, second = pd.DataFrame.align(*values, join="inner", axis=0)

@@ -37,9 +37,10 @@ def test_the_training_takes_its_flags(on_cpu, objective, tmp_path):
     configuration = configure(example.training_flags(on_cpu), on_cpu)
     check_flags(configuration)
     check_objective(configuration)
-    config, run, args = configuration.method, configuration.run, configuration.args
+    config = configuration.method
+    args = configuration.args
     assert (config.objective, config.step_noise, config.step_tokens) == (objective, 0.02, 4)
     assert config.close_template == thoughts.CLOSE
     assert args.data.max_samples == SMALL.steps * SMALL.prompts and args.train.batch_size == 32
     assert args.train.colocate_all is not on_cpu
-    assert run.output_dir == str(tmp_path / "runs" / "mine")
+    assert configuration.run.output_dir == str(tmp_path / "runs" / "mine")

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from itertools import chain
 
 from support.paths import ROOT
 
@@ -12,12 +13,11 @@ from studies.comparison import run_sweep
 from studies.tests.tables import cells_of
 
 METHODS = runpy.run_path(str(ROOT / "docs" / "make_recipes.py"))["METHODS"]
-ROWS = {name: row for rows in run_sweep.PRESETS.values() for name, row in rows.items()}
 
 
 def test_every_row_of_a_preset_names_its_objective():
     assert tuple(run_sweep.PRESETS["paper"]) == METHODS
-    for name, row in ROWS.items():
+    for name, row in chain.from_iterable(rows.items() for rows in run_sweep.PRESETS.values()):
         assert configure(row["train"], on_cpu=True).method.objective == name
 
 
