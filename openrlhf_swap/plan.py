@@ -22,6 +22,7 @@ from types import SimpleNamespace
 
 from tabulate import tabulate
 
+from openrlhf_swap.algorithm.steps import advice_on_step_tokens
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
@@ -75,6 +76,7 @@ class PlannedStep:
     prefixes: int  # of a response that are scored; 0 for an objective that scores none
     flops: dict[str, float]  # of all responses, by phase
     scoring_of_the_step: float  # share of the floating-point operations
+    advice: str | None  # another length of the steps, where this one leaves too few
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,9 @@ def _step(
     epochs = args.train.max_epochs
     flops = step_flops(model, settings, prompt, response, steps, epochs)
     flops["score"] *= own.correct
+    advice = None
+    if settings.branches and config.steps == "tokens":
+        advice = advice_on_step_tokens(response, config.step_tokens, steps)
     return PlannedStep(
         responses=responses,
         mean_response=response,
@@ -286,6 +291,7 @@ def _step(
         prefixes=steps + 1 if settings.branches else 0,
         flops={phase: responses * value for phase, value in flops.items()},
         scoring_of_the_step=flops["score"] / sum(flops.values()),
+        advice=advice,
     )
 
 
@@ -384,6 +390,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         "seconds": _seconds(plan),
         "the run": _run_text(plan.run),
     }
+    if plan.step.advice:
+        facts["steps"] = plan.step.advice
     if plan.optimizer:
         facts["optimizer"] = plan.optimizer
     warnings = [("warning:", text) for text in plan.warnings]

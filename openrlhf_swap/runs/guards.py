@@ -1,9 +1,12 @@
 """Guards tell the user what the metrics of a run show so far, or stop the run."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from statistics import fmean
 
 from openrlhf_swap.algorithm.coefficients import Tau
+from openrlhf_swap.algorithm.steps import advice_on_step_tokens, fitting_step_tokens
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.runs.metrics import Metrics
 
@@ -18,6 +21,7 @@ REMEMBERED = (
     "swap/weights_from_uniform",
     "swap/local_gain_std",
 )
+LEAST_ACCURACY = 0.1  # of the first step, for a loss of it to be more than chance
 # A share of the first step's responses -> what the responses do, and the remedy.
 FIRST_STEP_SHARES = {
     "rollout/truncated_rate": (
@@ -42,8 +46,9 @@ FIRST_STEP_SHARES = {
 class Guards:
     """All guards of a run but the one that counts skipped steps, which have no metrics."""
 
-    def __init__(self, tau: Tau | None, self_test_steps: int) -> None:
+    def __init__(self, config: SwapConfig, tau: Tau | None, self_test_steps: int) -> None:
         """`tau` is None where no penalty chooses between steps."""
+        self._config = config
         self._tau = tau
         self._self_test_steps = self_test_steps
         self.history: list[Metrics] = []
@@ -52,7 +57,9 @@ class Guards:
         """Return lines for the console about a step; raises RunError when the self-test fails."""
         self.history.append({name: metrics[name] for name in REMEMBERED if name in metrics})
         check_process_term(self.history, self._self_test_steps)
-        warnings = first_step_warnings(metrics) if step == 1 else []
+        warnings = find_lost_accuracy(self.history)
+        if step == 1:
+            warnings = first_step_warnings(metrics, self._config)
         notes = find_uniform_weights(self.history, self._tau)
         lines = [f"warning at step {step}: {text}" for text in warnings]
         return lines + [f"note at step {step}: {text}" for text in notes]
@@ -88,7 +95,7 @@ class SkippedSteps:
             )
 
 
-def first_step_warnings(metrics: Metrics) -> list[str]:
+def first_step_warnings(metrics: Metrics, config: SwapConfig) -> list[str]:
     """Say what most responses of the first step lack, with remedies.
 
     Raises RunError when the grader failed on all of them.
@@ -108,14 +115,9 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
             "no response is correct, so this step teaches nothing: look at rollouts/ in the output "
             "folder"
         )
-    steps = metrics.get("swap/steps_per_rollout", 0.0)
-    if "swap/answer_logprob_first" in metrics and steps < 1.5:
-        length = metrics["length/mean"]
-        warnings.append(
-            f"the correct responses have {steps:.1f} steps each, too few to choose from; with "
-            f"{length:.0f} tokens a response use --swap.steps tokens and --swap.step_tokens "
-            f"{max(1, round(length / 10))} at most"
-        )
+    advice = _advice_on_steps(metrics, config)
+    if advice is not None:
+        warnings.append(advice)
     graded = metrics.get("swap/graded_correct")
     if graded is not None and abs(metrics["score"] - graded) > 1e-3:
         warnings.append(
@@ -124,6 +126,40 @@ def first_step_warnings(metrics: Metrics) -> list[str]:
             "grader's `correct` says"
         )
     return warnings
+
+
+def _advice_on_steps(metrics: Metrics, config: SwapConfig) -> str | None:
+    """What to do where the scored responses have too few steps; None where they have enough."""
+    reasoning = metrics.get("length/reasoning")
+    if reasoning is None:  # no steps were scored
+        return None
+    steps = metrics["swap/steps_per_rollout"]
+    if config.steps == "tokens":
+        return advice_on_step_tokens(reasoning, config.step_tokens, steps)
+    if steps >= 1.5:
+        return None
+    return (
+        f"the correct responses have {steps:.1f} turns each, too few to choose from; use "
+        f"--swap.steps tokens and --swap.step_tokens {fitting_step_tokens(reasoning)}"
+    )
+
+
+def find_lost_accuracy(history: Sequence[Metrics]) -> list[str]:
+    """Say once that the accuracy was below half of the first step's in two steps in a row."""
+    accuracies = [metrics["swap/accuracy"] for metrics in history if "swap/accuracy" in metrics]
+    if "swap/accuracy" not in history[-1]:  # a skipped step
+        return []
+    first = accuracies[0]
+    is_lost = [accuracy < first / 2 for accuracy in accuracies]
+    twice = [before and after for before, after in pairwise(is_lost)]
+    if first < LEAST_ACCURACY or sum(twice) != 1 or not twice[-1]:
+        return []
+    return [
+        f"the accuracy fell from {first:.0%} in the first step to {accuracies[-1]:.0%}: the "
+        "learning rate is probably too high for this model; start again with a lower "
+        "--actor.adam.lr (the laptop's 3e-4 is for the embedded policy) or a lower "
+        "--swap.process_weight"
+    ]
 
 
 def find_uniform_weights(history: Sequence[Metrics], tau: Tau | None) -> list[str]:

@@ -132,13 +132,17 @@ def _of_groups(batch: StepBatch, credit: StepCredit, process_weight: float) -> d
 
 
 def _of_steps(batch: StepBatch, credit: StepCredit) -> dict[str, Tensor]:
+    from torch.nn.functional import pad
+
     steps = batch.step_mask
     count = steps.sum(-1)
     scored = steps.any(-1)
     last = batch.answer_logprobs.gather(-1, count.unsqueeze(-1)).squeeze(-1)
+    reasoning = pad(batch.step_ends + 1, (1, 0)).gather(-1, count.unsqueeze(-1)).squeeze(-1)
     gains = credit.gains[steps]
     changes = credit.local_gains[steps]
     means = {
+        "length/reasoning": reasoning[scored],
         "swap/steps_per_rollout": count[batch.correct],
         "swap/gain_mean": gains,
         "swap/gain_zero_frac": gains == 0,

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
+from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records
@@ -116,5 +117,5 @@ def make_loop(args, objective, sampler, actors):
     args = changed(args, {"swap": objective.config})
     tokenizer = SimpleNamespace(pad_token_id=0)
     policy = Policy(SimpleNamespace(args=args), tokenizer, actors, None, [])
-    records = Records(args, Guards(None, 0), None)
+    records = Records(args, Guards(SwapConfig(), None, 0), None)
     return Loop(args, objective, READER, sampler, policy, records)

@@ -99,7 +99,7 @@ def run_loop(
         partial = args.train.partial_rollout_enable
         sampler = Ahead(plain, engines, args.train.async_queue_size, partial)
     self_test_steps = args.swap_run.self_test_steps if objective.scores_steps else 0
-    guards = Guards(penalty_temperature(config), self_test_steps)
+    guards = Guards(config, penalty_temperature(config), self_test_steps)
     last_step = args.swap_run.training_steps or None
     if not args.algo.dynamic_filtering_enable:
         steps_a_pass = len(prompts) // args.rollout.batch_size

@@ -78,6 +78,12 @@ class TriedModel:
         """
         return small_model(self.config, self._build)
 
+    def count_parameters(self) -> int:
+        """The model's weights; raises `MODEL_ERRORS` where it cannot be built."""
+        with torch.device("meta"):  # shapes alone
+            model = self._build(self.config)
+        return sum(weight.numel() for weight in model.parameters())
+
     def _build(self, config: PretrainedConfig) -> PreTrainedModel:
         built: PreTrainedModel = AutoModelForCausalLM.from_config(
             config, trust_remote_code=self.trusted

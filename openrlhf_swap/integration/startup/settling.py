@@ -9,8 +9,11 @@ from openrlhf_swap.integration.startup.model import TriedModel
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rewards.graded_text import closes_thought
 from openrlhf_swap.rollouts.families import prompt_text, resolve_thought
-from openrlhf_swap.scoring.backends import try_backend
+from openrlhf_swap.scoring.backends import MODEL_ERRORS, try_backend
 from openrlhf_swap.scoring.need import check_can_hide_steps
+
+HIGH_RATE = 1e-4
+LARGE_MODEL = 5_000_000  # parameters; the embedded policy has 0.8M
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,27 @@ def settle(given: Configuration, model: TriedModel) -> SettledRun:
     packing = settle_packing(given, model)
     method, thought = resolve_thought(given.method, model.tokenizer)
     configuration = replace(packing.configuration, method=method)
-    return SettledRun(configuration, (*packing.messages, *thought))
+    rate = advise_on_rate(configuration, model)
+    return SettledRun(configuration, (*packing.messages, *thought, *rate))
+
+
+def advise_on_rate(run: Configuration, model: TriedModel) -> list[str]:
+    """A warning about a learning rate for all weights that would spoil a language model."""
+    args = run.args
+    rate = args.actor.adam.lr
+    if args.actor.optim != "adam" or args.ds.lora.rank or rate < HIGH_RATE:
+        return []
+    try:
+        count = model.count_parameters()
+    except MODEL_ERRORS:
+        return []
+    if count < LARGE_MODEL:
+        return []
+    return [
+        f"warning: --actor.adam.lr is {rate}, and {model.path} has {count / 1e6:,.0f}M parameters: "
+        "such a rate makes a model of this size forget what it knows; use 1e-6 to 1e-5, or 1e-4 "
+        "with --ds.lora.rank 32"
+    ]
 
 
 def settle_packing(given: Configuration, model: TriedModel) -> SettledRun:

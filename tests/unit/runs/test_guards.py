@@ -8,7 +8,13 @@ from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.objectives.registry import penalty_temperature
-from openrlhf_swap.runs.guards import Guards, SkippedSteps, check_process_term, find_uniform_weights
+from openrlhf_swap.runs.guards import (
+    Guards,
+    SkippedSteps,
+    check_process_term,
+    find_lost_accuracy,
+    find_uniform_weights,
+)
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -40,8 +46,45 @@ def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
         check_process_term([metrics] * 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("settings", "reasoning", "steps", "advice"),
+    [
+        (
+            {"step_tokens": 350},
+            230.0,
+            1.0,
+            "warning at step 1: responses reason for 230 tokens, so --swap.step_tokens 350 leaves "
+            "1 step; --swap.step_tokens 30 makes about 8",
+        ),
+        ({"step_tokens": 50}, 90.0, 3.0, "--swap.step_tokens 11 makes about 8"),
+        ({"step_tokens": 30}, 230.0, 5.7, None),
+        ({"step_tokens": 8}, 60.0, 5.0, None),
+        ({"steps": "turns"}, 230.0, 1.0, "use --swap.steps tokens and --swap.step_tokens 30"),
+        ({"steps": "turns"}, 230.0, 2.0, None),
+        ({"step_tokens": 350}, None, 0.0, None),  # an objective without steps
+    ],
+)
+def test_the_first_step_says_which_step_length_fits(settings, reasoning, steps, advice):
+    metrics = {"swap/accuracy": 0.5, "score": 0.5, "swap/steps_per_rollout": steps}
+    if reasoning is not None:
+        metrics["length/reasoning"] = reasoning
+    lines = Guards(SwapConfig(**settings), None, 0).observe(1, metrics)
+    assert len(lines) == (advice is not None)
+    assert "".join(lines).endswith(advice or "")
+
+
+def test_a_loss_of_half_of_the_accuracy_is_said_once():
+    guards = Guards(SwapConfig(), None, 0)
+    said = []
+    for step, accuracy in enumerate((0.38, 0.1, 0.3, 0.02, 0.0, 0.01), start=1):
+        lines = guards.observe(step, {"swap/accuracy": accuracy, "score": accuracy})
+        said.append(len(lines))
+    assert said == [0, 0, 0, 0, 1, 0]
+    assert find_lost_accuracy([{"swap/accuracy": 0.05}, *[{"swap/accuracy": 0.0}] * 2]) == []
+
+
 def test_a_run_that_works_passes_the_self_test():
-    guards = Guards(None, 2)
+    guards = Guards(SwapConfig(), None, 2)
     scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
     for step, process in enumerate((0.0, 0.1, 0.0, 0.0), start=2):
         metrics = {"swap/accuracy": 0.5, "length/mean": 9.0, "swap/adv_process_absmean": process}

@@ -55,11 +55,15 @@ def test_presets_carry_the_papers_settings_and_share_every_gpu(size, zero):
     assert run.run.output_dir == f"outputs/swap_{size}"
 
 
-def test_presets_of_a_laptop_and_of_a_run_that_generates_while_it_trains():
+def test_presets_of_a_laptop_and_files_beside_them():
     args = run_of("laptop", on_cpu=True).args
     assert args.vllm.num_engines == 1
     assert args.vllm.sync_backend == "gloo"
     assert (ROOT / args.actor.model_name_or_path / "config.json").is_file()
+    run = run_of("laptop", "--config", str(ROOT / "scripts" / "instruct.yaml"), on_cpu=True)
+    assert run.method.step_tokens == 30
+    assert run.args.ds.lora.rank == 32
+    assert run.args.actor.adam.lr == 1e-4
     args = run_of("1.5b", "--config", str(ROOT / "scripts" / "async.yaml")).args
     assert args.train.async_enable
     assert not (args.train.colocate_all or args.vllm.enable_sleep)

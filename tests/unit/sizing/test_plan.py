@@ -43,6 +43,19 @@ def test_the_scripts_fit_what_they_are_made_for(capsys, size, gpu):
     assert found["run"]["steps"] == found["run"]["updates"] == 628
 
 
+def test_the_plan_says_which_step_length_fits_short_responses(capsys):
+    words = ["--gpu", "h100", "--config", script("1gpu"), "--response", "230"]
+    assert run_command(plan.main, words) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    advice = (
+        "responses reason for 230 tokens, so --swap.step_tokens 350 leaves 1 step; "
+        "--swap.step_tokens 30 makes about 8"
+    )
+    assert advice in text
+    _, found = run(capsys, *words, "--swap.step_tokens 30")
+    assert found["step"]["advice"] is None
+
+
 UPDATE = "1.5B --gpu 30 --vllm.gpu_memory_utilization 0.5 --swap.logits_chunk 0"
 SCORE = "1.5B --gpu h100 --rollout.micro_batch_size 128"
 

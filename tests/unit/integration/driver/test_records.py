@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import wandb
 
-from openrlhf_swap.config import RunConfig
+from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.integration.driver.records import Records, SwapWandb
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.guards import Guards
@@ -62,7 +62,8 @@ def test_a_tracker_of_ones_own_gets_each_step_and_evaluation(tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     logger = SimpleNamespace(wandb=SimpleNamespace(key=None), tensorboard_dir=None, logging_steps=1)
     run = RunConfig(output_dir=str(tmp_path), tracker="mine:log")
-    records = Records(SimpleNamespace(logger=logger, swap_run=run), Guards(None, 0), None)
+    guards = Guards(SwapConfig(), None, 0)
+    records = Records(SimpleNamespace(logger=logger, swap_run=run), guards, None)
     records.write_step(3, {"reward": 0.5})
     records.write_evaluation(3, {"eval_own_pass1": 0.75})
     (step, metrics), evaluation = import_module("mine").seen

@@ -14,7 +14,11 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import places
 from openrlhf_swap.integration.startup.model import TriedModel, check_heads
-from openrlhf_swap.integration.startup.settling import choose_scoring, settle_packing
+from openrlhf_swap.integration.startup.settling import (
+    advise_on_rate,
+    choose_scoring,
+    settle_packing,
+)
 from openrlhf_swap.objectives.registry import build
 
 PRESET = ROOT / "scripts" / "train_swap_1gpu.yaml"
@@ -105,6 +109,23 @@ def test_the_small_model_is_made_once_and_no_trial_changes_it(model_of):
     assert model.small.config._attn_implementation == attention
     for name, weight in model.small.state_dict().items():
         assert torch.equal(weight, weights[name])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "flags", "warns"),
+    [
+        ({}, "--actor.adam.lr 3e-4", True),
+        ({}, "--actor.adam.lr 1e-5", False),
+        ({}, "--actor.adam.lr 3e-4 --ds.lora.rank 32", False),
+        ({"hidden_size": 64, "vocab_size": 1000}, "--actor.adam.lr 3e-4", False),
+    ],
+)
+def test_a_rate_that_spoils_a_language_model_is_warned_about(sizes, flags, warns, model_of):
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 64, **sizes}
+    model = model_of("qwen2", **sizes)
+    lines = advise_on_rate(run_of(model.path, flags), model)
+    assert len(lines) == warns
+    assert "".join(lines).startswith("warning: --actor.adam.lr is 0.0003" if warns else "")
 
 
 @pytest.mark.parametrize("family", ["qwen3_5", "gemma3"])
