@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from openrlhf_swap.algorithm.steps import advice_on_step_tokens
 from openrlhf_swap.command import Parser, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.files import Entry, describe_faults, read_entries
@@ -65,7 +66,6 @@ SETTINGS = (
     "need_window",
     "need_every",
 )
-FEW_STEPS = 1.5  # a response on average, of which the command warns
 
 
 def main(argv: list[str]) -> None:
@@ -95,12 +95,13 @@ def main(argv: list[str]) -> None:
     outcomes = _score_rows(scorer, rows, args)
     for outcome, count in sorted(outcomes.items()):
         print(f"{count:6} {outcome}")
-    steps = [len(row["step_ends"]) for row in read_rows(args.output)]
-    if steps and fmean(steps) < FEW_STEPS:
-        print(
-            f"warning: {fmean(steps):.1f} steps a response; "
-            "a smaller --swap.step_tokens, with another --output, makes more of them"
-        )
+    scored = [row["step_ends"] for row in read_rows(args.output) if row["step_ends"]]
+    if scored and config.steps == "tokens":
+        reasoning = fmean(ends[-1] + 1 for ends in scored)
+        steps = fmean(len(ends) for ends in scored)
+        advice = advice_on_step_tokens(reasoning, config.step_tokens, steps)
+        if advice:
+            print(f"warning: {advice}; use another --output for them")
 
 
 def _settings(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> Row:
