@@ -46,7 +46,12 @@ def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty
         assert first.text == second.text
         assert first.finish_reason == second.finish_reason
         finished.append((number, first.text, first.finish_reason))
-    assert finished == [(1, "8", "stop"), (2, "", "length"), (3, "10", "stop"), (0, "7", "stop")]
+    assert finished == [
+        (1, "8", "stop"),
+        (2, "", "length"),
+        (3, "10", "stop"),
+        (0, "7", "stop"),
+    ]
     assert counts == [2, 3, 4, 4]
     assert engine.peak == 2
     for ids, parameters in engine.asked:

@@ -51,7 +51,8 @@ def run(source, output, *flags):
 def training_args(prompts):
     """OpenRLHF's, as far as it reads data with them."""
     keys = "--data.input_key problem --data.label_key answer --data.apply_chat_template"
-    return configure(["--data.prompt_dataset", str(prompts), *keys.split()], on_cpu=True).args
+    words = ["--data.prompt_dataset", str(prompts), *keys.split()]
+    return configure(words, on_cpu=True).args
 
 
 ROWS = [
@@ -76,7 +77,11 @@ def test_all_file_kinds_give_the_same(tmp_path, capsys):
     frame.to_parquet(tmp_path / "rows.parquet")
     # As a spreadsheet does.
     frame.to_csv(tmp_path / "rows.csv", index=False, encoding="utf-8-sig")
-    expected = [(2, "b", DUPLICATE), (4, "d", EMPTY_PROBLEM), (5, "e", EMPTY_ANSWER)]
+    expected = [
+        (2, "b", DUPLICATE),
+        (4, "d", EMPTY_PROBLEM),
+        (5, "e", EMPTY_ANSWER),
+    ]
     for ending in ("jsonl", "json", "parquet", "csv"):
         source = tmp_path / f"rows.{ending}"
         output = tmp_path / "new" / ending / "prompts.jsonl"
@@ -104,7 +109,8 @@ def test_what_is_prepared_is_read_by_the_training_and_stays_as_it_is(tmp_path):
     assert once.read_bytes() == twice.read_bytes()
     assert read_rows(removed_path(twice)) == []
     before = removed_path(once).read_bytes()
-    assert run(write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}]), once) == 2
+    bad = write_rows(tmp_path / "bad.jsonl", [{"problem": "", "answer": ""}])
+    assert run(bad, once) == 2
     assert once.read_bytes() == twice.read_bytes()
     assert removed_path(once).read_bytes() == before
 

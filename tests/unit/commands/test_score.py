@@ -56,7 +56,8 @@ def ids_of(tokenizer, text):
 
 def mean_logprob(model, head, tail):
     """The mean log-probability of the tail's tokens, by a forward of the whole."""
-    logprobs = model(torch.tensor([head + tail])).logits[0].log_softmax(-1)
+    logits = model(torch.tensor([head + tail])).logits[0]
+    logprobs = logits.log_softmax(-1)
     places = range(len(head) - 1, len(head) + len(tail) - 1)
     values = [logprobs[place, token].item() for place, token in zip(places, tail, strict=True)]
     return sum(values) / len(values)
@@ -127,7 +128,13 @@ def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):
     assert longer[:2] == before
     write_rows(target, before)
     changed = {**rows[1], "response": rows[2]["response"]}
-    for other in ([b"", rows[0], changed], rows[:2], [b"", rows[0]], [b"", rows[0], b"not json"]):
+    others = (
+        [b"", rows[0], changed],
+        rows[:2],
+        [b"", rows[0]],
+        [b"", rows[0], b"not json"],
+    )
+    for other in others:
         assert run(tmp_path, other) == (2, before)
         line = capsys.readouterr().err.splitlines()[-1]
         assert line.startswith(f"error: --input is not the file that the rows in {target} are the")
@@ -149,7 +156,8 @@ HOSTILE = {
 
 def test_no_row_stops_the_file(tmp_path, rows, capsys):
     no_steps = {"problem": "What is 1 + 2?", "answer": "3", "response": "</think>\n\n\\boxed{3}"}
-    status, scored = run(tmp_path, [rows[0], *HOSTILE.values(), no_steps, rows[1]])
+    given = [rows[0], *HOSTILE.values(), no_steps, rows[1]]
+    status, scored = run(tmp_path, given)
     assert status == 0
     printed = capsys.readouterr()
     counts = {}
@@ -166,7 +174,8 @@ def test_no_row_stops_the_file(tmp_path, rows, capsys):
 
 
 def test_responses_are_graded_where_a_grader_is_named(tmp_path, rows):
-    off_by_one = {**rows[0], "answer": str(int(rows[0]["answer"]) + 1), "tolerance": 1}
+    next_number = int(rows[0]["answer"]) + 1
+    off_by_one = {**rows[0], "answer": str(next_number), "tolerance": 1}
     grader = "support.verifiers:nearness"
     status, scored = run(tmp_path, [off_by_one, rows[0]], "--swap.grader", grader)
     assert status == 0

@@ -291,8 +291,11 @@ NEAR_MISSES = {
 @pytest.mark.parametrize("form", [None, "verl", "short labels", "XML"])
 def test_problems_that_contain_a_benchmarks_words_stay(form):
     others = [row for rows in NEAR_MISSES.values() for row in rows]
-    index = BenchmarkIndex({"own": [Problem(text, text, "1") for text in NEAR_MISSES]})
-    rows = [FORMS[form](row, n) if form else row for n, row in enumerate(others)]
+    problems = [Problem(text, text, "1") for text in NEAR_MISSES]
+    index = BenchmarkIndex({"own": problems})
+    rows = others
+    if form:
+        rows = [FORMS[form](row, number) for number, row in enumerate(others)]
     reasons = reasons_of(rows, index)
     dropped = [row for row, reason in zip(others, reasons, strict=True) if reason]
     # After a formula's last number, a letter and a wrapper's words are not told apart.
@@ -301,9 +304,9 @@ def test_problems_that_contain_a_benchmarks_words_stay(form):
 
 
 def test_every_reason():
-    index = BenchmarkIndex(
-        {"math500": [Problem("m/1", "What is $3 + 4$?", "7")], "aime24": [Problem("a-1", DIE, "1")]}
-    )
+    sum_of_two = Problem("m/1", "What is $3 + 4$?", "7")
+    die = Problem("a-1", DIE, "1")
+    index = BenchmarkIndex({"math500": [sum_of_two], "aime24": [die]})
     same_as = {"reason": SAME_AS_BENCHMARK, "benchmark": "math500", "benchmark_id": "m/1"}
     near_to = {"reason": NEAR_BENCHMARK, "benchmark": "aime24", "benchmark_id": "a-1"}
     table = [

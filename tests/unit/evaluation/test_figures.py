@@ -21,7 +21,8 @@ def test_accuracy_within_a_budget(evaluated):
 
 def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     traces = tmp_path / "base.scored.jsonl"
-    write_rows(traces, [scored("p", True, [0.6, 0.1], 20 + n) for n in range(12)])
+    rows = [scored("p", True, [0.6, 0.1], tokens) for tokens in range(20, 32)]
+    write_rows(traces, rows)
     metrics = tmp_path / "metrics.jsonl"
     rows = [{"step": step, "swap/accuracy": 0.5, "length/mean": 9} for step in (1, 2, 3)]
     write_rows(metrics, rows)

@@ -32,9 +32,12 @@ def test_what_is_a_formula(text, expected):
 
 
 def test_trees():
-    inner = ["mfrac", ["mrow", ["mn", "1"]], ["mrow", ["mi", "x"]]]
-    assert to_tree(r"\frac{1}{x}", False) == ["math", {"display": "inline"}, ["mrow", inner]]
-    assert to_tree(r"\boxed{x}", True)[2][1][:2] == ["mrow", {"class": "boxed"}]
+    one = ["mrow", ["mn", "1"]]
+    x = ["mrow", ["mi", "x"]]
+    inner = ["mrow", ["mfrac", one, x]]
+    assert to_tree(r"\frac{1}{x}", False) == ["math", {"display": "inline"}, inner]
+    _, _, row = to_tree(r"\boxed{x}", True)
+    assert row[1][:2] == ["mrow", {"class": "boxed"}]
     aligned = r"\begin{aligned}a&=b\\[4pt]c&=d\end{aligned}"  # \\[ breaks a line, opens nothing
     assert len(split_formulas(f"\\[{aligned}\\]", {})) == 3
 

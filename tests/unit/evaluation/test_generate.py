@@ -35,7 +35,11 @@ PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 
 
 def test_each_sample_is_written_with_its_seed_and_its_thought(sample, tokenizer):
-    texts = {("own", "p", 0): "a</think>b", ("own", "p", 1): "aa ", ("other", "q", 0): "b"}
+    texts = {
+        ("own", "p", 0): "a</think>b",
+        ("own", "p", 1): "aa ",
+        ("other", "q", 0): "b",
+    }
     by_seed = {seed_of(*key, 3): text for key, text in texts.items()}
     engine = EngineOfVllm(tokenizer, lambda _, parameters: [by_seed[parameters.seed]], context=50)
     requests = [(*key, "1 + 1") for key in texts]
@@ -60,7 +64,8 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(sample, tokenizer)
 
 def test_a_thought_whose_end_is_several_tokens_ends_after_them(sample, tokenizer):
     engine = EngineOfVllm(tokenizer, lambda *_: ["ones: 1\nSo: 2"])
-    ((_, row),) = sample(engine, [("own", "p", 0, "1 + 1")], {**SETTINGS, "end_of_thought": "So: "})
+    settings = {**SETTINGS, "end_of_thought": "So: "}
+    ((_, row),) = sample(engine, [("own", "p", 0, "1 + 1")], settings)
     before = tokenizer("ones: 1\n", add_special_tokens=False)["input_ids"]
     end = tokenizer("So: ", add_special_tokens=False)["input_ids"]
     assert len(end) > 1
@@ -73,5 +78,6 @@ def test_prompts_have_the_arguments_of_the_template_and_the_system_prompt(sample
     engine = EngineOfVllm(tokenizer, lambda *_: ["2"])
     words = ["--model", "m", "--output", "o", "--system-prompt", "3."]
     args = run.parse_flags([*words, "--data.chat_template_kwargs", '{"enable_thinking": true}'])
-    sample(engine, [("own", "p", 0, "1 + 1")], {**vars(args), "end_of_thought": "</think>"})
+    settings = {**vars(args), "end_of_thought": "</think>"}
+    sample(engine, [("own", "p", 0, "1 + 1")], settings)
     assert tokenizer.decode(engine.asked[0][0]) == "3.1 + 1<think>"

@@ -23,8 +23,9 @@ def make(tmp_path):
         page = tmp_path / "page.html"
         assert run_command(main, [*map(str, words), "--output", str(page)]) == 0
         html = page.read_text()
+        data = DATA.search(html)[1]
         # JSON has no NaN: with one the browser reads none of the page.
-        return html, json.loads(DATA.search(html)[1], parse_constant=pytest.fail)
+        return html, json.loads(data, parse_constant=pytest.fail)
 
     return start
 
@@ -53,7 +54,8 @@ def test_the_page_is_one_file_without_requests(make, tmp_path, scored):
     write_rows(base, [scored(problem, True, [0.5, 0.1], 20) | texts])
     needed = scored(problem, True, [0.6], 10) | {"need": [1.25]}
     without_scores = {"gains": [0.5]}
-    write_rows(swap, [needed, scored("x", False, [2.9, 0], 20), without_scores])
+    wrong = scored("x", False, [2.9, 0], 20)
+    write_rows(swap, [needed, wrong, without_scores])
     html, data = make(base, swap)
     assert re.search(r"(src|href)=|https?://(?!www\.w3\.org)|@import|fetch\(", html) is None
     assert "<" not in DATA.search(html)[1]  # no text can end the element, nor open a comment in it
@@ -91,8 +93,9 @@ def test_nan_is_null(make, tmp_path, scored):
 def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluated):
     folders = [evaluated / "base", evaluated / "short"]
     for folder in folders:
-        traces = [scored("p", True, [2.9, 0], 20), scored("p", False, [3], 9)]
-        write_rows(folder / "scored.jsonl", traces)
+        right = scored("p", True, [2.9, 0], 20)
+        wrong = scored("p", False, [3], 9)
+        write_rows(folder / "scored.jsonl", [right, wrong])
     # The second step was done again, the third measured nothing.
     measured = {"swap/accuracy": 0.5}
     rows = [
@@ -112,5 +115,6 @@ def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluate
     assert accuracy["lines"] == {"accuracy": [0.5, 0.5]}
     table, differences = data["summary"]["tables"]
     # pass@1, and the share of tokens after the answer was known.
-    assert [(row[3], row[-1]) for row in table["rows"]] == [("50.0", "50.0"), ("100.0", "50.0")]
+    assert [row[3] for row in table["rows"]] == ["50.0", "100.0"]
+    assert [row[-1] for row in table["rows"]] == ["50.0", "50.0"]
     assert [row[0] for row in differences["rows"]] == ["short - base"]

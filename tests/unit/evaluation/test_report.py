@@ -22,7 +22,8 @@ STYLES = {
 def test_a_table_in_each_format(evaluated, capsys, style):
     folders = [str(evaluated / name) for name in ("base", "short")]
     assert run_command(report.main, [*folders, "--format", style, "--paper", "1.5B"]) == 0
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    shown = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert any(line.startswith(STYLES[style]) for line in lines)
     # SWAP 1.5B: (86.5 + 78.3 + 33.9 + 23.3 + 45.1) / 5 = 53.42, and 17430 / 5 = 3486 tokens.
     (swap,) = [line for line in lines if "SWAP (paper)" in line]

@@ -49,7 +49,8 @@ def start(tmp_path, monkeypatch):
 def test_a_folder_holds_samples_of_one_model_and_one_setting(start, tmp_path):
     start("another")  # without a sample it binds to nothing
     start("policy")
-    write_rows(SampleFiles(tmp_path / "out", "own").path("samples"), [{"id": "0", "sample": 0}])
+    files = SampleFiles(tmp_path / "out", "own")
+    write_rows(files.path("samples"), [{"id": "0", "sample": 0}])
     for name in ("policy", "./policy/", "elsewhere/../policy", str(tmp_path / "policy")):
         start(name)  # a model is known by its folder
     made = "but the samples in out were made with"
@@ -84,5 +85,8 @@ def test_grades_of_another_grader_are_set_aside(start, tmp_path):
 def test_traces_join_problem_sample_and_grade(asked, tmp_path):
     output = tmp_path / "new" / "traces.jsonl"
     assert run_command(traces.main, [str(asked), "--output", str(output), "--samples", "1"]) == 0
-    found = [(row["id"], row["problem"], row["answer"]) for row in read_rows(output)]
-    assert found == [("p", "1 + 1 Think.", "2"), ("q", "2 + 2 Think.", "4")]  # as they were asked
+    first, second = read_rows(output)
+    assert first["id"] == "p"
+    assert first["problem"] == "1 + 1 Think."  # as it was asked
+    assert first["answer"] == "2"
+    assert second["id"] == "q"

@@ -186,7 +186,10 @@ def test_a_family_by_hand(model, grader):
 
     branch = answer_branch(tokenizer, config.close_template, "$12$")
     assert tokenizer.decode(branch.ids) == case.close + "12"
-    assert branch.scored == (False,) * (len(branch.ids) - 2) + (True, True)
+    *template, first, second = branch.scored
+    assert not any(template)
+    assert first
+    assert second
 
     unfinished = ids_of(tokenizer, case.first + "3+4=7\n7+")
     assert reader.thought_length(unfinished) is None

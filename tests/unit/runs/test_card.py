@@ -81,7 +81,8 @@ def test_a_card(run):
     data = ModelCard.load(policy / "README.md").data
     assert data.base_model is None
     assert data.datasets is None
-    settings = yaml.safe_load(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1])
+    block = re.search(r"```yaml\n(.*?)```", text, re.DOTALL)
+    settings = yaml.safe_load(block[1])
     assert settings["swap.process_weight"] == 0.3
     assert settings["swap.output_dir"] == folder.name
 
@@ -107,6 +108,7 @@ def test_the_policy_loads_as_the_card_says(run, capsys):
     write_card(policy, folder)
     assert "**{'enable_thinking': False})" in card_of(policy)
     (code,) = re.findall(r"```python\n(.*?)```", card_of(policy), re.DOTALL)
-    exec(code.replace('"POLICY"', repr(str(policy))), found := {})
+    found = {}
+    exec(code.replace('"POLICY"', repr(str(policy))), found)
     assert found["output"].shape[1] <= found["inputs"]["input_ids"].shape[1] + 12
     assert capsys.readouterr().out.strip()

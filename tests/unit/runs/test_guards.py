@@ -88,7 +88,9 @@ def test_a_run_that_works_passes_the_self_test():
     scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}
     for step, process in enumerate((0.0, 0.1, 0.0, 0.0), start=2):
         metrics = {"swap/accuracy": 0.5, "length/mean": 9.0, "swap/adv_process_absmean": process}
-        assert guards.observe(step, {**metrics, **(scores if process else {})}) == []
+        if process:
+            metrics |= scores
+        assert guards.observe(step, metrics) == []
     check_process_term([], 0)
 
 

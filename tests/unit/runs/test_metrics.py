@@ -100,7 +100,12 @@ def test_what_is_needed_and_known_by_hand():
         StepTrace(50, False, [], []),
     ]
     alone = [known_in(trace.answer_logprobs, trace.step_ends) for trace in traces]
-    assert alone == [Known(3, 5 / 20), Known(0, 1.0), Known(None, 0.0), None]
+    assert alone == [
+        Known(3, 5 / 20),
+        Known(0, 1.0),
+        Known(None, 0.0),
+        None,
+    ]
     assert known_in([math.nan, -0.1], [5]) is None
     metrics = metrics_of(traces)
     assert metrics["swap/known_after_frac"] == pytest.approx((5 / 20 + 1 + 0) / 3)
@@ -109,9 +114,8 @@ def test_what_is_needed_and_known_by_hand():
 
 
 def test_the_table_of_rollouts_has_the_signals_of_steps():
-    scored = Rollout("?", "4", range(6), [7], 1.0, step_ends=(1, 3)).with_signals(
-        answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, math.nan]
-    )
+    plain = Rollout("?", "4", range(6), [7], 1.0, step_ends=(1, 3))
+    scored = plain.with_signals(answer_logprobs=[-4.0, -0.1, -0.2], need=[1.5, math.nan])
     wrong = Rollout("?", "4", range(6), [7], 0.0, step_ends=(1, 3))
     batch = Batch([[scored, wrong]], Coefficients(step_reward="need"), READER)
     first, second = rollout_rows(batch, 1, READER)
@@ -120,7 +124,8 @@ def test_the_table_of_rollouts_has_the_signals_of_steps():
     assert first["known_after_steps"] == 1
     assert second["steps"] == []
     measured = replace(wrong, signals={"entropy": torch.tensor([0.5, 0.25])})
-    (row,) = rollout_rows(Batch([[measured]], Coefficients(), READER), 1, READER)
+    alone = Batch([[measured]], Coefficients(), READER)
+    (row,) = rollout_rows(alone, 1, READER)
     assert row["steps"] == [
         {"text": "", "end": 1, "entropy": 0.5},
         {"text": "", "end": 3, "entropy": 0.25},
@@ -172,7 +177,8 @@ def test_a_resumed_run_has_each_step_once(tmp_path):
     assert not (tmp_path / "metrics.jsonl").exists()
     append_metrics(tmp_path, 1, {"a": 30})
     drop_metrics_after(tmp_path, 0)  # a third start
-    assert [row["a"] for row in read_rows(tmp_path / "metrics.before.jsonl")] == [1, 20, 30]
+    before = read_rows(tmp_path / "metrics.before.jsonl")
+    assert [row["a"] for row in before] == [1, 20, 30]
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)

@@ -177,8 +177,11 @@ class Tracker(MemTracker):
 
     def peak(self):
         (parts,) = self.get_tracker_snapshot("peak").values()
-        counted = ("Activation", "Temp")
-        return sum(size for kind, size in parts.items() if getattr(kind, "value", "") in counted)
+        total = 0
+        for kind, size in parts.items():
+            if getattr(kind, "value", "") in ("Activation", "Temp"):
+                total += size
+        return total
 
 
 def all_tokens(mask):

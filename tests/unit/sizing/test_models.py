@@ -50,7 +50,11 @@ def test_adapters_are_those_that_peft_makes(targets):
     ("family", "billions", "active"),
     # As their makers publish them. Their "active" leave out the embedding, which multiplies
     # nothing.
-    [("deepseek_v3", 671, 37), ("gpt_oss", 117, 5.1), ("mixtral", 46.7, 12.9)],
+    [
+        ("deepseek_v3", 671, 37),
+        ("gpt_oss", 117, 5.1),
+        ("mixtral", 46.7, 12.9),
+    ],
 )
 def test_published_mixtures_of_experts(family, billions, active, tmp_path):
     CONFIG_MAPPING[family]().save_pretrained(tmp_path)
@@ -76,7 +80,8 @@ def test_caches_are_those_of_transformers(family, tmp_path):
     states = 0
     for layer in cache.layers:
         for name in ("conv_states", "recurrent_states"):
-            states += sum(state.numel() for state in getattr(layer, name, {}).values())
+            held = getattr(layer, name, {})
+            states += sum(state.numel() for state in held.values())
     assert model.states == states
     assert len(model.windows) == len(layers)
     assert (min(model.windows) == 8) == (family in ("gemma3_text", "gpt_oss"))

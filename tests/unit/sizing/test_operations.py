@@ -87,7 +87,8 @@ def test_scoring_takes_what_torch_counts(real):
 def test_hiding_steps_takes_what_torch_counts(real):
     """Without attention, because masks also compute its hidden half."""
     window = 2
-    hidden = replace(real.request, wanted=(*real.request.wanted, NEED.name), need_window=window)
+    wanted = (*real.request.wanted, NEED.name)
+    hidden = replace(real.request, wanted=wanted, need_window=window)
     attention = [torch.ops.aten.bmm]
     without_need = count_flops(partial(real.score, real.request), attention)
     with_need = count_flops(partial(real.score, hidden), attention)

@@ -95,7 +95,10 @@ def test_the_text_is_that_of_the_page(capsys):
     shown.remove("...")  # five rows are left out
     assert [line for line in lines if line in shown] == shown
     assert len(lines) == len(shown) + 5
-    table = {line[:20].strip(): line[20:].split() for line in lines[4:]}
+    table = {}
+    for line in lines[4:]:
+        name = line[:20].strip()
+        table[name] = line[20:].split()
     # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
     # 29,248 bytes, is more than logits of 1,024. The branches meet all of them in two calls.
     assert table["logits"] == ["-", "1.8", "-", "-", "-"]

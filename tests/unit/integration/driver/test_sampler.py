@@ -80,7 +80,8 @@ class Loader(list):
 
 
 def loader_of(prompts):
-    return Loader([(["data"], [text], [label], [None]) for text, label in prompts.items()])
+    rows = [(["data"], [text], [label], [None]) for text, label in prompts.items()]
+    return Loader(rows)
 
 
 @pytest.fixture

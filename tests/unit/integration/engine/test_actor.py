@@ -137,15 +137,20 @@ def graded():
     return executor
 
 
+def seeds_of(actor):
+    """The seeds with which the actor has asked its engine."""
+    return [params.seed for params in actor.asked]
+
+
 def test_responses_differ_by_seed_and_number_only(tokenizer):
     """Python sees each of them once: when it is finished."""
     _, first = drawn(tokenizer, graded(), "1", "2", count=2)
     _, again = drawn(tokenizer, graded(), "1", "2", count=2)
     _, other = drawn(tokenizer, graded(), "1", "2", count=2, seed="2")
-    seeds = [[params.seed for params in made.asked] for made in (first, again, other)]
-    assert seeds[0] == seeds[1]
-    assert len({*seeds[0], *seeds[2]}) == 4
+    seeds = seeds_of(first)
+    assert seeds_of(again) == seeds
+    assert len({*seeds, *seeds_of(other)}) == 4
     _, unseeded = drawn(tokenizer, graded(), "1", seed=None)
     assert unseeded.asked[0].seed is None
-    kinds = {params.output_kind for made in (first, unseeded) for params in made.asked}
-    assert kinds == {RequestOutputKind.FINAL_ONLY}
+    for params in [*first.asked, *unseeded.asked]:
+        assert params.output_kind == RequestOutputKind.FINAL_ONLY

@@ -107,7 +107,7 @@ def test_a_row_is_what_openrlhf_makes_of_the_response(response, context):
 
 def test_a_metric_that_some_responses_lack_is_named():
     """OpenRLHF would say that sizes do not match."""
-    whole = [read_response({**RESPONSE, "extra_logs": {"calls": 1.0}}) for _ in range(2)]
-    check_names(whole)
+    whole = read_response({**RESPONSE, "extra_logs": {"calls": 1.0}})
+    check_names([whole, whole])
     with pytest.raises(DataError, match="the extra_logs of 1 of 3 responses lack 'calls'"):
-        check_names([*whole, read_response(RESPONSE)])
+        check_names([whole, whole, read_response(RESPONSE)])

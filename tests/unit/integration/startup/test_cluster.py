@@ -20,7 +20,8 @@ def polls(monkeypatch):
 
 
 def test_a_run_waits_for_the_gpus_of_its_nodes(polls, capsys):
-    polls += [{}, {"GPU": 8.0}, {"GPU": 8.0}, {"GPU": 16.0}, "not asked for"]
+    polls += [{}, {"GPU": 8.0}, {"GPU": 8.0}, {"GPU": 16.0}]
+    polls.append("not asked for")
     ray_start.wait_for_gpus(16)
     assert polls == ["not asked for"]
     # A state is said once, not at every look.

@@ -32,7 +32,8 @@ def data_arguments(path, **changes):
 
 
 def read(path):
-    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+    lines = Path(path).read_text().splitlines()
+    return [json.loads(line) for line in lines]
 
 
 def write(args, tokenizer, output, config=None, evaluates=False, **run):
@@ -151,7 +152,8 @@ def test_the_row_of_another_grader_travels_in_its_label_and_is_a_row_again(tmp_p
     args.data.prompt_dataset = kept
     again = write(args, tokenizer, tmp_path / "again", grader=OWN)
     assert read(again) == read(kept)
-    assert read(write(args, tokenizer, tmp_path / "math"))[0]["answer"] == "2"
+    (graded_as_maths,) = read(write(args, tokenizer, tmp_path / "math"))
+    assert graded_as_maths["answer"] == "2"
     with pytest.raises(ConfigError, match=r"crashes, which fails on an empty response to row 1: K"):
         write(args, tokenizer, tmp_path / "out", grader="support.verifiers:crashes")
 
