@@ -26,8 +26,11 @@ def plain_kernel(
     query, key, value, starts_q, starts_k, longest_q, longest_k, *, scale, window_size, enable_gqa
 ):
     """What torch documents of `varlen_attn`, query by query; its CUDA kernels want the rest."""
-    assert starts_q is starts_k and starts_q.dtype == torch.int32 and enable_gqa
-    assert query.shape[-1] == key.shape[-1] == value.shape[-1] and query.shape[-1] % 8 == 0
+    assert starts_q is starts_k
+    assert starts_q.dtype == torch.int32
+    assert enable_gqa
+    assert query.shape[-1] == key.shape[-1] == value.shape[-1]
+    assert query.shape[-1] % 8 == 0
     assert all(part.stride(-1) == 1 for part in (query, key, value))
     before, after = window_size
     assert after == 0

@@ -46,7 +46,8 @@ def test_a_finished_run_says_so_and_does_nothing(capsys, tmp_path, prompts_file,
     shutil.copy(prompts_file, other)
     flags = ("--ckpt.load_enable", "--data.prompt_dataset", str(other))
     status, error = run_main(capsys, "--swap.verbose", *words, *flags)
-    assert (status, len(started)) == (2, 4)
+    assert status == 2
+    assert len(started) == 4
     assert error.startswith(f"error: --data.prompt_dataset is {other}, but --swap.output_dir ")
     assert error.endswith(f"finished run with {prompts_file}; give another --swap.output_dir")
 
