@@ -25,7 +25,8 @@ decimals where one is a decimal. Capital letters, primes, dots and the order of 
 1. The last complete box after the thought states the answer, and prose cannot deny it. Boxes side
    by side are one answer. A box that was begun later and cut off says that no answer was reached. A
    sign right before the box in one formula belongs to it: "$x >$ box of 12" does not state 12.
-2. Without a box, the last announcement states it, in English or Chinese (below).
+2. Without a box, the last announcement states it, in English, Chinese, or a few words of German,
+   French, Spanish, Italian, Portuguese, Russian, Japanese and Korean (below).
 3. Without either, a response that is nothing but an answer states it.
 4. After a closed thought only, the last line states it: by its one formula, or by what follows one
    of these words directly: {verbs}.
@@ -42,11 +43,13 @@ announces its answer in its last line only. Prose has no denials: "I doubt that 
 
 * **Lists** have no order, unless their items have names (a=1, b=2) or stand in brackets. A sign ±
   is two values.
-* **Names** may be missing on one side: x=5 is 5, but not y=5.
+* **Names** may be missing on one side: x=5 is 5, but not y=5. Labels are names: (a) 5 (b) 6 is not
+  (a) 6 (b) 5.
 * **Units** may be missing on one side, and the names of what is counted: 7 cm and 7 apples are 7,
   and 7 cm is not 7 m. Units are not converted. Other words must agree.
-* **Ratios** of three and more are compared in proportion, **bases** by their digits.
-* **Intervals**, inequalities and sets by a condition are compared as sets.
+* **Ratios** of three and more are compared in proportion, **bases** by their digits. Hours and
+  minutes that could be shortened, as 4:30, are a time and no ratio.
+* **Intervals**, inequalities and sets by a condition are compared as sets, for the same variable.
 * **Chains** of equations count if they are true: 2+3=5 is 5, and 3=5 is not.
 * **Percentages** equal the number with and without the sign: 25% is 25 and 0.25.
 * Answers of more than 1,000 characters, and what the parser (math-verify's) does not know, are
@@ -81,7 +84,7 @@ Applied in this order to what the forms left. Words stand in ⟦marks⟧ then.
 ```
 
 What is counted may be missing, too: {counted}, and plurals, but not {not_counted}. Words that say
-nothing: {aside}. Multipliers: {magnitudes}.
+nothing: {aside}. Multipliers: {magnitudes} {denominators}.
 """
 
 
@@ -117,6 +120,7 @@ def main() -> None:
         commands=table(commands, "written as", "commands"),
         units=table([[*row] for row in TABLES["units"].items()], "unit", "other names"),
         magnitudes=" ".join(TABLES["magnitudes"].values()),
+        denominators=" ".join(TABLES["denominators"].values()),
         **{name: " ".join(TABLES[name].split()) for name in lists},
     )
     print(page, end="")

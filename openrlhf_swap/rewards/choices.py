@@ -55,17 +55,13 @@ def _letter_of(stated: str, options: Sequence[str]) -> str | None:
         return letter
     texts = [_written(option) for option in options]
     text = _written(stated)
-    if texts.count(text) == 1:
-        return LETTERS[texts.index(text)]
-    return None
+    return LETTERS[texts.index(text)] if texts.count(text) == 1 else None
 
 
 def find_letter(text: str) -> str | None:
     """The letter with which a text begins; None if it begins otherwise or names another one."""
     choice = PATTERNS.choice.match(_without_braces(text))
-    if choice is None:
-        return None
-    return choice["letter"].upper()
+    return choice["letter"].upper() if choice else None
 
 
 def _written(text: str) -> str:

@@ -23,7 +23,10 @@ def same_answer(gold: str, response: str) -> bool:
         return gold == response
     gold = canonical(gold)
     response = canonical(response)
-    choice = PATTERNS.choices.fullmatch(f"{gold}\n{response}")
+    pair = f"{gold}\n{response}"
+    if PATTERNS.different.search(pair):
+        return False
+    choice = PATTERNS.choices.fullmatch(pair)
     if choice:
         return choice["letter"] == find_letter(response)
     gold = mark_words(gold)
@@ -38,9 +41,9 @@ def same_answer(gold: str, response: str) -> bool:
 def written(text: str) -> str:
     """The text to compare as it stands: without spaces, and braces around single characters."""
     plain = re.sub(r"\{(\w)\}", r"\1", text.replace(" ", ""))
-    operators: set[str] = set(re.findall(r"\\c[au]p", plain))
+    operators = set(re.findall(r"\\c[au]p", plain))
     if len(operators) == 1:  # A \cup B is B \cup A
-        operator = operators.pop()
+        operator: str = operators.pop()
         return operator.join(sorted(plain.split(operator)))
     return plain
 
@@ -56,9 +59,7 @@ def same_value(gold: str, response: str) -> bool:
     if 1 in (len(expected), len(given)):
         if is_point:  # [0,1) and 0 <= x < 1
             return _same_item(gold, response)
-        if len(expected) != len(given):
-            return False
-        return _same_item(expected[0], given[0])
+        return len(expected) == len(given) and _same_item(expected[0], given[0])
     if len(brackets) == 2 and ("{}" in brackets or len(expected) == 2):
         return False  # a set is no point, and [0,1) is not (0,1]
     return _same_list(expected, given, is_point)
@@ -188,10 +189,9 @@ def _same_item(gold: str, response: str) -> bool:
     if len(names) == 2:
         return expressions.are_equal(gold, response)
     other_side = response if gold_name else gold
-    is_value = "=" not in other_side
-    if names and (is_value or gold_name == response_name):
+    if names and ("=" not in other_side or gold_name == response_name):
         return same_value(gold_value, response_value)
-    if response_name and gold.count("=") == 1:
+    if names and PATTERNS.equation.fullmatch(f"{gold}\n{response}"):
         return expressions.are_equal(gold, response)
     return _same_unnamed(gold_value, response_value)
 
@@ -248,6 +248,4 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
 def is_understood(gold: str) -> bool:
     """Whether a reference answer is whole; what cannot be parsed is compared as it stands."""
     plain = canonical(gold)
-    if PATTERNS.broken.search(plain):
-        return False
-    return depths(plain)[-1:] == [0]
+    return depths(plain)[-1:] == [0] and not PATTERNS.broken.search(plain)

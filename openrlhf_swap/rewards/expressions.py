@@ -65,9 +65,7 @@ def parse(text: str) -> Any:
             normalization_config=None,
             conversion_config=ConversionConfig(lowercase_symbols=False),
         )
-        if is_real:
-            return value
-        return value.subs(Symbol("i", real=False), I)
+        return value if is_real else value.subs(Symbol("i", real=False), I)
     except Exception:  # noqa: BLE001 (a parser that raises whatever it likes)
         return None
 

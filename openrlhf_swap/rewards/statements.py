@@ -2,7 +2,7 @@ r"""What a response states as its answer.
 
 1. The last complete `\boxed{}` states it, and prose cannot deny it. Boxes side by side are one
    answer. A box that was begun later and cut off says that no answer was reached.
-2. Without a box, the last announcement of `forms.yaml` states it, in English or Chinese.
+2. Without a box, the last announcement of `forms.yaml` states it, in one of its languages.
 3. Without either, a response that is nothing but an answer states it.
 4. After a closed thought only, the last line states it: by its one formula, or by what follows one
    of the verbs of `forms.yaml` directly ("gives 12 in total").
@@ -41,9 +41,7 @@ class _Box(NamedTuple):
 def last_boxed(text: str) -> str | None:
     r"""The contents of the last complete `\boxed{...}`, braces matched; None if there is none."""
     boxes = _boxes(text)
-    if boxes:
-        return text[boxes[-1].inside]
-    return None
+    return text[boxes[-1].inside] if boxes else None
 
 
 def _boxes(text: str) -> list[_Box]:

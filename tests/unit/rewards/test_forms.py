@@ -29,6 +29,11 @@ raised digits               | x⁻¹                             | x^{-1}
 lowered digits              | x₁                              | x_{1}
 roots of numbers            | 2√13                            | 2\sqrt{13}
 roots of brackets           | √(√7)                           | \sqrt{\sqrt{7}}
+distances of rows           | 1\\[4pt]2\cr 3                  | 1\\ 2\\ 3
+systems of two rows         | \begin{cases}x=1\\y=2\end{cases} | x=1, y=2
+systems of three rows       | \begin{cases}1\\2\\3\end{cases} | 1, 2, 3
+powers in brackets          | x**(-1)                         | x^{-1}
+powers by stars             | x**2+1                          | x^{2}+1
 layout                      | \begin{aligned}37\end{aligned}  | 37
 layout of one row           | \begin{array}{c}37\end{array}   | 37
 spaces of a length          | \hspace{1em}37                  | 37
@@ -46,11 +51,37 @@ styles                      | 2^\bm{10}+\mathrm{cm}           | 2^{10}+\text{cm}
 styles in styles            | \bm{\mathbf{7}}                 | 7
 commands in styles          | \operatorname{tg} 2             | \tan 2
 bare styles                 | \boldsymbol\pi                  | \pi
+conditions of rows          | x&\text{if }x>0                 | x& x>0
+derivatives by x            | \frac{dy}{dx}=dy/dx             | y'=y'
+derivatives                 | \frac{\partial u}{\partial t}   | u_{dt}
+quotients of differentials  | dx/dy                           | x_{dy}
+transposes                  | A^T+A^{\top}                    | A^{t_{9}}+A^{t_{9}}
+chances                     | 1\text{ in }4                   | \frac{1}{4}
+odds                        | 3\text{ to }2                   | 3:2
 inches                      | 5\text{ in.}                    | 5\text{inch}
 squares in Chinese          | 5平方米                            | 5\text{square }米
 cubes in Chinese            | 5立方米                            | 5\text{cubic }米
+decimal commas behind zero  | 0{,}125                         | 0.125
+decimal commas              | -3{,}14                         | -3.14
 digits in groups            | 1{,}234{,}567                   | 1234567
 spaces                      | a\ ~\; b                        | a b
+functions as plain text     | 2ln 3+sin(x)                    | 2\ln  3+\sin (x)
+absolute values as plain text | abs(x-1)                      | |x-1|
+Greek letters as plain text | 2pi/3                           | 2\pi /3
+ohms                        | 5\,\Omega                       | 5\text{ ohm}
+ordinal numbers             | 7^{th} or 21^{\text{st}}        | 7 or 21
+binomials of digits         | \binom52                        | \binom{5}{2}
+binomials by choose         | {10 \choose 3}                  | \binom{10}{3}
+combinations                | C_7^2                           | \binom{7}{2}
+moduli                      | 1\pmod 3                        | 1\bmod{3}
+constants in words          | x+\text{constant}               | x+ C
+for all                     | n\text{ for all integers }n     | n
+where it holds              | 2^n\text{ for }n\ge 1           | 2^n
+domains                     | f(x)=x, x\in\mathbb{R}          | f(x)=x
+numbers once more           | 9 (nine)                        | 9
+empty sets                  | \{\ \}                          | \emptyset
+tens in words               | \text{twenty-four}              | \text{24}
+ones in words               | ninety-nine                     | 99
 spaces between digits       | 12 345 678                      | 12345678
 powers of ten               | 3E-08                           | 3\cdot 10^{-8}
 periods with a line or dots | 0.\dot{1}4285\dot{7}            | \frac{142857}{999999}
@@ -63,6 +94,9 @@ degrees in functions        | \sin 30^\circ                   | \sin (30\cdot\fr
 degrees Celsius             | 20^\circ\text{C}                | 20\text{degree C}
 degrees                     | 120^o                           | 120\text{degree}
 percent                     | 5\%                             | 5\text{percent}
+numbers before parts and magnitudes | \text{two thirds}       | 2\cdot\frac{1}{3}
+numbers among words         | \text{7 apples}                 | 7\text{ apples}
+parts of a whole            | 3\text{ sevenths}               | 3\cdot\frac{1}{7}
 magnitudes                  | 2.5\text{ million}              | 2.5\cdot 10^{6}
 numbers in words            | 101_{\text{two}}                | 101_{2}
 bases with a word           | 110_{\text{base }2}             | 110_{2}
@@ -78,10 +112,17 @@ unequal                     | x!=1                            | x\ne 1
 supersets                   | B\supset A                      | A\subset B
 members                     | A\ni x                          | x\in A
 natural logarithms          | \log_e 2                        | \ln  2
+bases of logarithms         | \log_2 8                        | \log_{2} 8
 imaginary unit              | 6+9i                            | 6+9 i
 sets by a condition         | \{x\in\mathbb{R}: 0\le x\le 1\} | 0\le x\le 1
 number sets                 | \R                              | \mathbb{R}
 conditions in brackets      | k\pi\ (k\in\mathbb{Z})          | k\pi, k\in\mathbb{Z}
+four labelled parts         | (a) 1 (b) 2 (c) 3 (d) 4         | a=1; b=2; c=3; d=4
+three labelled parts        | (i) 1, (ii) 2, (iii) 3          | a=1; b=2; c=3
+two labelled parts          | (1) 5 (2) 6                     | a=5; b=6
+letters before numbers      | p 12 q 5                        | p=12; q=5
+three named coordinates     | (x,y,z)=(1,0,f(2))              | x=1; y=0; z=f(2)
+two named coordinates       | (k,m)=(2,3)                     | k=2; m=3
 labels                      | Answer: 5                       | 5
 stops                       | 5。                              | 5
 stops in words              | \text{Evelyn.}                  | \text{Evelyn}
@@ -99,9 +140,11 @@ words               | São Paulo                        | ⟦são paulo⟧
 connectives         | x<2\text{ or }x>3                | x<2\lor x>3
 conditions          | x\ne 2\text{ and }x>1            | x\ne 2\land x>1
 lists               | 8\text{ girls and }5\text{ boys} | 8⟦girls⟧, 5⟦boys⟧
+systems             | x=1,y=2\text{ or }x=3,y=4        | x=1,y=2; x=3,y=4
 marks of conditions | x<2                              | x<2
 neighbours          | 15\text{ square}\text{ feet}     | 15⟦foot^2⟧
 names               | \text{EUR }18, €5                | 18⟦euro⟧, 5⟦euro⟧
+no solutions        | \text{No real solutions}         | ⟦no real solution⟧
 rates               | 30 miles per hour                | 30 ⟦mile/hour⟧
 squares             | 15\text{ cm squared}             | 15⟦cm^2⟧
 cubes               | 15\text{ cubic centimeters}      | 15⟦cm^3⟧
@@ -109,6 +152,8 @@ no words            | 5\text{ in total}                | 5
 powers              | 15\mbox{ cm}^2                   | 15⟦cm^2⟧
 money               | \$5,000                          | 5,000⟦dollar⟧
 values behind words | 2\text{ hours }15\text{ minutes} | 2⟦hour⟧, 15⟦minute⟧
+free constants      | x^2+C                            | x^2+k
+numbered constants  | c_1e^x+c_2                       | C_1e^x+C_2
 declared variables  | n\pi, n\in\mathbb{Z}             | k\pi, k\in\mathbb{Z}
 """
 )

@@ -28,6 +28,68 @@ e                   | E                          | different
 5                   | 2+3=5                      | same
 5                   | 3=5                        | different
 \sqrt{2}            | x = \sqrt{2} \approx 1.414 | same
+# Times are no quotients, ratios are.
+4:30 | 2:15 | different
+12:30 | \frac{2}{5} | different
+4:30\text{ p.m.} | 4:30\text{ a.m.} | different
+4:30 PM | \text{4:30 p.m.} | same
+3:4 | \frac{3}{4} | same
+# Parts of a whole are fractions.
+3 | 3\text{ elevenths} | different
+\frac{2}{3} | \text{two thirds} | same
+# A labelled part has a name.
+(a) 5 (b) 6 | (a) 6 (b) 5 | different
+(i) 5, (ii) 6 | (1) 5; (2) 6 | same
+(a) 5 (b) 6 | 5, 6 | same
+# So has each value of a system, and each coordinate.
+x=1,y=2\text{ or }x=3,y=4 | x=1,y=4\text{ or }x=3,y=2 | different
+x=1,y=2\text{ or }x=3,y=4 | (3,4),(1,2) | same
+n=2 | n=2, n=3 | different
+2, 3 | n=2, n=3 | same
+(k,m)=(2,3) | (m,k)=(2,3) | different
+(k,m)=(2,3) | (m,k)=(3,2) | same
+# An interval is no list, and a set of another variable.
+[1,2] | 1, 2 | different
+1, 6 | [1,6) | different
+x\in[1,2] | x=1\text{ or }x=2 | different
+(1,2) | 1,2 | same
+x\in(0,1) | 0<y<1 | different
+0<y<1 | x\in(0,1) | different
+x\in(0,1) | y\in(0,1) | different
+x\in(0,1) | 0<x<1 | same
+# "Or" is not "and" between propositions.
+p\vee q | p\wedge q | different
+\text{red and blue} | \text{red or blue} | different
+2\text{ or }3 | 2\text{ and }3 | same
+# Derivatives, values at places, functions and transposes are read as they stand.
+\frac{dx}{dy} | \frac{dy}{dx} | different
+\frac{\partial u}{\partial t} | 2\frac{\partial u}{\partial t} | different
+\frac{dy}{dx}=2x | y'=2x | same
+f(2)=5 | f(3)=5 | different
+f(x+1) | fx+f | different
+E(X^2) | E(X)^2 | different
+E(X)^2 | E(X^2) | different
+A^T | A | different
+A+A^T | 2A | different
+A^T | A^{\top} | same
+# Equations may stand in another form.
+y=2x+1 | 2x-y+1=0 | same
+y=2x+1 | 2x-y-1=0 | different
+# So may logarithms, functions in plain text, rows, congruences and constants.
+\log_2 8 | 3 | same
+\sin x | sin x | same
+ln 2 | nl2 | different
+16\pi | 16pi\text{ cm} | same
+\begin{pmatrix}3\\4\end{pmatrix} | \begin{pmatrix}3\\[4pt]4\end{pmatrix} | same
+\begin{cases}a=3\\b=8\end{cases} | a=3, b=8 | same
+n\equiv 1\pmod 3 | n\equiv 1\ (\mathrm{mod}\ 3) | same
+5\pmod 7 | 5 | same
+x^2+C | x^2+c | same
+x^2+C | x^2 | different
+12.5 | 12{,}5\text{ eV} | same
+\emptyset | \text{the empty set} | same
+24 | \text{twenty-four} | same
+56 | C(8,3) | same
 """
 PAIRS = [line for line in COMPARED.strip().splitlines() if not line.startswith("#")]
 
