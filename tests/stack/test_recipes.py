@@ -43,7 +43,7 @@ def test_a_recipe_trains(name, tmp_path, prompts_file, tokenizer):
         "--data.max_samples 32 --data.max_len 700 --rollout.batch_size 16 "
         "--rollout.n_samples_per_prompt 4 --rollout.max_new_tokens 320 "
         "--rollout.micro_batch_size 32 --train.batch_size 64 --train.micro_batch_size 32 "
-        "--train.num_episodes 1"
+        "--swap.training_steps 2"
     )
     flags += ["--swap.close_template", r"</think>\n\n**Final Answer**\n\boxed{"]
     if name == "adaptthink":
