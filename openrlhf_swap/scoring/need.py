@@ -162,7 +162,7 @@ def passes_of(hidden: Sequence[Sequence[HiddenStep | None]], agree: Agree) -> li
     passes: list[list[Branch]] = []
     tokens = 0
     for branch in branches:
-        if branch.length == 0:  # the hidden step itself predicts the only token that follows
+        if not branch.predicted:  # the hidden step itself predicts the only token that counts
             continue
         if not passes or tokens + branch.length > HIDDEN_TOKENS:
             passes.append([])

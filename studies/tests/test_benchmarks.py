@@ -1,11 +1,16 @@
-"""A benchmark of stages that nobody watches."""
+"""A benchmark of stages that nobody watches, and the scores that another one compares."""
 
 import json
 import sys
 
+from types import SimpleNamespace
+
+import torch
+from support.families import WORDS, build
+from support.prefix_scores import score_shared_prefix
 from support.scripts import make_tool
 
-from studies.benchmarks import beside_trl
+from studies.benchmarks import beside_trl, policy_step
 
 OURS = """
 for word; do [[ "$previous" == --swap.output_dir ]] && mkdir -p "$word" && cd "$word"; previous="$word"; done
@@ -34,3 +39,15 @@ def test_a_stage_that_fails_or_hangs_leaves_its_steps_and_the_others_go_on(tmp_p
     assert [len(stage["steps"]) for stage in stages.values()] == [3, 3, 2]
     assert stages["swap"]["steps"][2]["step"] == 3 and results["prompts"] == 16
     assert "out of memory" in (output / "swap.log").read_text()  # nothing is deleted
+
+
+def test_the_policys_step_compares_its_scores_with_those_of_a_pass_per_prefix(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "cpu")
+    responses = policy_step.Responses(1, context=130, steps=3, vocabulary=WORDS)
+    model = build("qwen2")
+    engine = torch.nn.Module()
+    engine.module = model
+    policy = SimpleNamespace(actor=SimpleNamespace(actor=SimpleNamespace(model=engine)))
+    scores = score_shared_prefix(model, responses.sequences, responses.mask, [responses.request])
+    scored = [SimpleNamespace(signals=[{"answer_logprobs": scores[0]}])]
+    assert policy_step.beside_per_prefix(policy, responses, scored) < 1e-5

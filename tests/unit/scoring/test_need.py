@@ -126,6 +126,17 @@ def test_an_answer_without_a_template(window, ids):
     assert largest_difference(model, window=window, branch=branch) < 1e-9
 
 
+def test_a_window_of_one_generated_token_needs_no_pass():
+    """An agent's second step is that token and an observation; the third is in sight."""
+    ids, mask, requests = batch()
+    agent = ScoreRequest(2, (2, 12, 25, 29), ANSWER, BOTH, (12, 13, 29), need_window=1)
+    agent = replace(agent, need_every=3)
+    found = read_shared_prefix(build("qwen2"), ids, mask, [agent])["need"]
+    read = ~found[0].isnan()
+    assert read.tolist() == [True, False, False]
+    assert found[0][read].tolist() == [0.0]
+
+
 def test_the_branches_by_hand():
     """A prompt of 3 tokens and steps of 2, 3 and 1 tokens, behind 10 columns of another row.
 
