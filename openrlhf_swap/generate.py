@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import atexit
 import os
 import shutil
@@ -19,8 +20,33 @@ if TYPE_CHECKING:
 QUEUE = 1024
 
 
+def add_gpu_share(parser: argparse.ArgumentParser) -> None:
+    """Add the flag by which an engine leaves room on its GPU."""
+    parser.add_argument(
+        "--gpu-memory-utilization",
+        type=_share,
+        help="share of a GPU's memory that an engine takes, such as 0.2 beside a training "
+        "(default: vLLM's)",
+    )
+
+
+def _share(word: str) -> float:
+    """A share of a whole, above 0 and at most 1; raises ArgumentTypeError, as argparse wants."""
+    try:
+        share = float(word)
+    except ValueError:
+        share = 0.0
+    if 0 < share <= 1:
+        return share
+    raise argparse.ArgumentTypeError(f"{word!r} is no share; use more than 0 and at most 1")
+
+
 def open_engine(
-    model: str, longest: int | None = None, max_model_len: int | None = None, **options: Any
+    model: str,
+    longest: int | None = None,
+    max_model_len: int | None = None,
+    gpu_memory_utilization: float | None = None,
+    **options: Any,
 ) -> LLM:
     """A vLLM engine in this process.
 
@@ -31,6 +57,8 @@ def open_engine(
         longest: tokens of the longest prompt and response together.
         max_model_len: the engine's context in tokens; by default `longest`, or less if the model's
             own context is shorter.
+        gpu_memory_utilization: the share of a GPU's memory that the engine takes; vLLM's own for
+            None, and little on a CPU.
         options: for `vllm.LLM`; they override ours.
     """
     # Imports torch, before vLLM is imported.
@@ -48,6 +76,8 @@ def open_engine(
     from vllm import LLM, EngineArgs
 
     options = {**defaults, **options}
+    if gpu_memory_utilization is not None:
+        options["gpu_memory_utilization"] = gpu_memory_utilization
     if max_model_len is None and longest is not None:
         # vLLM knows a model's context: rope scaling and the tokenizer's limit change what its
         # configuration says.

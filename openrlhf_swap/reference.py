@@ -31,6 +31,7 @@ from openrlhf_swap.flags.configuration import (
     parse_with_settings,
 )
 from openrlhf_swap.flags.stock import nested
+from openrlhf_swap.generate import add_gpu_share
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.references import Reference
@@ -114,8 +115,9 @@ def _measure(
     # prompt.
     ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     longest = max(map(len, ids)) + args.max_tokens
+    share = args.gpu_memory_utilization
     trusted = args.trust_remote_code
-    engine = open_engine(args.model, longest, args.max_model_len, trust_remote_code=trusted)
+    engine = open_engine(args.model, longest, args.max_model_len, share, trust_remote_code=trusted)
     grader = Grader(verifier=args.grader)
     sampling = {"temperature": args.temperature, "top_p": args.top_p, "max_tokens": args.max_tokens}
     requests = [(row, {**sampling, "n": args.samples}) for row in ids]
@@ -151,6 +153,7 @@ def _parser() -> Parser:
     add("--max-tokens", type=int, default=12000, help=text)
     text = "limit for prompt and response (default: the longest one)"
     add("--max-model-len", type=int, help=text)
+    add_gpu_share(parser)
     return parser
 
 

@@ -130,6 +130,7 @@ def sample(args: Namespace, requests: Sequence[SampleRequest], total: int) -> No
         "tensor_parallel_size": args.tensor_parallel_size,
         "trust_remote_code": args.trust_remote_code,
         "max_model_len": args.max_model_len,
+        "gpu_memory_utilization": args.gpu_memory_utilization,
         "longest": longest_prompt + args.max_tokens,
     }
     settings = {name: getattr(args, name) for name in SETTINGS}

@@ -29,6 +29,7 @@ from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import SampleFiles, key_of, text_of
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, to_line, write_rows
 from openrlhf_swap.flags.configuration import add_rendering, parse_with_settings
+from openrlhf_swap.generate import add_gpu_share
 from openrlhf_swap.process.console import quiet_console
 from openrlhf_swap.process.locks import locked
 from openrlhf_swap.process.private_ray import private_ray
@@ -111,6 +112,7 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     text = "vLLM engines that share the samples, placed by Ray"
     add("--engines", type=int, default=1, help=text)
     add("--tensor-parallel-size", type=int, default=1, help="GPUs per engine")
+    add_gpu_share(parser)
     text = "YAML file of these flags, such as a run.yaml; flags here win"
     add(CONFIG, metavar="FILE", help=text)
     text = "show library output here, not in evaluate.log"

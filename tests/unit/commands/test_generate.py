@@ -6,6 +6,8 @@ from support.paths import POLICY
 from vllm.sampling_params import RequestOutputKind
 
 from openrlhf_swap import generate
+from openrlhf_swap.command import Parser
+from openrlhf_swap.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,23 @@ from openrlhf_swap import generate
 def test_no_more_context_is_reserved_than_the_longest_sequence_takes(monkeypatch, options, context):
     monkeypatch.setattr("vllm.LLM", lambda model, **given: given)
     assert generate.open_engine(str(POLICY), **options)["max_model_len"] == context
+
+
+@pytest.mark.parametrize(("words", "share"), [([], 0.2), (["--gpu-memory-utilization=.6"], 0.6)])
+def test_an_engine_takes_no_more_of_the_memory_than_is_asked_for(monkeypatch, words, share):
+    monkeypatch.setattr("vllm.LLM", lambda model, **given: given)
+    parser = Parser("command")
+    generate.add_gpu_share(parser)
+    flags = vars(parser.parse_args(words))
+    assert generate.open_engine(str(POLICY), **flags)["gpu_memory_utilization"] == share
+
+
+@pytest.mark.parametrize("word", ["0", "1.5", "nan", "half"])
+def test_what_is_no_share_of_the_memory_is_refused(word):
+    parser = Parser("command")
+    generate.add_gpu_share(parser)
+    with pytest.raises(ConfigError, match=f"--gpu-memory-utilization: '{word}' is no share"):
+        parser.parse_args(["--gpu-memory-utilization", word])
 
 
 def test_responses_come_as_they_finish_and_a_prompt_that_does_not_fit_gets_empty_ones(

@@ -128,9 +128,8 @@ def test_an_answer_without_a_template(window, ids):
 
 def test_a_window_of_one_generated_token_needs_no_pass():
     """An agent's second step is that token and an observation; the third is in sight."""
-    ids, mask, requests = batch()
-    agent = ScoreRequest(2, (2, 12, 25, 29), ANSWER, BOTH, (12, 13, 29), need_window=1)
-    agent = replace(agent, need_every=3)
+    ids, mask, _ = batch()
+    agent = ScoreRequest(2, (2, 12, 25, 29), ANSWER, BOTH, (12, 13, 29), 1, need_every=3)
     found = read_shared_prefix(build("qwen2"), ids, mask, [agent])["need"]
     read = ~found[0].isnan()
     assert read.tolist() == [True, False, False]
