@@ -39,7 +39,7 @@ read_flags() {
         if [[ "$word" == -h || "$word" == --help ]]; then
             print_help
             exit 0
-        elif [[ "$own" == *" $word "* ]]; then
+        elif [[ -n "$word" && "$own" == *" $word "* ]]; then
             name="${word#--}"
             name="${name^^}"
             printf -v "${name//-/_}" 1

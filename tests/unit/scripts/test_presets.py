@@ -88,6 +88,11 @@ def test_presets_fit_by_plan(capsys, gpu, name, flags):
     assert plan.main(words) == 0, capsys.readouterr().out
 
 
+def test_an_empty_value_of_a_flag_reaches_the_command():
+    line = """source scripts/common.sh; read_flags "" --a '' b; printf '[%s]' "${FLAGS[@]}\""""
+    assert bash("-c", line).stdout == "[--a][][b]"
+
+
 def evaluation(*flags, **variables):
     """What the script would run."""
     words = shlex.split(
