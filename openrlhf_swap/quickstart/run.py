@@ -7,6 +7,7 @@ and seeds, and writes a table, a figure, a page (report.html), summary.json and 
 to the output folder.
 """
 
+import argparse
 import json
 import shutil
 import subprocess
@@ -21,8 +22,9 @@ import psutil
 from tqdm import tqdm
 
 from openrlhf_swap.command import PROGRAM, Parser, run_command
-from openrlhf_swap.errors import RunError
+from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.files import Row, read_rows, to_line, write_text
+from openrlhf_swap.process.locks import LOCK, locked
 from openrlhf_swap.quickstart import POLICY
 from openrlhf_swap.quickstart.before_after import write_page
 from openrlhf_swap.quickstart.make_data import write_problems
@@ -33,6 +35,7 @@ from openrlhf_swap.runs.metrics import STEP_PHASES
 LEASH = [sys.executable, "-m", "openrlhf_swap.process.leash"]  # ends a command with this process
 SETTINGS = Path(__file__).with_name("settings.yaml")
 MARK = "[quickstart]"
+CLAIM = "made_by_the_quickstart.txt"
 SHOWN = 5  # problems on the page
 PROMPTS_A_STEP = 16
 TAIL = 15  # lines of a log that are shown after an error
@@ -62,6 +65,27 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--recipe", help=recipe_help)
     args = parser.parse_args(argv)
 
+    with locked({"--output": args.output}):
+        claim(args.output)
+        train_and_compare(args)
+
+
+def claim(output: Path) -> None:
+    """Mark a new or empty folder as a quickstart's; raises ConfigError for anybody else's files."""
+    mark = output / CLAIM
+    if mark.exists():
+        return
+    others = sorted(path.name for path in output.iterdir() if path.name != LOCK)
+    if others:
+        raise ConfigError(
+            f"--output is {output}, which holds {others[0]} and no {CLAIM}: its files are not a "
+            "quickstart's and might be replaced; name a new folder"
+        )
+    write_text(mark, "The quickstart made this folder, and replaces its files at its next start.\n")
+
+
+def train_and_compare(args: argparse.Namespace) -> None:
+    """Train, evaluate both policies, and write and print what the training changed."""
     started = time.perf_counter()
     output: Path = args.output
     data = output / "data"

@@ -8,13 +8,15 @@ the one whose tag is in `latest`. The next start deletes what a killed process l
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from openrlhf_swap.errors import CheckpointError, ConfigError
-from openrlhf_swap.files import write_text
+from openrlhf_swap.errors import CheckpointError, ConfigError, DataError
+from openrlhf_swap.files import parse_row, to_line, write_text
 
 # In the output folder: the run's settings, its command, and what trackers call it.
 CONFIGURATION = "swap_config.json"
@@ -23,6 +25,7 @@ LATEST = "latest"
 ORIGIN = "origin.json"  # under --ckpt.path: what the run was started with
 UNFINISHED = "unfinished_"
 BEST = "best_"
+PART = 2**24  # bytes of a file that have a checksum together
 LoopStates = dict[str, Any]
 """The loop's part of a checkpoint, by name."""
 _TAG = re.compile(r"(best_)?global_step\d+")
@@ -88,14 +91,15 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
     """Delete unfinished checkpoints, and point DeepSpeed's `latest` at the newest complete one.
 
     Returns the tag of that one, None to start from the beginning, and lines that tell the user
-    what happened.
+    what happened. Raises CheckpointError if its files are not those that were written.
     """
     messages = []
     for unfinished in sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")):
-        shutil.rmtree(unfinished)
+        _delete(unfinished)
         messages.append(f"checkpoint {unfinished.name} is deleted: it was not written completely")
     tag = newest(path)
     if tag is not None:
+        _check(path, tag)
         write_text(path / FOLDER / LATEST, tag)
         return tag, [*messages, f"resuming from checkpoint {tag} in {path}"]
     for name in (LATEST, "zero_to_fp32.py"):  # the latter is DeepSpeed's
@@ -105,14 +109,89 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
     return None, [*messages, f"no complete checkpoint in {path}: starting from the beginning"]
 
 
+def write_checksums(checkpoint: Path, rank: int, ranks: int) -> None:
+    """Write the checksums of this rank's share of a checkpoint's files, which all ranks see."""
+    files = _files_in(checkpoint)[rank::ranks]
+    with ThreadPoolExecutor() as threads:
+        sums = {str(file.relative_to(checkpoint)): _checksum(file, threads) for file in files}
+    write_text(checkpoint / f"checksums_{rank}.json", to_line(sums, indent=1))
+
+
+def _check(path: Path, tag: str) -> None:
+    """Raise CheckpointError for a checkpoint whose files changed since they were written.
+
+    A checkpoint of an earlier version has no checksums and is not checked.
+    """
+    if (path / FOLDER / LATEST).is_dir():
+        raise CheckpointError(
+            f"{path / FOLDER / LATEST} is a folder, but the name of a checkpoint is to be written "
+            "there; move it away"
+        )
+    checkpoint = path / FOLDER / tag
+    fault = _find_damage(checkpoint)
+    if fault is None:
+        return
+    earlier = [other.name for other in _complete(path / FOLDER) if other.name != tag]
+    remedy = f"resume from {earlier[-1]}" if earlier else "start from the beginning"
+    raise CheckpointError(
+        f"checkpoint {tag} in {path} is damaged ({fault}); delete {checkpoint} to {remedy}"
+    )
+
+
+def _find_damage(checkpoint: Path) -> str | None:
+    """What is wrong with the files of a checkpoint by their checksums; None for nothing."""
+    with ThreadPoolExecutor() as threads:
+        for record in sorted(checkpoint.glob("checksums_*.json")):
+            try:
+                sums = parse_row(record.read_bytes())
+            except DataError as error:
+                return f"{record.name} cannot be read: {error}"
+            for name, checksum in sums.items():
+                file = checkpoint / name
+                if not file.is_file():
+                    return f"{name} is missing"
+                if _checksum(file, threads) != checksum:
+                    return f"{name} has other bytes than were written"
+    return None
+
+
+def _checksum(file: Path, threads: ThreadPoolExecutor) -> str:
+    """The size of a file and a CRC-32, computed in parallel, of those of its parts."""
+    size = file.stat().st_size
+    sums = threads.map(lambda start: _checksum_of_part(file, start), range(0, size, PART))
+    whole = zlib.crc32(repr(list(sums)).encode())
+    return f"{size} {whole:08x}"
+
+
+def _checksum_of_part(file: Path, start: int) -> int:
+    with open(file, "rb") as opened:
+        opened.seek(start)
+        return zlib.crc32(opened.read(PART))
+
+
+def _files_in(checkpoint: Path) -> list[Path]:
+    """The files of a checkpoint, without those of checksums."""
+    files = sorted(file for file in checkpoint.rglob("*") if file.is_file())
+    return [file for file in files if not file.name.startswith("checksums_")]
+
+
 def discard(checkpoint: Path) -> None:
     """Delete a checkpoint, if there is one; what an interruption leaves, the next start deletes."""
-    if not checkpoint.exists():
+    if not os.path.lexists(checkpoint):
         return
     doomed = checkpoint.with_name(f"{UNFINISHED}deletion_of_{checkpoint.name}")
-    shutil.rmtree(doomed, ignore_errors=True)
+    if os.path.lexists(doomed):
+        _delete(doomed)
     checkpoint.rename(doomed)
-    shutil.rmtree(doomed)
+    _delete(doomed)
+
+
+def _delete(place: Path) -> None:
+    """Delete a folder with its files, or a file, or a link: what a link leads to stays."""
+    if place.is_symlink() or not place.is_dir():
+        place.unlink()
+    else:
+        shutil.rmtree(place)
 
 
 def rotate(path: Path, keep: int, max_bytes: float) -> None:
@@ -136,7 +215,11 @@ def _bytes_in(folder: Path) -> int:
 def _complete(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first; the best one follows that of its step."""
     found = [entry for entry in folder.glob("*global_step*") if _TAG.fullmatch(entry.name)]
-    return sorted(found, key=_age)
+    return sorted(filter(_has_files, found), key=_age)
+
+
+def _has_files(checkpoint: Path) -> bool:
+    return checkpoint.is_dir() and any(checkpoint.iterdir())
 
 
 def _age(checkpoint: Path) -> tuple[int, bool]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
-from openrlhf_swap.files import Row, read_rows, to_line, write_rows
+from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows
 
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
@@ -251,6 +251,24 @@ def drop_metrics_after(folder: Path, step: int) -> None:
         else:
             rows = [row for row in read_rows(path) if isinstance(row.get("step"), int)]
             write_rows(path, [row for row in rows if row["step"] <= step])
+
+
+def set_aside_rollouts_after(folder: Path, step: int) -> None:
+    """Move the tables of rollouts of later steps away: they are not the newest of this start.
+
+    Those of a run that begins anew get a folder of their own, `rollouts.before`; the tables of the
+    steps that a resumed run repeats go to `rollouts.repeated`.
+    """
+    tables = sorted((folder / "rollouts").glob("step_*.jsonl"))
+    later = [table for table in tables if int(table.stem.removeprefix("step_")) > step]
+    if not later:
+        return
+    aside = folder / "rollouts.repeated"
+    if step == 0:
+        aside = free_name(folder / "rollouts.before")
+    aside.mkdir(exist_ok=True)
+    for table in later:
+        table.replace(aside / table.name)
 
 
 def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:

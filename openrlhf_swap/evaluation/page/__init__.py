@@ -14,6 +14,7 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, counted
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.files import write_text
 from openrlhf_swap.flags.configuration import parse_with_settings
 
 # The report's columns that a phone has the width for.
@@ -65,5 +66,5 @@ def main(argv: list[str]) -> None:
             "charts": charts(args.metrics) if args.metrics else [],
         }
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(render(data), encoding="utf-8")
+    write_text(args.output, render(data))
     print(f"{args.output}: {counted(len(data['problems']), 'problem')}")

@@ -24,6 +24,7 @@ from openrlhf_swap.runs.metrics import (
     Metrics,
     append_metrics,
     drop_metrics_after,
+    set_aside_rollouts_after,
     step_line,
     write_rollouts,
 )
@@ -100,8 +101,12 @@ class Records:
         self.guards = guards
 
     def resume(self, step: int) -> None:
-        """Remove what was written of the steps after this one, which are repeated."""
+        """Remove what was written of the steps after this one, which are repeated.
+
+        Tables of their rollouts are set aside.
+        """
         drop_metrics_after(self._folder, step)
+        set_aside_rollouts_after(self._folder, step)
         if self._tensorboard:  # it then replaces these steps, as for SummaryWriter's `purge_step`
             start = SessionLog(status=SessionLog.START)
             event = Event(step=step + 1, session_log=start)

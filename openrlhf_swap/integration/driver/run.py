@@ -1,6 +1,8 @@
 """A training run in order: strategy, places, actors, engines, data, the loop, the export."""
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +12,9 @@ from openrlhf.trainer.ppo_trainer import prepare_datasets
 from openrlhf.trainer.ray.launcher import RayActorGroup
 from openrlhf.utils.utils import get_tokenizer
 from ray.util.placement_group import placement_group
+from safetensors import SafetensorError
 
+from openrlhf_swap.errors import RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.driver.ahead import Ahead
@@ -26,8 +30,10 @@ from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build, penalty_temperature
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.rollouts.reader import StepReader
+from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.guards import Guards
 
+EXPORT_TRIES = 60  # of writing the policy, with a minute in between
 SHARE = 0.2  # of a GPU that several processes share, as OpenRLHF counts them
 
 
@@ -77,7 +83,35 @@ def train(
 
     policy = Policy(strategy, tokenizer, actors, reference, engines)
     run_loop(args, objective, tokenizer, prompts, evaluation_prompts, engines, policy)
-    ray.get(actors.async_save_model())
+    export(args, actors)
+
+
+def export(args: SimpleNamespace, actors: RayActorGroup) -> None:
+    """Write the policy to `--ckpt.output_dir`; a full disk is waited for, with the policy alive.
+
+    Raises RunError when it cannot be written. Under ZeRO-3 no second try is possible with several
+    ranks: they wait for the one that writes.
+    """
+    writing = actors.async_save_model()
+    is_alone = args.ds.zero_stage < 3 or policy_ranks(args) == 1
+    for tries_left in reversed(range(EXPORT_TRIES if is_alone else 1)):
+        try:
+            ray.get(writing)
+            return
+        except ray.exceptions.RayTaskError as error:
+            if not isinstance(error.cause, OSError | SafetensorError):
+                raise
+            problem = f"the policy cannot be written to {args.ckpt.output_dir}"
+            problem += f" ({first_line(error.cause)}); free some space there"
+            if not tries_left:
+                remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+                other = "or name another --ckpt.output_dir"
+                raise RunError(f"{problem}, {other}: {remedy}") from error
+        waited = f"tries again each minute, {tries_left} times at most"
+        print(f"[swap] warning: {problem}: the run keeps the policy and {waited}", flush=True)
+        time.sleep(60)
+        # The first rank alone writes; the others wait in their first call until it has.
+        writing = [actors._actor_handlers[0].save_model.remote()]
 
 
 def run_loop(

@@ -87,13 +87,15 @@ class PolicyCheckpoints:
             ) from error
 
     def _finish(self, folder: Path) -> None:
-        """Add this rank's random state; rank 0 then names the checkpoint, and deletes old ones."""
+        """Add random states and checksums; rank 0 names the checkpoint, and deletes old ones."""
+        ranks = torch.distributed.get_world_size()
         save_random_state(_random_state_file(folder, self._rank))
+        torch.distributed.barrier()
+        checkpoints.write_checksums(folder, self._rank, ranks)
         torch.distributed.barrier()
         if self._rank != 0:
             return
-        ranks = range(torch.distributed.get_world_size())
-        missing = [rank for rank in ranks if not _random_state_file(folder, rank).exists()]
+        missing = [rank for rank in range(ranks) if not _random_state_file(folder, rank).exists()]
         if missing:
             raise CheckpointError(
                 f"--ckpt.path {self._path} is not shared by all nodes: the files of rank(s) "

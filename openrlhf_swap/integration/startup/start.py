@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
-from openrlhf_swap.integration.startup.checkpoint import choose_checkpoint
+from openrlhf_swap.integration.startup.checkpoint import ChosenCheckpoint, choose_checkpoint
 from openrlhf_swap.integration.startup.data import TRAINED_ON, write_data
-from openrlhf_swap.integration.startup.model import read_policy
+from openrlhf_swap.integration.startup.model import MODEL, TriedModel, read_policy
 from openrlhf_swap.integration.startup.places import place
 from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.startup.ray import starting_ray
@@ -18,6 +18,7 @@ from openrlhf_swap.integration.startup.settling import choose_scoring, settle
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.card import try_write_card
+from openrlhf_swap.runs.export import PolicyFolder, exported_bytes
 from openrlhf_swap.runs.record import RUN_NAME, tracked_run, write_record
 
 
@@ -53,17 +54,32 @@ def start(given: Configuration, words: list[str]) -> None:
     write_record(replace(given, method=run.method), words, tracked, checkpoint.starts)
     say(opening(run))
     placed = run.replace_flags({**data.flags, **places.flags}).use_whole_paths()
-    prepared = PreparedRun(placed, model.config, objective, places.engine_limits)
+    policy = PolicyFolder(Path(placed.args.ckpt.output_dir))
+    policy.prepare(policy_bytes(placed, checkpoint, model))
+    writing = placed.replace_flags({"ckpt.output_dir": str(policy.unfinished)})
+    prepared = PreparedRun(writing, model.config, objective, places.engine_limits)
     with starting_ray(placed) as wait_for_ray:
         # This import takes longer than Ray does to start.
         from openrlhf_swap.integration.startup.launch import launch
 
         launch(prepared, wait_for_ray)
-    policy = Path(placed.args.ckpt.output_dir)
-    output = Path(placed.run.output_dir)
-    try_write_card(policy, output)
+    finish(policy, Path(placed.run.output_dir))
+
+
+def policy_bytes(run: Configuration, checkpoint: ChosenCheckpoint, model: TriedModel) -> int:
+    """The room that the exported policy takes; adapters take next to nothing."""
+    if run.args.ds.lora.rank:
+        return 0
+    files = checkpoint.bound[MODEL].get("files", {})
+    return exported_bytes(files, str(model.config.dtype).removeprefix("torch."))
+
+
+def finish(policy: PolicyFolder, output: Path) -> None:
+    """Put the exported policy into its place, and say where everything is."""
+    exported = policy.publish()
+    try_write_card(exported, output)
     say(
-        f"finished; the policy is in {os.path.relpath(policy)}, everything else in "
+        f"finished; the policy is in {os.path.relpath(exported)}, everything else in "
         f"{os.path.relpath(output)}"
     )
 

@@ -30,6 +30,16 @@ def make(tmp_path):
     return start
 
 
+def test_a_page_that_cannot_be_written_leaves_the_one_before(make, tmp_path, scored):
+    rows = tmp_path / "base.scored.jsonl"
+    write_rows(rows, [scored("p", True, [0.5], 20)])
+    html, _ = make(rows)
+    line = rows.read_text().replace('"p"', r'"\\ud800"')
+    rows.write_text(line)
+    assert run_command(main, [str(rows), "--output", str(tmp_path / "page.html")]) != 0
+    assert (tmp_path / "page.html").read_text() == html
+
+
 def test_penalties_by_hand(scored):
     # Right: 100 and 200 tokens, median 150, so the longer one has P = 50/150 = 1/3, on equal gains
     # evenly: 1/6 a step.

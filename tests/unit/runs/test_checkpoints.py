@@ -1,5 +1,6 @@
 """Which checkpoints count, and what happens to those that do not."""
 
+import json
 import os
 
 import pytest
@@ -14,6 +15,7 @@ def write(path, tag, *, finished=True, size=100):
     (folder / "states.pt").write_bytes(b"x" * size)
     (folder / "deep" / "more.pt").write_bytes(b"y")
     if finished:
+        checkpoints.write_checksums(folder, rank=0, ranks=1)
         checkpoints.finish(folder)
     return folder.with_name(tag)
 
@@ -86,7 +88,7 @@ def test_an_interrupted_deletion_leaves_what_the_next_start_deletes(tmp_path, mo
     [
         (2, 1e9, {"global_step3", "global_step4"}),
         (9, 1e9, {"global_step2", "global_step3", "global_step4"}),
-        (9, 210, {"global_step3", "global_step4"}),  # 101 bytes each
+        (9, 400, {"global_step3", "global_step4"}),  # about 150 bytes each
         (0, 0, {"global_step4"}),  # the newest stays whatever the limits say
     ],
 )
@@ -97,3 +99,57 @@ def test_rotation(tmp_path, keep, max_bytes, left):
     mine.mkdir()
     checkpoints.rotate(tmp_path, keep, max_bytes)
     assert names(tmp_path) == {"best_global_step1", "best_of_mine", "latest", *left}
+
+
+def test_a_checkpoint_is_checked_byte_by_byte_and_the_older_one_offered(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "PART", 30)  # the file has several parts
+    write(tmp_path, "global_step1")
+    damaged = write(tmp_path, "global_step2")
+    assert checkpoints.recover(tmp_path)[0] == "global_step2"
+    (damaged / "states.pt").write_bytes(b"x" * 45 + b"z" + b"x" * 54)
+    changed = r"^checkpoint global_step2 in .* \(states\.pt has other bytes than were written\)"
+    with pytest.raises(
+        CheckpointError, match=rf"{changed}; delete .*step2 to resume from .*step1$"
+    ):
+        checkpoints.recover(tmp_path)
+    (damaged / "states.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"\(states\.pt is missing\)"):
+        checkpoints.recover(tmp_path)
+    (damaged / "checksums_0.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"\(checksums_0\.json cannot be read: "):
+        checkpoints.recover(tmp_path)
+    checkpoints.discard(damaged)
+    assert checkpoints.recover(tmp_path)[0] == "global_step1"
+
+
+def test_each_rank_writes_the_checksums_of_its_share(tmp_path):
+    tag = write(tmp_path, "global_step1")
+    (tag / "checksums_0.json").unlink()
+    for rank in range(3):
+        checkpoints.write_checksums(tag, rank, ranks=3)
+    sums = [json.loads((tag / f"checksums_{rank}.json").read_text()) for rank in range(3)]
+    assert [list(share) for share in sums] == [["deep/more.pt"], ["states.pt"], []]
+    assert checkpoints.recover(tmp_path)[0] == "global_step1"
+
+
+def test_what_is_no_checkpoint_by_its_content_is_not_chosen(tmp_path):
+    write(tmp_path, "global_step1")
+    actor = tmp_path / "_actor"
+    (actor / "global_step99999999999").mkdir()
+    (actor / "global_step99999999998").write_text("a file")
+    (actor / "unfinished_file").write_text("")
+    assert checkpoints.recover(tmp_path)[0] == "global_step1"
+    (actor / "latest").unlink()
+    (actor / "latest").mkdir()
+    with pytest.raises(CheckpointError, match=r"latest is a folder, .*; move it away$"):
+        checkpoints.recover(tmp_path)
+
+
+def test_of_a_checkpoint_on_another_disk_the_link_is_deleted(tmp_path):
+    linked = write(tmp_path, "global_step1")
+    elsewhere = linked.rename(tmp_path / "elsewhere")
+    linked.symlink_to(elsewhere)
+    write(tmp_path, "global_step2")
+    checkpoints.rotate(tmp_path, keep=1, max_bytes=1e9)
+    assert names(tmp_path) == {"global_step2", "latest"}
+    assert (elsewhere / "states.pt").exists()

@@ -22,7 +22,9 @@ from openrlhf_swap.runs.metrics import (
     append_metrics,
     drop_metrics_after,
     rollout_rows,
+    set_aside_rollouts_after,
     step_metrics,
+    write_rollouts,
 )
 
 
@@ -187,3 +189,22 @@ def test_every_objectives_metrics_are_declared(name):
         for found in re.findall(r'"(swap/[^"]+)"', inspect.getsource(kind)):
             metric = re.sub(r"{(self\.)?name}", name, found).replace("{band}", "high")
             assert meaning(metric)
+
+
+def test_tables_of_rollouts_of_an_earlier_start_are_set_aside(tmp_path):
+    def write_and_resume(step):
+        for number in (2, 9):
+            write_rollouts(tmp_path, number, [{"step": number}])
+        set_aside_rollouts_after(tmp_path, step)
+        return sorted(table.name for table in (tmp_path / "rollouts").iterdir())
+
+    for _ in range(2):
+        assert write_and_resume(2) == ["step_000002.jsonl"]
+        assert list(read_rows(tmp_path / "rollouts.repeated" / "step_000009.jsonl")) == [
+            {"step": 9}
+        ]
+    for name in ("rollouts.before", "rollouts.before_2"):
+        assert write_and_resume(0) == []
+        assert (tmp_path / name / "step_000002.jsonl").exists()
+    set_aside_rollouts_after(tmp_path, 0)
+    assert not (tmp_path / "rollouts.before_3").exists()

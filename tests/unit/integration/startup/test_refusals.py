@@ -13,7 +13,9 @@ from openrlhf_swap.runs import checkpoints
 
 def test_a_checkpoint_is_not_overwritten(capsys, tmp_path, prompts_file):
     path = tmp_path / "checkpoints"
-    (path / "_actor" / "global_step2").mkdir(parents=True)
+    checkpoint = path / "_actor" / "global_step2"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "states.pt").touch()
     given = ["--data.prompt_dataset", str(prompts_file), "--ckpt.path", str(path)]
     status, error = run_main(capsys, *given)
     assert status == 2
