@@ -32,6 +32,7 @@ from openrlhf_swap.flags.configuration import (
 )
 from openrlhf_swap.flags.stock import nested
 from openrlhf_swap.generate import add_gpu_share
+from openrlhf_swap.process.locks import locked_file
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.references import Reference
@@ -57,6 +58,12 @@ def main(argv: list[str]) -> None:
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output.parent)
     find_verifier(args.grader)
+    with locked_file("--output", args.output):
+        _continue_file(args)
+
+
+def _continue_file(args: argparse.Namespace) -> None:
+    """Measure the problems that the output lacks."""
     from openrlhf_swap.integration.startup.model import TriedModel
     from openrlhf_swap.rollouts.families import resolve_thought, set_template_arguments
     from openrlhf_swap.rollouts.rollout import prompt_key

@@ -38,6 +38,7 @@ from openrlhf_swap.data.files import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
+from openrlhf_swap.process.locks import locked_file
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade
 from openrlhf_swap.rewards.references import Reference, answer_text
@@ -78,6 +79,12 @@ def main(argv: list[str]) -> None:
         )
     check_model_files("--model", args.model, args.trust_remote_code, takes_adapters=True)
     check_writable("--output", args.output.parent)
+    with locked_file("--output", args.output):
+        _continue_file(args, config, run)
+
+
+def _continue_file(args: argparse.Namespace, config: SwapConfig, run: RunConfig) -> None:
+    """Score the rows that the output lacks, and say what became of all of them."""
     rows = [_scorable(entry) for entry in read_entries(args.input, "--input")]
     if all(entry.row is None for entry in rows):
         raise DataError(

@@ -1,4 +1,4 @@
-"""Locks on a run's folders: two runs in one folder would overwrite each other's files."""
+"""Locks on folders and files: two runs in one place would overwrite each other's files."""
 
 import errno
 from collections.abc import Iterator, Mapping
@@ -21,23 +21,34 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
     flags = {folder.resolve(): flag for flag, folder in folders.items()}
     with ExitStack() as held:
         for folder, flag in flags.items():
-            _lock(folder, f"{flag} is {folders[flag]}", held)
+            _lock(folder / LOCK, f"{flag} is {folders[flag]}", held)
         yield
 
 
-def _lock(folder: Path, named: str, held: ExitStack) -> None:
-    """Make and lock one folder until `held` is closed; `named` begins the message of a refusal."""
+@contextmanager
+def locked_file(flag: str, file: Path) -> Iterator[None]:
+    """Hold a lock beside a file that a command continues; otherwise as `locked`."""
+    with ExitStack() as held:
+        _lock(file.with_name(f"{file.name}.lock"), f"{flag} is {file}", held)
+        yield
+
+
+def _lock(lock: Path, named: str, held: ExitStack) -> None:
+    """Lock a file in a folder, which is made, until `held` is closed.
+
+    `named` begins the message of a refusal.
+    """
     from filelock import FileLock, Timeout
 
+    folder = lock.parent
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / LOCK
     try:
         held.enter_context(FileLock(lock, timeout=0, fallback_to_soft=False))
     except Timeout:
         raise ConfigError(
-            f"{named}, where another run is under way ({LOCK}); wait until it has ended, or "
-            "use another folder"
+            f"{named}, where another run is under way ({lock.name}); wait until it has ended, or "
+            "use another place"
         ) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:

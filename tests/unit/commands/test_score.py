@@ -16,6 +16,7 @@ from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.page.contents import page_data
 from openrlhf_swap.files import read_rows, write_rows
+from openrlhf_swap.process.locks import locked_file
 from openrlhf_swap.quickstart.addition import CLOSE, overthinking_trace, problems
 
 CLOSE_FLAG = CLOSE.replace("\n", "\\n")
@@ -117,6 +118,13 @@ def test_a_file_holds_the_rows_of_one_model_and_of_one_setting(tmp_path, rows, c
         assert line.startswith(f"error: {flag} is ")
         assert line.endswith("; use another --output")
     assert run(tmp_path, rows[:1], "--model", str(moved)) == (0, before)
+
+
+def test_a_second_command_with_one_output_is_refused(tmp_path, rows, capsys):
+    with locked_file("--output", tmp_path / "scores.jsonl"):
+        assert run(tmp_path, rows[:1]) == (2, [])
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "where another run is under way (scores.jsonl.lock)" in line
 
 
 def test_a_file_holds_the_scores_of_one_input(tmp_path, rows, capsys):

@@ -61,7 +61,7 @@ def test_a_second_run_is_refused_until_the_first_has_ended_or_was_killed(tmp_pat
     child = int(first.stdout.readline())
     try:
         for flag, folder in flags.items():
-            refused = f"^{flag} is {folder}, where another run is under way .* use another folder$"
+            refused = f"^{flag} is {folder}, where another run is under way .* use another place$"
             with pytest.raises(ConfigError, match=refused), locked({flag: folder}):
                 pass
         with locked({"--swap.output_dir": tmp_path / "other"}):
