@@ -65,9 +65,9 @@ decimal commas behind zero  | 0{,}125                         | 0.125
 decimal commas              | -3{,}14                         | -3.14
 digits in groups            | 1{,}234{,}567                   | 1234567
 spaces                      | a\ ~\; b                        | a b
+Greek letters as plain text | 2pi/3                           | 2\pi /3
 functions as plain text     | 2ln 3+sin(x)                    | 2\ln  3+\sin (x)
 absolute values as plain text | abs(x-1)                      | |x-1|
-Greek letters as plain text | 2pi/3                           | 2\pi /3
 ohms                        | 5\,\Omega                       | 5\text{ ohm}
 ordinal numbers             | 7^{th} or 21^{\text{st}}        | 7 or 21
 binomials of digits         | \binom52                        | \binom{5}{2}
@@ -152,7 +152,7 @@ no words            | 5\text{ in total}                | 5
 powers              | 15\mbox{ cm}^2                   | 15⟦cm^2⟧
 money               | \$5,000                          | 5,000⟦dollar⟧
 values behind words | 2\text{ hours }15\text{ minutes} | 2⟦hour⟧, 15⟦minute⟧
-free constants      | x^2+C                            | x^2+k
+free constants      | x^2+c                            | x^2+C
 numbered constants  | c_1e^x+c_2                       | C_1e^x+C_2
 declared variables  | n\pi, n\in\mathbb{Z}             | k\pi, k\in\mathbb{Z}
 """

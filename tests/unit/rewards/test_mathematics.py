@@ -48,6 +48,8 @@ n=2 | n=2, n=3 | different
 2, 3 | n=2, n=3 | same
 (k,m)=(2,3) | (m,k)=(2,3) | different
 (k,m)=(2,3) | (m,k)=(3,2) | same
+(x,y)=(1,2),(3,4) | (y,x)=(1,2),(3,4) | different
+(x,y)=(1,2),(3,4) | (3,4),(1,2) | same
 # An interval is no list, and a set of another variable.
 [1,2] | 1, 2 | different
 1, 6 | [1,6) | different

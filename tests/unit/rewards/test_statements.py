@@ -45,6 +45,7 @@ ANNOUNCED = {
         ("The answer is 5, not 6.", "5"),
         ("The answer is not 5, it is 6.", "6"),
         ("The answer is not 5 but 6.", "6"),
+        ("Final answer - B", "B"),
         ("The answer is therefore 12.", "12"),
         ("The answer is found to be 12.", "12"),
         ('{"answer": "12", "confidence": 0.9}', "12"),
@@ -55,8 +56,13 @@ ANNOUNCED = {
     "A:": [("A: 26", "26")],
     "Answer $5$": [("Answer $5$", "$5$")],
     "a heading": [("### Answer\n\n12", "12"), ("**Final Answer**\n\n12", "12")],
-    "I choose": [("I'd go with B.", "B")],
+    "I choose": [("I'd go with B.", "B"), ("I would say B", "B")],
     "答案是": [("故答案为\uff1a$31$", "$31$"), ("答\uff1a一共有12个。", "12个")],
+    "C remains": [
+        ("It must be C rather than B.", "C"),
+        ("Only D remains.", "D remains"),
+        ("That rules out C, leaving D", "D"),
+    ],
     "other languages": [
         ("Antwort: 12", "12"),
         ("La réponse est 18.", "18"),
