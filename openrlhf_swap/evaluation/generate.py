@@ -21,6 +21,7 @@ from openrlhf_swap.generate import generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.rewards.graded_text import closes_thought
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
+from openrlhf_swap.runs.diagnostics import is_looping
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -110,6 +111,7 @@ def _sample_row(
         "tokens": len(ids),
         "thinking_tokens": len(ids) if thought is None else thought + reader.end_tokens,
         "truncated": response.finish_reason == "length",
+        "looping": is_looping(ids),
     }
     if closes_thought(reader.text(prompt), reader.end_of_thought):
         row["thinking_tokens"] = 0

@@ -16,6 +16,7 @@ from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
 from openrlhf_swap.evaluation.traces import read_scored
 from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import strip_answer
+from openrlhf_swap.runs.diagnostics import length_correctness
 
 Floats = NDArray[np.float64]
 Values = dict[str, float]
@@ -80,6 +81,8 @@ def measure_benchmark(files: SampleFiles) -> Measures:
     values = {
         **accuracies(samples, problems),
         **lengths(samples, problems),
+        **looping(samples),
+        **length_correctness_of_problems(samples),
         **shares_by_status(samples),
         **known_after(files),
     }
@@ -138,6 +141,26 @@ def lengths(samples: pd.DataFrame, problems: pd.DataFrame) -> Values:
         "unclosed": (thinking == tokens).mean(),
         "accuracy_per_1k_tokens": problems["accuracy"].mean() / (mean / 1000),
     }
+
+
+def looping(samples: pd.DataFrame) -> Values:
+    """The share of responses that loop; {} where a sample of an earlier version does not say."""
+    if "looping" not in samples or samples["looping"].isna().any():
+        return {}
+    return {"looping": samples["looping"].mean()}
+
+
+def length_correctness_of_problems(samples: pd.DataFrame) -> Values:
+    """The mean correlation of length and correctness among a problem's samples.
+
+    Problems that are always or never solved have none, and without others the result is {}.
+    """
+    found = []
+    for _, group in samples.groupby("problem", sort=False):
+        correlation = length_correctness(group["tokens"], group["correct"])
+        if correlation is not None:
+            found.append(correlation)
+    return {"length_correctness": fmean(found)} if found else {}
 
 
 def shares_by_status(samples: pd.DataFrame) -> Values:

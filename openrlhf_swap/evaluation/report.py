@@ -36,6 +36,7 @@ from openrlhf_swap.evaluation.samples import (
 )
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.verifiers import GRADER_FLAG, MATH
+from openrlhf_swap.runs.diagnostics import MANY_LOOPS
 from openrlhf_swap.runs.provenance import shown
 
 PAPER_ROWS = Path(__file__).parent / "paper_rows.csv"
@@ -51,6 +52,8 @@ COLUMNS = {
     "thinking": "{tokens_thinking}",
     "answer": "{tokens_answer}",
     "cut off %": "{truncated}",
+    "loops %": "{looping}",
+    "length~right": "{length_correctness}",
     "acc./1k": "{accuracy_per_1k_tokens}",
     "pass@k %": "{pass@k} (k={samples})",
     "maj@k %": "{maj@k} (k={samples})",
@@ -87,7 +90,8 @@ def main(argv: list[str]) -> None:
     add("--paper", choices=["1.5B", "7B"], help=text)
     args = parser.parse_args(argv)
     runs = measure_evaluations(args.folders)
-    for warning in [*settings_that_differ(args.folders), *gradings_that_differ(args.folders, runs)]:
+    warnings = settings_that_differ(args.folders) + gradings_that_differ(args.folders, runs)
+    for warning in warnings + many_loops(runs):
         print(f"warning: {warning}", file=sys.stderr)
     tables = [evaluation_table(runs, args.format)]
     if args.format != "csv":
@@ -148,6 +152,21 @@ def gradings_that_differ(folders: Sequence[Path], runs: Runs) -> list[str]:
     return warnings
 
 
+def many_loops(runs: Runs) -> list[str]:
+    """A line for each benchmark on which over a tenth of the responses loop."""
+    warnings = []
+    for run, benchmarks in runs.items():
+        for name, measured in benchmarks.items():
+            share = measured.values.get("looping", 0.0)
+            if share > MANY_LOOPS:
+                warnings.append(
+                    f"{share:.0%} of the responses of {run} on {title_of(name)} loop, saying the "
+                    "same again and again: a higher --temperature may help, and more --max-tokens "
+                    "do not"
+                )
+    return warnings
+
+
 def evaluation_table(runs: Runs, style: str) -> str:
     """A table of evaluations, by name, in one of FORMATS; csv has all measures."""
     if style != "csv":
@@ -191,7 +210,7 @@ def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]
     """
     texts = {}
     for name, value in values.items():
-        texts[name] = f"{value:.0f}" if name.startswith(COUNTS) else f"{100 * value:.1f}"
+        texts[name] = _text(name, value)
     cells = []
     for cell in columns.values():
         try:
@@ -199,6 +218,14 @@ def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]
         except KeyError:
             cells.append("")
     return cells
+
+
+def _text(name: str, value: float) -> str:
+    if name.startswith(COUNTS):
+        return f"{value:.0f}"
+    if name == "length_correctness":  # a correlation
+        return f"{value:+z.2f}"
+    return f"{100 * value:.1f}"
 
 
 def difference_cells(runs: Runs) -> tuple[TextTable, list[str]]:

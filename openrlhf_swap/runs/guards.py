@@ -8,6 +8,7 @@ from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.algorithm.steps import advice_on_step_tokens, fitting_step_tokens
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
+from openrlhf_swap.runs.diagnostics import MANY_LOOPS
 from openrlhf_swap.runs.metrics import Metrics
 
 # The metrics of earlier steps that guards read. Checkpoints hold them, so that a resumed run
@@ -20,7 +21,11 @@ REMEMBERED = (
     "swap/answer_logprob_last",
     "swap/weights_from_uniform",
     "swap/local_gain_std",
+    "rollout/looping_rate",
+    "length/correctness_correlation",
 )
+SHORTENED_STEPS = 10  # over which the correlation of length and correctness is averaged
+COSTLY_CORRELATION = 0.1  # more than chance in the mean over so many steps
 LEAST_ACCURACY = 0.1  # of the first step, for a loss of it to be more than chance
 # A share of the first step's responses -> what the responses do, and the remedy.
 FIRST_STEP_SHARES = {
@@ -60,6 +65,8 @@ class Guards:
         warnings = find_lost_accuracy(self.history)
         if step == 1:
             warnings = first_step_warnings(metrics, self._config)
+        warnings += find_loops(self.history)
+        warnings += find_costly_shortening(self.history)
         notes = find_uniform_weights(self.history, self._tau)
         lines = [f"warning at step {step}: {text}" for text in warnings]
         return lines + [f"note at step {step}: {text}" for text in notes]
@@ -151,14 +158,51 @@ def find_lost_accuracy(history: Sequence[Metrics]) -> list[str]:
         return []
     first = accuracies[0]
     is_lost = [accuracy < first / 2 for accuracy in accuracies]
-    twice = [before and after for before, after in pairwise(is_lost)]
-    if first < LEAST_ACCURACY or sum(twice) != 1 or not twice[-1]:
+    if first < LEAST_ACCURACY or not _is_first_pair(is_lost):
         return []
     return [
         f"the accuracy fell from {first:.0%} in the first step to {accuracies[-1]:.0%}: the "
         "learning rate is probably too high for this model; start again with a lower "
         "--actor.adam.lr (the laptop's 3e-4 is for the embedded policy) or a lower "
         "--swap.process_weight"
+    ]
+
+
+def find_loops(history: Sequence[Metrics]) -> list[str]:
+    """Say once that over a tenth of the responses looped in two steps in a row."""
+    name = "rollout/looping_rate"
+    rates = [metrics[name] for metrics in history if name in metrics]
+    if not _is_first_pair([rate > MANY_LOOPS for rate in rates]) or name not in history[-1]:
+        return []
+    return [
+        f"{rates[-1]:.0%} of the responses loop, saying the same again and again: look at "
+        "rollouts/ in the output folder. A model that did so before the training needs a higher "
+        "--rollout.temperature; one that learnt it needs a lower --actor.adam.lr and its last "
+        "checkpoint without loops. A smaller --rollout.max_new_tokens makes loops cost less"
+    ]
+
+
+def _is_first_pair(flags: Sequence[bool]) -> bool:
+    """Whether the last two are both True, and no two neighbours before them are."""
+    twice = [before and after for before, after in pairwise(flags)]
+    return sum(twice) == 1 and twice[-1]
+
+
+def find_costly_shortening(history: Sequence[Metrics]) -> list[str]:
+    """Say once that the longer responses to a problem were right more often in ten steps."""
+    name = "length/correctness_correlation"
+    found = [metrics[name] for metrics in history if name in metrics]
+    means = []
+    for end in range(SHORTENED_STEPS, len(found) + 1):
+        means.append(fmean(found[end - SHORTENED_STEPS : end]))
+    is_costly = [mean > COSTLY_CORRELATION for mean in means]
+    if name not in history[-1] or sum(is_costly) != 1 or not is_costly[-1]:
+        return []
+    return [
+        f"in {SHORTENED_STEPS} steps the longer responses to a problem were right more often than "
+        f"the shorter ones (mean correlation {means[-1]:.2f}), so shortening further costs "
+        "accuracy: stop here, or at the checkpoint with the best evaluation, or lower the weight "
+        "of length in --swap.objective"
     ]
 
 

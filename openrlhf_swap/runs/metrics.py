@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
 from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows
+from openrlhf_swap.runs.diagnostics import is_looping, length_correctness
 
 if TYPE_CHECKING:  # the names are read without torch
     from torch import Tensor
@@ -52,11 +53,13 @@ def batch_metrics(batch: Batch, terms: AdvantageTerms, objective: Objective) -> 
     """The metrics of a batch: OpenRLHF's of its rewards and lengths, ours, the objective's."""
     rewards = batch.rewards.float()
     lengths = batch.lengths.float()
+    looping = batch.each(lambda rollout: is_looping(rollout.response_ids))
     metrics = {
         "rollout/reward_mean": rewards.mean().item(),
         "rollout/reward_std": rewards.std().item(),
         "rollout/response_length_mean": lengths.mean().item(),
         "rollout/truncated_rate": batch.truncated.float().mean().item(),
+        "rollout/looping_rate": looping.mean().item(),
         "rollout/num_samples": float(rewards.numel()),
         "swap/thought_unclosed_frac": 1 - batch.closed.double().mean().item(),
     }
@@ -76,6 +79,7 @@ def step_metrics(batch: Batch, terms: AdvantageTerms, process_weight: float) -> 
     paid = credit.weights if batch.coefficients.price_by_weights else credit.penalties
     means = {
         **_of_lengths(steps),
+        "length/correctness_correlation": _correlations(steps),
         **_of_groups(steps, credit, process_weight),
         **_of_steps(steps, credit),
         "swap/weights_from_uniform": distances_from_uniform(paid, steps.step_mask),
@@ -108,6 +112,13 @@ def _of_lengths(batch: StepBatch) -> dict[str, Tensor]:
         "length/target": targets[~targets.isnan()],
         "length/over_target_frac": is_over[batch.correct],
     }
+
+
+def _correlations(batch: StepBatch) -> Tensor:
+    """The correlation of length and correctness in each group that has one, float64."""
+    groups = zip(batch.lengths.tolist(), batch.correct.tolist(), strict=True)
+    found = [length_correctness(lengths, correct) for lengths, correct in groups]
+    return batch.answer_logprobs.new_tensor([value for value in found if value is not None])
 
 
 def _of_groups(batch: StepBatch, credit: StepCredit, process_weight: float) -> dict[str, Tensor]:

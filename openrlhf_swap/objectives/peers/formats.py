@@ -71,6 +71,7 @@ def is_degenerate(text: str) -> bool:
 
     The rule of the releases of GRPO-LEAD and AutoThink. They cut the text into phrases of each
     length up to 30 words, from its beginning: a repetition is seen where it fits that grid.
+    What metrics call a loop is `runs.diagnostics.is_looping`.
     """
     words = text.split()
     if any(len(word) >= LONGEST_WORD for word in words):

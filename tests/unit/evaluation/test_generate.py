@@ -54,6 +54,7 @@ def test_each_sample_is_written_with_its_seed_and_its_thought(sample, tokenizer)
         ("other", "q", 0): ("b", 1, 1, False),
         ("own", "long", 0): ("", 0, 0, True),
     }
+    assert not row["looping"]
     assert len(engine.asked) == 3
     for ids, parameters in engine.asked:
         assert ids == prompt_ids(tokenizer, "1 + 1")

@@ -6,6 +6,7 @@ import pytest
 
 from openrlhf_swap.evaluation import measures
 from openrlhf_swap.evaluation.measures import count_votes, measure_evaluation
+from openrlhf_swap.evaluation.report import many_loops
 from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import write_rows
 
@@ -28,8 +29,19 @@ def test_measures_by_hand(evaluated):
         "maj@k": 0.75,
         "accuracy_per_1k_tokens": 0.5 / 0.04,
         "grader_no_answer": 0.25,
+        "length_correctness": -1.0,  # the longer one of each problem is wrong
     }
-    assert {name: values[name] for name in expected} == expected
+    assert {name: values[name] for name in expected} == pytest.approx(expected)
+    assert "looping" not in values  # these samples do not say
+
+
+def test_looping_responses_are_counted_where_every_sample_says_so(evaluated):
+    files = SampleFiles(evaluated / "base", "own")
+    rows = list(files.rows("samples"))
+    write_rows(files.path("samples"), [{**row, "looping": row["tokens"] == 70} for row in rows])
+    runs = {"base": measure_evaluation(evaluated / "base")}
+    assert runs["base"]["own"].values["looping"] == 0.25
+    assert many_loops(runs)[0].startswith("25% of the responses of base on own loop")
 
 
 def votes_of(answers, right):

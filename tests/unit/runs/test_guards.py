@@ -83,6 +83,26 @@ def test_a_loss_of_half_of_the_accuracy_is_said_once():
     assert find_lost_accuracy([{"swap/accuracy": 0.05}, *[{"swap/accuracy": 0.0}] * 2]) == []
 
 
+def test_loops_in_two_steps_in_a_row_are_said_once():
+    guards = Guards(SwapConfig(), None, 0)
+    said = []
+    for step, rate in enumerate((0.2, 0.0, 0.3, 0.2, 0.5), start=1):
+        lines = guards.observe(step, {"rollout/looping_rate": rate, "score": 0.5})
+        said.append([line for line in lines if "responses loop" in line])
+    assert [len(lines) for lines in said] == [0, 0, 0, 1, 0]
+    assert said[3][0].startswith("warning at step 4: 20% of the responses loop, ")
+
+
+def test_shortening_that_costs_accuracy_is_said_once():
+    guards = Guards(SwapConfig(), None, 0)
+    said = []
+    for step in range(1, 25):
+        correlation = -0.5 if step <= 10 else 0.5
+        lines = guards.observe(step, {"length/correctness_correlation": correlation, "score": 0.5})
+        said += [step for line in lines if "so shortening further costs accuracy" in line]
+    assert said == [17]  # in steps 8 to 17 the mean is .2; in steps 7 to 16 it was .1
+
+
 def test_a_run_that_works_passes_the_self_test():
     guards = Guards(SwapConfig(), None, 2)
     scores = {"swap/answer_logprob_first": -3.3, "swap/answer_logprob_last": -1.2}

@@ -64,6 +64,7 @@ def test_metrics_by_hand():
     assert metrics["length/wrong"] == 50
     assert metrics["length/target"] == 20
     assert metrics["length/over_target_frac"] == 0.5
+    assert metrics["length/correctness_correlation"] == pytest.approx(-math.sqrt(3) / 2)
     assert metrics["swap/penalty_mass"] == pytest.approx(0.25)  # (30-20)/20 and 0
     assert metrics["swap/steps_per_rollout"] == 1.5
     assert metrics["length/reasoning"] == 13  # of 20 and 6
