@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NoReturn
 
-from openrlhf_swap.errors import SETUP, ConfigError, SwapError
+from openrlhf_swap.errors import SETUP, ConfigError, StoppedBySignal, SwapError
 
 PROGRAM = "openrlhf-swap"  # the console command, see `__main__`
 ADAPTERS = "adapter_config.json"  # what a folder of LoRA adapters holds
@@ -39,8 +40,8 @@ def run_command(
 ) -> int:
     """Run a command with its arguments, the process's own by default, and return its exit status.
 
-    After a SwapError or a missing package it is 2, after Ctrl-C 130; each of these is printed as
-    one line.
+    After a SwapError or a missing package it is 2, after Ctrl-C 130, after a signal that a command
+    handles 128 and its number; each of these is printed as one line.
     """
     try:
         status = command(list(sys.argv[1:] if argv is None else argv)) or 0
@@ -49,6 +50,9 @@ def run_command(
     except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except StoppedBySignal as error:
+        print(f"error: stopped by {signal.Signals(error.number).name}{error}", file=sys.stderr)
+        return 128 + error.number
     except KeyboardInterrupt as error:
         print(f"error: stopped by Ctrl-C{error}", file=sys.stderr)
         return 130  # as shells do for what SIGINT ended

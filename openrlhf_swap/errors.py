@@ -42,6 +42,14 @@ class RunError(SwapError, RuntimeError):
     """A run cannot go on; the message says why, and how to resume or what to look at."""
 
 
+class StoppedBySignal(KeyboardInterrupt):
+    """A signal has stopped a command as Ctrl-C would; `number` is the signal's."""
+
+    def __init__(self, number: int, remedy: str = "") -> None:
+        super().__init__(remedy)
+        self.number = number
+
+
 def check_text(name: str, value: object) -> None:
     """Raise DataError for what is no text, such as an answer that is a number."""
     if not isinstance(value, str):

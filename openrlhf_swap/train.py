@@ -16,6 +16,7 @@ from typing import Any
 
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.files import DATA_FILES, check_quickly
+from openrlhf_swap.errors import StoppedBySignal
 from openrlhf_swap.flags.configuration import (
     DEFAULTS,
     FOLDERS,
@@ -28,7 +29,7 @@ from openrlhf_swap.flags.configuration import (
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.process.console import MARK, quiet_console, say
-from openrlhf_swap.process.ctrl_c import ctrl_c_after
+from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
 from openrlhf_swap.process.locks import locked
 from openrlhf_swap.process.private_ray import private_ray
 from openrlhf_swap.recipes import NAMES, as_words, find_value, read_recipe
@@ -86,12 +87,15 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
         console = quiet_console(output / "train.log", MARK, "--swap.verbose")
     with locked(folders):
         try:
-            with private_ray(), console:
+            with stopped_like_ctrl_c(), private_ray(), console:
                 _train(configuration, redacted(argv))
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             path = Path(ckpt.path)
-            remedy = checkpoints.how_to_resume(path) + checkpoints.how_to_end(path)
-            raise KeyboardInterrupt(f"; {remedy}") from None  # `run_command` prints it
+            remedy = f"; {checkpoints.how_to_resume(path)}{checkpoints.how_to_end(path)}"
+            # `run_command` prints it.
+            if isinstance(error, StoppedBySignal):
+                raise StoppedBySignal(error.number, remedy) from None
+            raise KeyboardInterrupt(remedy) from None
 
 
 def _check_quickly(configuration: Configuration) -> None:

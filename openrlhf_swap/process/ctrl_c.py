@@ -1,28 +1,42 @@
-"""A Ctrl-C that waits, because in the middle of an import it may get lost or abort the process."""
+"""A Ctrl-C that waits, and other signals that stop a command as a Ctrl-C does.
+
+In the middle of an import a Ctrl-C may get lost or abort the process.
+"""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+from openrlhf_swap.errors import StoppedBySignal
+
+STOPPING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def ctrl_c_after() -> Iterator[None]:
     """Hold back a Ctrl-C, but not a second one, until the block has ended.
 
-    If the block fails after a Ctrl-C, KeyboardInterrupt is raised in place of its error: a terminal
-    sends the signal to the block's child processes, too, and their end may be the error. Only the
-    main thread may enter. A handler holds it, because a mask holds in one thread only: the
-    signal would go to another thread, and raise here all the same.
+    So it is with a signal that `stopped_like_ctrl_c` handles. If the block fails after one,
+    KeyboardInterrupt is raised in place of its error: a terminal sends the signal to the block's
+    child processes, too, and their end may be the error. Only the main thread may enter. A handler
+    holds the signal, because a mask holds in one thread only: the signal would go to another
+    thread, and raise here all the same.
     """
     came: list[int] = []
+    before: dict[int, Any] = {}
 
     def hold(number: int, _: object) -> None:
         if came:
-            signal.signal(number, before)
+            signal.signal(number, before[number])
             signal.raise_signal(number)
         came.append(number)
 
-    before = signal.signal(signal.SIGINT, hold)
+    for held in (signal.SIGINT, *STOPPING):
+        handler = signal.getsignal(held)
+        if callable(handler):  # it is not ignored, and does not end the process
+            before[held] = handler
+            signal.signal(held, hold)
     try:
         yield
     except Exception as error:  # any error of the block may be a child's end
@@ -30,6 +44,33 @@ def ctrl_c_after() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(came[0])
+
+
+@contextmanager
+def stopped_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP stop the block as Ctrl-C does, but raise StoppedBySignal then.
+
+    A signal that is ignored stays so: `nohup` ignores SIGHUP. Only the main thread may enter.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    handled = [number for number in STOPPING if signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if came:  # Ray makes a plain KeyboardInterrupt of what a handler raises
+            raise StoppedBySignal(came[0]) from error
+        raise
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from openrlhf_swap.sizing.memory import ADAM, SUB_GROUP, partition
+from openrlhf_swap.sizing.engine import engine_weights
+from openrlhf_swap.sizing.memory import ADAM, ALLOWANCE, SUB_GROUP, partition, phases, total
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import BIT16, FP32, BytesByUse, Settings
 
@@ -12,6 +13,7 @@ MIB = 2**20
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
 LARGE = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
+PROCESS = 768 * MIB  # of a process that has imported torch, and vLLM or DeepSpeed
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,23 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> BytesByUs
         states = ADAM // FP32 * pinned(FP32 * group for group in groups)
         held["sleeping optimizer"] = gpus_of_node * (states + summed)
     return held
+
+
+def cpu_bytes(model: Model, settings: Settings, cache: int) -> BytesByUse:
+    """What a run without GPUs takes of the main memory, by process.
+
+    Assumed are responses of mean length, so that a run which lacks memory lacks it surely. `cache`
+    has the bytes of an engine's keys and values. vLLM keeps a second, packed copy of its weights.
+    """
+    of_mean_length = replace(settings, context=settings.mean)
+    peaks = [total(parts) for parts in phases(model, of_mean_length, gpu=0).values()]
+    policy = max(peaks) - ALLOWANCE
+    engine = 2 * engine_weights(model, settings) + cache
+    return {
+        "policy": settings.ranks * (policy + PROCESS),
+        "engines": settings.engines * settings.tensor_parallel * (engine + PROCESS),
+        "driver": PROCESS,
+    }
 
 
 def _sleeping_weights(model: Model, settings: Settings) -> int:

@@ -1,16 +1,20 @@
-"""Ctrl-C."""
+"""Ctrl-C, and a signal that ends a training like it."""
 
 import os
 import signal
 import subprocess
 
+import pytest
 from support.running import training
 
 
-def test_control_c_ends_with_one_line(tmp_path, prompts_file):
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_a_signal_ends_with_one_line(tmp_path, prompts_file, number, name):
     """A training that has just begun to start Ray ends without a traceback.
 
-    Its status is what shells give to a command that SIGINT ended.
+    Its status is what shells give to a command that the signal ended.
     """
     command = training(tmp_path / "run", prompts_file)
     command["env"]["PYTHONUNBUFFERED"] = "1"
@@ -24,7 +28,10 @@ def test_control_c_ends_with_one_line(tmp_path, prompts_file):
     }
     with subprocess.Popen(**command, **options) as process:
         assert any(line.startswith("[swap] attention: ") for line in process.stdout)
-        os.killpg(process.pid, signal.SIGINT)
+        if number == signal.SIGINT:  # a terminal sends it to all
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert errors == "error: stopped by Ctrl-C; no checkpoint was written yet\n"
+    assert process.returncode == 128 + number
+    assert errors == f"error: stopped by {name}; no checkpoint was written yet\n"

@@ -45,6 +45,8 @@ def launch(prepared: PreparedRun, wait_for_ray: Callable[[], None]) -> None:
             cause = cause.cause
         if isinstance(cause, SwapError):
             raise cause from None
+        if isinstance(cause, ray.exceptions.OutOfMemoryError):
+            raise RunError(describe_lack_of_memory(str(cause), args)) from error
         if isinstance(cause, ray.exceptions.RayActorError | EngineDeadError):
             raise RunError(describe_death(cause, args, where)) from error
         raise
@@ -66,6 +68,24 @@ def vllm_arguments(prepared: PreparedRun) -> dict[str, Any]:
     if configuration.on_cpu:
         return {**arguments, **WHOLE_PROMPTS}
     return {**arguments, **expert_kernels(prepared.model_config)}
+
+
+def describe_lack_of_memory(text: str, args: SimpleNamespace) -> str:
+    """Which process Ray ended for lack of memory, by Ray's text, with a remedy."""
+    named = re.search(r"task name=(\w+)", text)
+    own = re.search(r"memory used=([\d.]+)GB", text)
+    of_node = re.search(r"was ([\d.]+)GB / ([\d.]+)GB", text)
+    who = named[1] if named else "a process of the run"
+    if own:
+        who += f", which had {own[1]} GB"
+    state = f": {of_node[1]} of {of_node[2]} GB were taken" if of_node else ""
+    return (
+        f"the machine ran out of main memory{state}, and Ray ended {who}; lower "
+        f"--train.micro_batch_size ({args.train.micro_batch_size}) and "
+        f"--rollout.micro_batch_size ({args.rollout.micro_batch_size}), train adapters "
+        "(--ds.lora.rank 32), or end other programs; "
+        f"{checkpoints.how_to_resume(Path(args.ckpt.path))}"
+    )
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:

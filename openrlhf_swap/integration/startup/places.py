@@ -17,8 +17,8 @@ from openrlhf_swap.integration.startup.model import TriedModel
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.sizing.engine import cache_bytes
 from openrlhf_swap.sizing.fitting import Machine, describe_place, place_optimizer
-from openrlhf_swap.sizing.host import host_bytes
-from openrlhf_swap.sizing.models import gib, head_size
+from openrlhf_swap.sizing.host import PROCESS, cpu_bytes, host_bytes
+from openrlhf_swap.sizing.models import GIB, gib, head_size
 from openrlhf_swap.sizing.settings import read_run
 
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
@@ -54,7 +54,10 @@ def place(run: Configuration, objective: Objective, model: TriedModel) -> Places
     for too few GPUs, for which Ray would wait silently, or too little main memory.
     """
     limits = engine_limits(run, model.config)
-    if run.on_cpu or "RAY_ADDRESS" in os.environ:
+    if "RAY_ADDRESS" in os.environ:
+        return Places(limits)
+    if run.on_cpu:
+        check_cpu_memory(run, objective, limits[CACHE])
         return Places(limits)
     check_gpus(run.args)
     placed = place_on_gpus(run, objective, smallest_gpu(run.args))
@@ -109,20 +112,51 @@ def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
     return Places(limits, flags, (f"the optimizer {describe_place(model, given, settings)}",))
 
 
+def check_cpu_memory(run: Configuration, objective: Objective, cache: int) -> None:
+    """Raise ConfigError for a machine without room for a run on its CPU; Ray would end it later.
+
+    `cache` has the bytes of an engine's keys and values.
+    """
+    try:
+        model, settings = read_run(run, objective)
+    except ConfigError:  # there is no formula for this model
+        return
+    args = run.args
+    held = cpu_bytes(model, settings, cache)
+    if args.algo.kl.init_coef > 0:
+        held["reference model"] = PROCESS + BYTES * model.parameters
+    check_room(
+        held,
+        f"lower --train.micro_batch_size ({args.train.micro_batch_size}) and --data.max_len "
+        f"({args.data.max_len}), train adapters (--ds.lora.rank 32), or take a smaller model",
+    )
+
+
 def check_memory(pinned: Mapping[str, int]) -> None:
     """Raise ConfigError for a machine without room for `pinned`, bytes of main memory by use."""
+    node = available_memory() // GIB
+    check_room(
+        pinned, f"openrlhf-swap plan --node-memory {node} with these flags names some that fit"
+    )
+
+
+def check_room(held: Mapping[str, int], remedy: str) -> None:
+    """Raise ConfigError, with this remedy, where `held` is more than the main memory has free."""
+    available = available_memory()
+    total = sum(held.values())
+    if total > available:
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in held.items())
+        raise ConfigError(
+            f"{gib(available)} GiB of main memory are available, but the run takes {gib(total)} "
+            f"there ({parts}); {remedy}"
+        )
+
+
+def available_memory() -> int:
+    """Free bytes of main memory: Ray reads a container's limit, psutil what others leave."""
     from ray._private.utils import estimate_available_memory
 
-    # Ray reads the limits of a container, and psutil what other containers leave.
-    available = min(estimate_available_memory(), psutil.virtual_memory().available)
-    total = sum(pinned.values())
-    if total > available:
-        parts = ", ".join(f"{name} {gib(size)}" for name, size in pinned.items())
-        raise ConfigError(
-            f"{gib(available)} GiB of main memory are available, but the run keeps {gib(total)} "
-            f"there ({parts}); openrlhf-swap plan --node-memory {available / 2**30:.0f} with these "
-            "flags names some that fit"
-        )
+    return int(min(estimate_available_memory(), psutil.virtual_memory().available))
 
 
 def engine_limits(run: Configuration, config: PretrainedConfig) -> dict[str, int]:

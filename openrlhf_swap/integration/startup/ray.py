@@ -1,6 +1,7 @@
 """Ray for a training: joined where RAY_ADDRESS names a cluster, else started on this machine."""
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from typing import Any
 
 import ray
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, first_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, gpus_of_run, policy_ranks
 from openrlhf_swap.integration.patches import (
@@ -35,6 +36,7 @@ OPENRLHFS_VARIABLES = {
 OBJECT_STORE_BYTES = 256 * 2**20
 NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
 POLL_SECONDS = 2.0
+ANSWER_SECONDS = 20  # within which a cluster's head has to answer
 
 
 @contextmanager
@@ -47,7 +49,9 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
     # Ray inherits the environment, so variables are set before its thread starts.
     args = configuration.args
     install(TRAINS)
-    if "RAY_ADDRESS" not in os.environ:
+    if "RAY_ADDRESS" in os.environ:
+        check_address(os.environ["RAY_ADDRESS"])
+    else:
         install(TRAINS_ALONE)
     if configuration.on_cpu:
         install(CPU_COMMAND)
@@ -66,6 +70,23 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
             yield wait
         finally:
             pool.submit(ray.shutdown).result()
+
+
+def check_address(address: str) -> None:
+    """Raise ConfigError for a HOST:PORT where nothing answers: Ray would try for minutes.
+
+    Ray itself finds what other addresses, such as auto, mean.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"RAY_ADDRESS is {address}, where no Ray answers ({first_line(error)}); start the "
+            "cluster there, or unset RAY_ADDRESS to train on this machine alone"
+        ) from error
 
 
 def wait_for_gpus(needed: int) -> None:

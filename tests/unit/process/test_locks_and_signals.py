@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.process.ctrl_c import ctrl_c_after
+from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
 from openrlhf_swap.process.locks import LOCK, locked
 
 HOLD = """
@@ -40,6 +41,29 @@ def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(
         steps.append("the code after it did not")
     assert steps == expected
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_a_command_in_one_line(number, monkeypatch, capsys):
+    """In the middle of imports, too; here where the shell has told the process to ignore Ctrl-C."""
+    steps = []
+
+    def command(_):
+        with stopped_like_ctrl_c():
+            with ctrl_c_after():
+                os.kill(os.getpid(), number)
+                time.sleep(0.05)
+                steps.append("the block went on")
+            steps.append("the code after it did not")
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert run_command(command, []) == 128 + number
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps == ["the block went on"]
+    assert capsys.readouterr().err == f"error: stopped by {number.name}\n"
+    assert signal.getsignal(number) == signal.SIG_DFL
 
 
 def test_a_block_that_fails_after_ctrl_c_was_stopped_by_it(in_foreground):

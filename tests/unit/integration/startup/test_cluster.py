@@ -1,12 +1,14 @@
 """Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
 
 import os
+import socket
 
 import pytest
 import ray
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.integration.startup import launch
 from openrlhf_swap.integration.startup import ray as ray_start
 
 
@@ -36,6 +38,36 @@ def test_gpus_that_do_not_come_end_the_run(polls, monkeypatch):
     polls += [{"GPU": 8.0}]
     with pytest.raises(ConfigError, match=r"^8 of the 16 GPUs .* start more nodes, or ask for few"):
         ray_start.wait_for_gpus(16)
+
+
+def test_an_address_where_nothing_answers_is_refused_at_once():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ray_start.check_address(address)
+    refused = f"^RAY_ADDRESS is {address}, where no Ray answers .*refused.* unset RAY_ADDRESS"
+    with pytest.raises(ConfigError, match=refused):
+        ray_start.check_address(address)
+    ray_start.check_address("auto")
+
+
+def test_what_ray_ends_for_lack_of_memory_is_one_line_with_numbers_and_a_remedy(tmp_path):
+    """The text is that of Ray 2.55, shortened."""
+    args = configure(["--swap.output_dir", str(tmp_path)], on_cpu=True).args
+    text = (
+        "1 worker(s) were killed due to the node running low on memory. Memory on the node (IP: "
+        "10.0.0.1, ID: 6a) was 22.91GB / 23.46GB (0.976586), which exceeds the memory usage "
+        "threshold of 0.950000; Object store memory usage: []; Ray killed 1 worker(s) based on the "
+        "killing policy: [(Worker with lease granted: job ID=01, lease ID=07, task "
+        "name=IntrinsicRewardActor.__init__, required resources={CPU: 1}, pid=417, actual memory "
+        "used=14.40GB, worker ID=5f)]; To see more information about memory usage on this node"
+    )
+    line = launch.describe_lack_of_memory(text, args)
+    assert "\n" not in line
+    assert "22.91 of 23.46 GB" in line
+    assert "IntrinsicRewardActor, which had 14.40 GB" in line
+    assert "--ds.lora.rank 32" in line
+    assert "no checkpoint was written yet" in line
+    assert "ran out of main memory" in launch.describe_lack_of_memory("killed", args)
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,35 @@ def test_what_fits_stays_on_the_gpu(monkeypatch, flags, gpu, sleep, says):
     assert list(placed.engine_limits) == limited
 
 
+ON_CPU = (
+    "--actor.model_name_or_path Qwen/Qwen2.5-0.5B-Instruct --data.max_len 1024 "
+    "--rollout.max_new_tokens 512 --swap.logits_chunk 256 --rollout.micro_batch_size 4 "
+    "--actor.num_gpus_per_node 1 --vllm.num_engines 1 "
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "policy", "fits"),
+    [
+        # The policy's process was seen with 10.5 to 12.7 GB; with micro-batches of 8 with 14.4.
+        ("--train.micro_batch_size 2", "12.3", True),
+        ("--train.micro_batch_size 8", "15.9", False),
+        ("--train.micro_batch_size 8 --ds.lora.rank 32", None, True),
+    ],
+)
+def test_a_cpu_without_room_for_a_run_is_told_before_it_starts(monkeypatch, flags, policy, fits):
+    run = configure((ON_CPU + flags).split(), on_cpu=True)
+    objective = build(run.method)
+    monkeypatch.setattr(places, "available_memory", lambda: 18 * GIB)
+    cache = 2**29
+    if fits:
+        places.check_cpu_memory(run, objective, cache)
+        monkeypatch.setattr(places, "available_memory", lambda: 4 * GIB)
+    refused = rf"GiB of main memory are available, .*policy {policy or ''}.*micro_batch_size"
+    with pytest.raises(ConfigError, match=refused):
+        places.check_cpu_memory(run, objective, cache)
+
+
 def limits(model, flags="", on_cpu=False, engines=8, **run):
     """The limits of each of so many engines, with these settings of the run."""
     words = f"--actor.model_name_or_path {model} --vllm.num_engines {engines} {flags}"
