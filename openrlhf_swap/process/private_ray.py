@@ -9,6 +9,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,9 @@ from pathlib import Path
 from openrlhf_swap.errors import ConfigError
 
 RAY_FOLDER = "RAY_TMPDIR"
+PLACE = Path("/tmp")
+OWNER = "owner.lock"  # in each folder; the command that made it holds it
+NEW_SECONDS = 10  # in which a folder's owner may not hold its lock yet
 # A variable by which Ray listens on 127.0.0.1 only. Ray reads it when it is imported, on Linux too.
 LOOPBACK_ONLY = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
@@ -50,13 +54,33 @@ def _ask_for_a_token() -> None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
+def delete_left_folders(place: Path) -> None:
+    """Delete the folders that dead runs of this user left; the kernel dropped their locks."""
+    from filelock import FileLock, Timeout
+
+    for owner in place.glob(f"ray_*/{OWNER}"):
+        with suppress(OSError, Timeout):
+            status = owner.stat()
+            is_new = time.time() - status.st_mtime < NEW_SECONDS
+            if is_new or status.st_uid != os.getuid():
+                continue
+            with FileLock(owner, timeout=0):
+                shutil.rmtree(owner.parent, ignore_errors=True)
+
+
 @contextmanager
 def _private_folder() -> Iterator[None]:
     """Give Ray, and vLLM's sockets and files, a folder of mode 0700; after an error it stays.
 
-    It is not below TMPDIR, which is often long: the kernel takes short names of sockets only.
+    It is not below TMPDIR, which is often long: the kernel takes short names of sockets only. The
+    next start deletes it.
     """
-    folder = Path(tempfile.mkdtemp(prefix="ray_", dir="/tmp"))
+    from filelock import FileLock
+
+    delete_left_folders(PLACE)
+    folder = Path(tempfile.mkdtemp(prefix="ray_", dir=PLACE))
+    lock = FileLock(folder / OWNER)
+    lock.acquire()
     before = os.environ.get("TMPDIR")
     os.environ[RAY_FOLDER] = str(folder)
     os.environ["TMPDIR"] = str(folder)
@@ -64,6 +88,7 @@ def _private_folder() -> Iterator[None]:
         yield
         shutil.rmtree(folder, ignore_errors=True)
     finally:
+        lock.release()
         del os.environ[RAY_FOLDER]
         del os.environ["TMPDIR"]
         if before is not None:
