@@ -127,6 +127,8 @@ class Objective:
     """Whether tokens are forced or deleted, so that vLLM did not sample the response."""
     rewrites_evaluation: ClassVar[bool] = False
     """Whether `rewrite_problem` also writes the evaluation's rows."""
+    charges_wrong_for_length: ClassVar[bool] = False
+    """Whether a longer wrong response earns less than a shorter one."""
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the state, so that batches must come one after the other."""
     state: ClassVar[tuple[str, ...]] = ()

@@ -15,6 +15,7 @@ from openrlhf_swap.integration.startup.places import place
 from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.startup.ray import starting_ray
 from openrlhf_swap.integration.startup.settling import choose_scoring, settle
+from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.card import try_write_card
@@ -46,6 +47,8 @@ def start(given: Configuration, words: list[str]) -> None:
     model = read_policy(given)
     run = tell(settle(given, model)).configuration
     objective = build(run.method)
+    for line in warn_of_length_charge(objective):
+        say(line)
     tell(choose_scoring(run, objective, model))
     data = write_data(run, objective, model.tokenizer)
     checkpoint = checkpoint.with_setting(TRAINED_ON, data.trained_on)
@@ -82,6 +85,17 @@ def finish(policy: PolicyFolder, output: Path) -> None:
         f"finished; the policy is in {os.path.relpath(exported)}, everything else in "
         f"{os.path.relpath(output)}"
     )
+
+
+def warn_of_length_charge(objective: Objective) -> list[str]:
+    """A line about an objective that charges wrong responses for their length."""
+    if not objective.charges_wrong_for_length:
+        return []
+    return [
+        f"warning: objective {objective.name} pays a wrong response the less the longer it is, so "
+        "giving up early earns more than trying; the authors of ACOER (arXiv 2606.22716) saw all "
+        "eight of their trainings with such rewards collapse. Watch swap/accuracy and length/wrong"
+    ]
 
 
 def tell(settled: T) -> T:

@@ -30,6 +30,7 @@ def asks_maximum(rollout: Rollout) -> bool:
 class L1Exact(Objective):
     """R = c - alpha |n - L|, in the group; c only after a closed thought."""
 
+    charges_wrong_for_length = True
     boxes_answers = True
     rewrites_evaluation = True
     shortest: int = setting(100, "smallest budget, in tokens", ge=1)

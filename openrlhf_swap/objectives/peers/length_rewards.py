@@ -68,6 +68,7 @@ class Kimi(Objective):
     1416fa0).
     """
 
+    charges_wrong_for_length = True
     weight: float = setting(1.0, "of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -103,6 +104,7 @@ class PrimeLinear(Objective):
     The `linear` length penalty of prime-rl (commit 559b447).
     """
 
+    charges_wrong_for_length = True
     normaliser = "centre"
     weight: float = setting(0.25, "what the longest response of an all-correct group pays")
 
@@ -119,6 +121,7 @@ class ShorterBetter(Objective):
     (commit 6399366).
     """
 
+    charges_wrong_for_length = True
     rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
 
     def rewards(self, batch: Batch) -> Tensor:

@@ -41,6 +41,7 @@ class GDPO(Objective):
     After its verl code (commit b080e63).
     """
 
+    charges_wrong_for_length = True
     normaliser = "none"
     target_length: int = setting(4000, "L_T, in tokens", ge=1)
 
@@ -72,6 +73,7 @@ class O1Pruner(Objective):
     After github.com/StarDewXXX/O1-Pruner (commit 04c0863).
     """
 
+    charges_wrong_for_length = True
     normaliser = "none"
     alpha: float = setting(
         5.0, "weight of the answer; low values make short wrong answers attractive"

@@ -30,6 +30,7 @@ class SABER(Objective):
     response, and closed once; where n is 0 the prompt closes it.
     """
 
+    charges_wrong_for_length = True
     boxes_answers = True
     needs_marks = True
     rewrites_evaluation = True
