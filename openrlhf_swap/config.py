@@ -366,7 +366,10 @@ class RunConfig(FlagSettings):
         "(docs/use/objectives.md); the command line takes precedence",
     )
     output_dir: str = setting(
-        "outputs/swap", "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json"
+        "outputs/swap",
+        "folder for metrics.jsonl, train.log, rollouts/ and swap_config.json",
+        "name a folder, or leave it out",
+        min_length=1,
     )
     verbose: bool = setting(
         False, "print everything on the console, library output too, instead of to train.log"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.data.benchmarks import BENCHMARKS
-from openrlhf_swap.evaluation.samples import SampleFiles, graded_benchmarks
+from openrlhf_swap.evaluation.samples import SampleFiles, files_as_written, graded_benchmarks
 from openrlhf_swap.evaluation.traces import read_scored
 from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import strip_answer
@@ -57,12 +57,13 @@ def measure_evaluations(folders: Sequence[Path]) -> dict[str, Evaluation]:
 def measure_evaluation(folder: Path) -> Evaluation:
     """Measures of every benchmark in an evaluation's folder: the known ones first, in their order.
 
-    Raises DataError if there is no graded sample.
+    Raises DataError if there is no graded sample, or a file that no evaluation writes.
     """
-    found = {files.benchmark: files for files in graded_benchmarks(folder)}
-    names = [name for name in BENCHMARKS if name in found]
-    names += [name for name in found if name not in BENCHMARKS]
-    return {name: measure_benchmark(found[name]) for name in names}
+    with files_as_written(folder):
+        found = {files.benchmark: files for files in graded_benchmarks(folder)}
+        names = [name for name in BENCHMARKS if name in found]
+        names += [name for name in found if name not in BENCHMARKS]
+        return {name: measure_benchmark(found[name]) for name in names}
 
 
 def measure_benchmark(files: SampleFiles) -> Measures:

@@ -30,6 +30,7 @@ from openrlhf_swap.evaluation.measures import (
 from openrlhf_swap.evaluation.samples import (
     SETTINGS,
     SampleFiles,
+    files_as_written,
     flag_of,
     graded_benchmarks,
     read_settings,
@@ -108,7 +109,11 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
     for name in SETTINGS:
         if name in ("model", "seed", "end_of_thought"):
             continue
-        values = {folder: settings[name] for folder, settings in runs.items() if settings}
+        values = {}
+        for folder, settings in runs.items():
+            with files_as_written(folder):
+                if settings:
+                    values[folder] = settings[name]
         warnings += _warn_if_different(flag_of(name), values)
     return warnings
 
@@ -132,10 +137,11 @@ def gradings_that_differ(folders: Sequence[Path], runs: Runs) -> list[str]:
         graders = {}
         answers: dict[str, dict[Path, set[str]]] = {}
         for files in evaluations:
-            for row in files.rows("problems"):
-                graders[files.folder] = row.get("grader", MATH)
-                by_folder = answers.setdefault(without_white_space(row["problem"]), {})
-                by_folder.setdefault(files.folder, set()).add(strip_answer(row["answer"]))
+            with files_as_written(files.folder):
+                for row in files.rows("problems"):
+                    graders[files.folder] = row.get("grader", MATH)
+                    by_folder = answers.setdefault(without_white_space(row["problem"]), {})
+                    by_folder.setdefault(files.folder, set()).add(strip_answer(row["answer"]))
         warnings += _warn_if_different(f"{GRADER_FLAG} of {benchmark}", graders)
         different = 0
         for by_folder in answers.values():

@@ -9,10 +9,11 @@ import hashlib
 import json
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import DataError, SwapError, first_line
 from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.graded_text import text_to_grade
@@ -109,16 +110,32 @@ def flag_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+@contextmanager
+def files_as_written(folder: Path) -> Iterator[None]:
+    """Raise DataError where the block finds something else in a folder than an evaluation wrote."""
+    try:
+        yield
+    except SwapError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(
+            f"a file in {folder} is not as an evaluation wrote it ({type(error).__name__}: "
+            f"{first_line(error)}); restore the folder, or evaluate into another one"
+        ) from error
+
+
 def read_settings(folder: Path) -> Row:
     """The settings that a folder's samples were made with; {} for a folder without samples.
 
-    A start that failed before its first sample binds the folder to nothing.
+    A start that failed before its first sample binds the folder to nothing. Raises DataError for a
+    `run.json` that holds no settings.
     """
     has_samples = any(map(_has_rows, folder.glob(f"*{SAMPLES}")))
     path = settings_path(folder)
     if not has_samples or not path.exists():
         return {}
-    settings: Row = json.loads(path.read_text(encoding="utf-8"))
+    with files_as_written(folder):
+        settings: Row = dict(json.loads(path.read_text(encoding="utf-8")))
     return settings
 
 

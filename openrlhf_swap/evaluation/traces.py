@@ -13,7 +13,12 @@ from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, counted
 from openrlhf_swap.errors import DataError
-from openrlhf_swap.evaluation.samples import asked, graded_benchmarks, read_settings
+from openrlhf_swap.evaluation.samples import (
+    asked,
+    files_as_written,
+    graded_benchmarks,
+    read_settings,
+)
 from openrlhf_swap.files import Row, read_rows, write_rows
 
 # The fields that `openrlhf-swap score` gives a row.
@@ -36,7 +41,8 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     output = args.output or args.folder / "traces.jsonl"
     check_writable("--output", output.parent)
-    rows = list(traces(args.folder, args.samples))
+    with files_as_written(args.folder):
+        rows = list(traces(args.folder, args.samples))
     output.parent.mkdir(parents=True, exist_ok=True)
     write_rows(output, rows)
     print(f"{counted(len(rows), 'trace')} in {output}")

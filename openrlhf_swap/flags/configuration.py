@@ -10,6 +10,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -109,6 +110,8 @@ TEMPLATES = (
 )
 MODEL = "actor.model_name_or_path"
 SECRET = "logger.wandb.key"
+USER_OF_ADDRESS = re.compile(r"(?<=://)[^/@?\s,]*(?=@)")  # and a password
+QUERY_OF_ADDRESS = re.compile(r"(://[^?\s,]*\?)[^\s,]*")
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
 FILES = ("reward.remote_url", "train.agent_func_path")
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
@@ -180,7 +183,8 @@ class Configuration:
     def dump(self) -> FlagValues:
         """Every setting by its flag without dashes, as `--config` reads it.
 
-        The tracker's key is left out, and so are values that follow from other settings.
+        The tracker's key is left out, and so are values that follow from other settings; secrets
+        in an address are hidden.
         """
         content = {}
         for part in (self.method, self.run):
@@ -199,8 +203,13 @@ class Configuration:
         for name in sorted(self.named):
             value = self.values[name]
             if value is not None and left_out.get(name) != value:
-                content[name] = value
+                content[name] = without_secrets(value) if name == "reward.remote_url" else value
         return content
+
+
+def without_secrets(text: str) -> str:
+    """A text in which the users, passwords and queries of its addresses are hidden."""
+    return QUERY_OF_ADDRESS.sub(r"\1***", USER_OF_ADDRESS.sub("***", text))
 
 
 def configure(

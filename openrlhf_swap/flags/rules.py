@@ -50,6 +50,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda number: number >= 0,
         "actor.max_norm actor.adam.weight_decay algo.kl.init_coef eval.temperature ds.lora.rank",
     ),
+    f"at least 0 and below {2**31}": (lambda number: 0 <= number < 2**31, "train.seed"),
     "more than 1": (lambda number: number > 1, "actor.dual_clip"),
     "more than 0 and at most 1": (
         lambda number: 0 < number <= 1,

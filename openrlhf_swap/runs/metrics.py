@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
 from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows
+from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.diagnostics import is_looping, length_correctness
 
 if TYPE_CHECKING:  # the names are read without torch
@@ -260,8 +261,15 @@ def drop_metrics_after(folder: Path, step: int) -> None:
             write_rows(before, [*read_rows(before), *read_rows(path)])
             path.unlink()
         else:
-            rows = [row for row in read_rows(path) if isinstance(row.get("step"), int)]
-            write_rows(path, [row for row in rows if row["step"] <= step])
+            rows = list(read_rows(path))
+            of_steps = [row for row in rows if _has_step(row)]
+            if len(of_steps) < len(rows):
+                say(f"{len(rows) - len(of_steps)} rows of {path} are of no step and are removed")
+            write_rows(path, [row for row in of_steps if row["step"] <= step])
+
+
+def _has_step(row: object) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("step"), int)
 
 
 def set_aside_rollouts_after(folder: Path, step: int) -> None:

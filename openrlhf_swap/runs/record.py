@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, to_line, write_text
-from openrlhf_swap.flags.configuration import SECRET, Configuration
+from openrlhf_swap.flags.configuration import SECRET, Configuration, without_secrets
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.provenance import fingerprint, identity_of, is_same, made_of
@@ -97,7 +97,7 @@ def as_yaml(configuration: Configuration) -> str:
 
 
 def redacted(words: list[str]) -> list[str]:
-    """A command line without the tracker's key."""
+    """A command line without the tracker's key and the secrets of addresses."""
     flag = f"--{SECRET}"
     hidden = []
     for before, word in zip(["", *words], words, strict=False):
@@ -105,7 +105,7 @@ def redacted(words: list[str]) -> list[str]:
             word = "***"
         elif word.startswith(f"{flag}="):
             word = f"{flag}=***"
-        hidden.append(word)
+        hidden.append(without_secrets(word))
     return hidden
 
 

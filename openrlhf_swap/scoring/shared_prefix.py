@@ -171,8 +171,10 @@ class BranchedRows:
         passes = []
         for branches in passes_of(hidden, self._agree):
             hidden_pass = HiddenPass(branches, self._keys, self._row_ids)
-            passes.append(run(hidden_pass).cpu())
-        return needs_of(hidden, log_probs.cpu(), passes)
+            passes.append(run(hidden_pass))
+        # Copied after the last pass, so that a GPU works while the next pass's tables are made.
+        on_cpu = [values.cpu() for values in passes]
+        return needs_of(hidden, log_probs.cpu(), on_cpu)
 
     def _hidden_steps(self) -> list[list[HiddenStep | None]]:
         """The hidden steps of each response that wants `need`."""

@@ -49,6 +49,24 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     assert str(other) in shown.out
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("run.json", "[1]"),
+        ("run.json", "garbage"),
+        ("own.samples.jsonl", "[1]\n"),
+        ("own.samples.jsonl", '{"id": "p", "sample": 0}\n'),
+        ("own.grades.jsonl", '{"id": "p", "sample": 0, "correct": "text"}\n'),
+        ("own.problems.jsonl", '{"id": "p"}\n'),
+    ],
+)
+def test_a_file_that_no_evaluation_wrote_is_one_line(evaluated, capsys, name, content):
+    (evaluated / "base" / name).write_text(content)
+    assert run_command(report.main, [str(evaluated / "base")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(evaluated / "base") in line
+
+
 def write_problems(files, texts):
     """Write the problems of an evaluation: id -> text."""
     rows = [{"id": name, "problem": text, "answer": "2"} for name, text in texts.items()]

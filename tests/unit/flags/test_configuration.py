@@ -10,6 +10,7 @@ from openrlhf_swap.flags.configuration import configure, find_special
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.recipes import FOLDER, NAMES, read_recipe
+from openrlhf_swap.runs.record import redacted
 
 NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --data.label_key answer"
 
@@ -157,6 +158,18 @@ def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
     # A run from this file has folders of its own.
     other = read(f"--config {path} --swap.output_dir b")
     assert other.args.ckpt.path == "b/checkpoints"
+
+
+def test_no_secret_of_an_address_is_recorded():
+    address = "https://user:password@host:5000/reward?key=abc&to=d"
+    flags = f"--reward.remote_url mine.py,{address},http://host/plain"
+    shown = "https://***@host:5000/reward?***"
+    recorded = f"mine.py,{shown},http://host/plain"
+    assert read(flags).dump()["reward.remote_url"] == recorded
+    assert redacted([f"--reward.remote_url={address}", "a@b?c"]) == [
+        f"--reward.remote_url={shown}",
+        "a@b?c",
+    ]
 
 
 def test_files_here_go_to_ray_by_their_whole_paths(tmp_path, monkeypatch):

@@ -166,11 +166,12 @@ def test_a_batch_without_a_correct_response_has_finite_metrics():
     assert all(math.isfinite(value) for value in metrics.values())
 
 
-def test_a_resumed_run_has_each_step_once(tmp_path):
+def test_a_resumed_run_has_each_step_once(tmp_path, capsys):
     for step in (1, 2, 3):
         append_metrics(tmp_path, step, {"a": step})
-    (tmp_path / "metrics.jsonl").open("a").write('{"a": 1}\n{"step": "text"}\n')
+    (tmp_path / "metrics.jsonl").open("a").write('{"a": 1}\n{"step": "text"}\n[1]\n7\n')
     drop_metrics_after(tmp_path, 1)  # the last checkpoint was the first step's
+    assert "4 rows of" in capsys.readouterr().out
     append_metrics(tmp_path, 2, {"a": 20, "bad": math.nan, "text": "x"})
     assert list(read_rows(tmp_path / "metrics.jsonl")) == [
         {"step": 1, "a": 1.0},
