@@ -45,6 +45,8 @@ def start(given: Configuration, words: list[str]) -> None:
     given = given.replace_flags({RUN_NAME: tracked.run_name}).use_own_whole_paths()
     checkpoint = tell(choose_checkpoint(given))
     model = read_policy(given)
+    policy = PolicyFolder(Path(given.args.ckpt.output_dir).absolute())
+    policy.prepare(policy_bytes(given, checkpoint, model))
     run = tell(settle(given, model)).configuration
     objective = build(run.method)
     for line in warn_of_length_charge(objective):
@@ -57,8 +59,6 @@ def start(given: Configuration, words: list[str]) -> None:
     write_record(replace(given, method=run.method), words, tracked, checkpoint.starts)
     say(opening(run))
     placed = run.replace_flags({**data.flags, **places.flags}).use_whole_paths()
-    policy = PolicyFolder(Path(placed.args.ckpt.output_dir))
-    policy.prepare(policy_bytes(placed, checkpoint, model))
     writing = placed.replace_flags({"ckpt.output_dir": str(policy.unfinished)})
     prepared = PreparedRun(writing, model.config, objective, places.engine_limits)
     with starting_ray(placed) as wait_for_ray:
