@@ -3,12 +3,11 @@
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from openrlhf_swap.config import short_name
 from openrlhf_swap.errors import CheckpointError, reader_errors
 from openrlhf_swap.files import Row, parse_row, to_line, write_text
-from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.configuration import Configuration, without_secrets
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.flags.resume import BOUND, NAMED
 from openrlhf_swap.integration.startup.model import MODEL
@@ -183,13 +182,5 @@ def _named_settings(given: Configuration) -> Row:
     settings["--swap.grader"] = grader_identity(given.run.grader)
     for flag in ("eval.dataset", "train.agent_func_path", "reward.remote_url"):
         value = given.values[flag]
-        settings[f"--{flag}"] = identity_of_list(_without_secrets(value)) if value else None
+        settings[f"--{flag}"] = identity_of_list(without_secrets(value)) if value else None
     return settings
-
-
-def _without_secrets(names: str) -> str:
-    """Files as they are; of a URL its address, without a user, a password and a query."""
-    if "://" not in names:
-        return names
-    address = urlsplit(names)
-    return f"{address.scheme}://{address.hostname}{address.path}"
