@@ -43,6 +43,7 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "hbpo": "peers.hbpo:HBPO",
     },
     "verdicts only, no answer text (a function of your own)": {
+        "acoer": "peers.acoer:ACOER",
         "arora": "peers.length_rewards:Arora",
         "kimi": "peers.length_rewards:Kimi",
         "shorterbetter": "peers.length_rewards:ShorterBetter",

@@ -94,7 +94,8 @@ def warn_of_length_charge(objective: Objective) -> list[str]:
     return [
         f"warning: objective {objective.name} pays a wrong response the less the longer it is, so "
         "giving up early earns more than trying; the authors of ACOER (arXiv 2606.22716) saw all "
-        "eight of their trainings with such rewards collapse. Watch swap/accuracy and length/wrong"
+        "eight of their trainings with such rewards collapse. Watch swap/accuracy and "
+        "length/wrong, or take an objective that charges correct responses alone, such as acoer"
     ]
 
 

@@ -1,6 +1,7 @@
 """Objectives that remember batches, measure the policy or go through stages, by hand."""
 
 import math
+import statistics
 from types import SimpleNamespace
 
 import pytest
@@ -37,6 +38,34 @@ def test_hapo_remembers_each_problem():
     unknown = group((500,), (False,), prompt="y")
     assert_rows(rewards_of(method, known, unknown), [[1], [0]])
     assert method.metrics() == {"swap/hapo_known_problems": 1}
+
+
+def test_acoer_pays_for_shortness_while_accuracy_holds():
+    method = objective("acoer", warmup_steps=1, window=1, budget=1000)
+    right = [rollout(RIGHT, length) for length in (511, 1011, 2011)]  # thoughts of 500, 1000, 2000
+    wrong = rollout(RIGHT, 511, correct=False)
+    unclosed = rollout("\\boxed{42}")  # its thought counts as none, and the format is missing
+    # f = log 3.5/log 6, 0, 0, -, 1
+    shaped = [2 + 0.02 * math.log(3.5) / math.log(6), 2, 2, 1, 1.02]
+    spread = statistics.stdev(shaped) + 1e-4
+    expected = [(value - statistics.fmean(shaped)) / spread for value in shaped]
+    group = [*right, wrong, unclosed]
+    assert_rows(rewards_of(method, group), [expected])
+    assert method.metrics() == {"swap/acoer_alpha": 0.02, "swap/acoer_budget": 1000}
+    again = restored(method)
+    rewards_of(again, group)
+    # Of thoughts of 875 tokens in the mean.
+    expected = {"swap/acoer_alpha": 0.0204, "swap/acoer_budget": 0.85 * 875}
+    assert again.metrics() == pytest.approx(expected)
+
+
+def test_acoer_gives_way_when_accuracy_falls():
+    method = objective("acoer", warmup_steps=0, window=2)
+    for is_correct in (True, False):  # the average falls by 2/51
+        rewards_of(method, [rollout(RIGHT, 300, is_correct)] * 2)
+    # It starts to change with the second batch; an average of 289 - 289 2/51 tokens is too little.
+    expected = {"swap/acoer_alpha": 0.019, "swap/acoer_budget": 512}
+    assert method.metrics() == pytest.approx(expected)
 
 
 def test_a_dlp_moves_its_price_after_use():
