@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.integration.driver.waiting import results
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.rollouts.rollout import Rollout
+
+PASS = "forward()"  # as errors call it
 
 
 def fit_context(rollout: Rollout, context: int) -> Rollout:
@@ -94,15 +98,26 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         self.answers: list[ScoredForward] = []
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
-        """Overrides RemoteExperienceMaker: the policy also gets the requests."""
+        """Overrides RemoteExperienceMaker: the policy also gets the requests.
+
+        A wait for models that take turns on a GPU ends as `results` says.
+        """
         if group is self.actor_model_group:
             batch |= self.requests
-        return super()._dispatch_forward(group, sync_condition, **batch)
+        refs: list[Any] = super()._dispatch_forward(group, False, **batch)
+        if sync_condition:
+            results(refs, self.args, PASS)
+            results(group.async_run_method(method_name="empty_cache"), self.args, PASS)
+        return refs
 
     def _flatten_results(self, refs: list[Any], duplicate_factor: int) -> list[Any]:
-        """Overrides RemoteExperienceMaker: takes the log-probabilities out of the answers."""
+        """Overrides RemoteExperienceMaker: takes the log-probabilities out of the answers.
+
+        It waits no longer than `results` does.
+        """
         log_probs = []
-        for result in super()._flatten_results(refs, duplicate_factor):
+        found = results(refs, self.args, PASS)
+        for result in chain.from_iterable(found[::duplicate_factor]):
             if isinstance(result, ScoredForward):
                 self.answers.append(result)
                 log_probs.append(result.action_log_probs)

@@ -15,6 +15,7 @@ from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.driver.experience import SwapExperienceMaker, experience_row
+from openrlhf_swap.integration.driver.waiting import results
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -89,14 +90,17 @@ class Policy:
             micro_batches = balance_experiences(micro_batches, args)
         ray.get(self._actors.async_run_method_batch("append", experience=micro_batches))
         if args.ds.enable_sleep:
-            ray.get(self._actors.async_run_method("reload_states"))
-        fitting = self._actors.async_run_method("fit", kl_ctl=args.algo.kl.init_coef)
+            self._do("reload_states")
         status: Metrics = {}
-        for of_rank in ray.get(fitting):
+        for of_rank in self._do("fit", kl_ctl=args.algo.kl.init_coef):
             status |= of_rank
         if args.ds.enable_sleep:
-            ray.get(self._actors.async_run_method("offload_states"))
+            self._do("offload_states")
         return status
+
+    def _do(self, method: str, **how: Any) -> list[Any]:
+        """The results of a method of the policy's ranks; raises RunError if one is stuck."""
+        return results(self._actors.async_run_method(method, **how), self._args, f"{method}()")
 
     def publish(self) -> None:
         """Send the weights to the engines.
@@ -123,11 +127,11 @@ class Policy:
 
     def save(self, tag: str, states: LoopStates) -> None:
         """Write a checkpoint with the loop's states."""
-        ray.get(self._actors.async_run_method("save_checkpoint", tag=tag, client_states=states))
+        self._do("save_checkpoint", tag=tag, client_states=states)
 
     def restored_states(self) -> LoopStates:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
-        states: LoopStates = ray.get(self._actors.async_run_method("get_checkpoint_states"))[0]
+        states: LoopStates = self._do("get_checkpoint_states")[0]
         return states
 
     def _requests(

@@ -37,7 +37,7 @@ def test_returns_are_the_stock_ones_bit_by_bit(seed, rows, actions):
 @pytest.fixture
 def experiences_of(arguments, tokenizer, monkeypatch):
     """A function that gives the experiences of a batch on which an objective put advantages."""
-    monkeypatch.setattr(ray, "get", lambda value: value)
+    monkeypatch.setattr(ray, "get", lambda value, timeout=None: value)
     monkeypatch.setattr(ray, "put", lambda value: value)
 
     def make(objective):
