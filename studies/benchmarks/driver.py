@@ -55,7 +55,7 @@ def embedded_tokenizer() -> tuple[Any, int]:
 def without_ray() -> Any:
     """A context in which Ray's put and get return objects unchanged, on one thread as in a run."""
     torch.set_num_threads(1)
-    return mock.patch.multiple(ray, put=lambda value: value, get=lambda value: value)
+    return mock.patch.multiple(ray, put=lambda value: value, get=lambda value, **_: value)
 
 
 def make_rollouts(responses: int, tokens: int, vocabulary: int, close_id: int) -> list[Rollout]:

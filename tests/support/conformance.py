@@ -166,7 +166,7 @@ class Path:
         for number, group in enumerate(batch):
             rollouts += self._rollouts(number, group)
             self._actors.entropies += [case.get("entropies") for case in group]
-        with mock.patch.multiple(ray, put=lambda value: value, get=lambda value: value):
+        with mock.patch.multiple(ray, put=lambda value: value, get=lambda value, **_: value):
             learned = learn(self._policy, self._objective, READER, rollouts, 4)
         return [advantages for advantages, _ in learned.rows]
 
