@@ -34,6 +34,27 @@ def test_returns_are_the_stock_ones_bit_by_bit(seed, rows, actions):
     assert torch.equal(ours, stock)
 
 
+@pytest.mark.parametrize("takes_turns", [True, False])
+def test_models_that_take_turns_on_a_gpu_do_what_the_stock_ones_do(monkeypatch, takes_turns):
+    calls = []
+    group = SimpleNamespace(
+        async_run_method_batch=lambda **given: calls.append(given) or ["answers"],
+        async_run_method=lambda **given: calls.append(given) or ["done"],
+    )
+    monkeypatch.setattr(ray, "get", lambda refs, timeout=None: calls.append(refs))
+    maker = object.__new__(SwapExperienceMaker)
+    maker.args = SimpleNamespace(swap_run=SimpleNamespace(generation_timeout=1.0))
+    maker.actor_model_group = group
+    maker.requests = {}
+    refs = maker._dispatch_forward(group, takes_turns, sequences=[1])
+    ours = list(calls)
+    calls.clear()
+    stock = RemoteExperienceMaker._dispatch_forward(maker, group, takes_turns, sequences=[1])
+    assert refs == stock
+    assert ours == calls
+    assert len(calls) == (4 if takes_turns else 1)
+
+
 @pytest.fixture
 def experiences_of(arguments, tokenizer, monkeypatch):
     """A function that gives the experiences of a batch on which an objective put advantages."""
