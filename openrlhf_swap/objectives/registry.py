@@ -50,6 +50,7 @@ GROUPS = {  # what a user has or wants -> name -> module and class
         "smartthinker": "peers.smartthinker:SmartThinker",
         "gr3": "peers.length_rewards:GR3",
         "arlcp": "peers.arlcp:ARLCP",
+        "hmpo": "peers.length_rewards:HMPO",
         "prime_linear": "peers.length_rewards:PrimeLinear",
         "pass_rate_penalty": "peers.length_rewards:PassRatePenalty",
         "cosine": "peers.length_rewards:Cosine",

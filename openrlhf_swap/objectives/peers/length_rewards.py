@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from openrlhf_swap.algorithm.advantages import standardise
+from openrlhf_swap.algorithm.advantages import standardise, target_lengths
 from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.group_statistics import group_mean, leave_one_out, longest, shortest
 
@@ -59,6 +59,22 @@ class GR3(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         relative_length = batch.lengths / group_mean(batch.lengths)
         return batch.rewards / (1 + self.alpha * relative_length)
+
+
+class HMPO(Objective):
+    """R = c min(1, cos(pi L/(2 b)) + floor) for L <= b, else 0, in the group.
+
+    b is the median length of the group's correct responses. After github.com/weekdaymore/HMPO
+    (commit 23d6dc5), with its multiplied reward.
+    """
+
+    floor: float = setting(0.8, "what a correct answer of the median length earns", ge=0, le=1)
+
+    def rewards(self, batch: Batch) -> Tensor:
+        budget = target_lengths(batch.lengths, batch.correct).unsqueeze(-1)
+        decay = torch.cos(math.pi / 2 * (batch.lengths / budget))
+        earned = (decay + self.floor).clamp(max=1)
+        return torch.where(batch.correct & (batch.lengths <= budget), earned, 0.0)
 
 
 class Kimi(Objective):

@@ -23,6 +23,13 @@ def test_outcome_only_pays_for_length():
     assert_rows(rewards("outcome_only"), [[1, 1, 0, 0]], 1e-6)
 
 
+def test_hmpo_pays_up_to_the_median_length():
+    # Right: 500, 1000 and 2000 tokens; cos(pi/4) + .2 for half of the median.
+    assert_rows(rewards("hmpo", floor=0.2), [[math.sqrt(0.5) + 0.2, 0.2, 0, 0]])
+    assert_rows(rewards("hmpo"), [[1, 0.8, 0, 0]])
+    assert_rows(rewards("hmpo", group((5, 9), (False, False))), [[0, 0]])
+
+
 def test_dler_takes_a_response_that_was_cut_off_for_wrong():
     pair = [rollout(RIGHT, 50, correct=False), rollout(RIGHT, 50, truncated=True)]
     assert_rows(rewards("dler", pair), [[0, 0]])

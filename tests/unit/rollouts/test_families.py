@@ -252,7 +252,7 @@ def test_a_model_whose_template_has_marks_can_be_read_without():
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_objective_that_needs_marks_says_so(name):
-    needing = {"hbpo", "saber", "adaptthink", "autothink", "thinkless", "lc_r1", "vsrm"}
+    needing = {"acoer", "adaptthink", "autothink", "hbpo", "lc_r1", "saber", "thinkless", "vsrm"}
     config = SwapConfig(objective=name, end_of_thought=NO_MARK)
     if name not in needing:
         assert build(config).name == name
