@@ -82,32 +82,45 @@ def packs(configuration: Configuration) -> bool:
 
 
 @dataclass(frozen=True)
-class ChosenScoring:
-    """Lines about how the steps of a run will be scored."""
+class Notes:
+    """Lines that tell the user about something."""
 
-    messages: tuple[str, ...]
+    messages: tuple[str, ...] = ()
 
 
-def choose_scoring(run: Configuration, objective: Objective, model: TriedModel) -> ChosenScoring:
+def warn_of_length_charge(objective: Objective) -> Notes:
+    """A line about an objective that charges wrong responses for their length."""
+    if not objective.charges_wrong_for_length:
+        return Notes()
+    warning = (
+        f"warning: objective {objective.name} pays a wrong response the less the longer it is, so "
+        "giving up early earns more than trying; the authors of ACOER (arXiv 2606.22716) saw all "
+        "eight of their trainings with such rewards collapse. Watch swap/accuracy and "
+        "length/wrong, or take an objective that charges correct responses alone, such as acoer"
+    )
+    return Notes((warning,))
+
+
+def choose_scoring(run: Configuration, objective: Objective, model: TriedModel) -> Notes:
     """Try how the answer can be scored after each step, if the objective wants that.
 
     Raises ConfigError where the objective wants need of a model from which steps cannot be hidden.
     """
     name = run.method.objective
     if not objective.scores_steps:
-        return ChosenScoring((f"objective {name} needs no step scores; none will be computed",))
+        return Notes((f"objective {name} needs no step scores; none will be computed",))
     backend = try_backend(lambda: model.small, run.run.scoring, packs(run))
     if NEED.name in objective.wanted_signals:
         obstacle = backend.obstacle_to_branches
         check_can_hide_steps(None if obstacle else model.small, obstacle)
     if not _template_closes_thought(run, model):
-        return ChosenScoring((str(backend),))
+        return Notes((str(backend),))
     warning = (
         f"warning: the chat template closes the thought, but {name} scores its steps, and only "
         "what follows is left to cut; if the template has an argument that lets the model think, "
         f"give it: {TEMPLATE_ARGUMENTS} '{{\"enable_thinking\": true}}'"
     )
-    return ChosenScoring((warning, str(backend)))
+    return Notes((warning, str(backend)))
 
 
 def _template_closes_thought(run: Configuration, model: TriedModel) -> bool:

@@ -14,8 +14,7 @@ from openrlhf_swap.integration.startup.model import MODEL, TriedModel, read_poli
 from openrlhf_swap.integration.startup.places import place
 from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.startup.ray import starting_ray
-from openrlhf_swap.integration.startup.settling import choose_scoring, settle
-from openrlhf_swap.objectives.base import Objective
+from openrlhf_swap.integration.startup.settling import choose_scoring, settle, warn_of_length_charge
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.card import try_write_card
@@ -45,12 +44,10 @@ def start(given: Configuration, words: list[str]) -> None:
     given = given.replace_flags({RUN_NAME: tracked.run_name}).use_own_whole_paths()
     checkpoint = tell(choose_checkpoint(given))
     model = read_policy(given)
-    policy = PolicyFolder(Path(given.args.ckpt.output_dir).absolute())
-    policy.prepare(policy_bytes(given, checkpoint, model))
+    policy = make_room_for_policy(given, checkpoint, model)
     run = tell(settle(given, model)).configuration
     objective = build(run.method)
-    for line in warn_of_length_charge(objective):
-        say(line)
+    tell(warn_of_length_charge(objective))
     tell(choose_scoring(run, objective, model))
     data = write_data(run, objective, model.tokenizer)
     checkpoint = checkpoint.with_setting(TRAINED_ON, data.trained_on)
@@ -69,12 +66,20 @@ def start(given: Configuration, words: list[str]) -> None:
     finish(policy, Path(placed.run.output_dir))
 
 
-def policy_bytes(run: Configuration, checkpoint: ChosenCheckpoint, model: TriedModel) -> int:
-    """The room that the exported policy takes; adapters take next to nothing."""
-    if run.args.ds.lora.rank:
-        return 0
-    files = checkpoint.bound[MODEL].get("files", {})
-    return exported_bytes(files, str(model.config.dtype).removeprefix("torch."))
+def make_room_for_policy(
+    run: Configuration, checkpoint: ChosenCheckpoint, model: TriedModel
+) -> PolicyFolder:
+    """The folder of the exported policy; raises ConfigError for too little room there.
+
+    Adapters take next to nothing.
+    """
+    needed = 0
+    if not run.args.ds.lora.rank:
+        files = checkpoint.bound[MODEL].get("files", {})
+        needed = exported_bytes(files, str(model.config.dtype).removeprefix("torch."))
+    policy = PolicyFolder(Path(run.args.ckpt.output_dir).absolute())
+    policy.prepare(needed)
+    return policy
 
 
 def finish(policy: PolicyFolder, output: Path) -> None:
@@ -85,18 +90,6 @@ def finish(policy: PolicyFolder, output: Path) -> None:
         f"finished; the policy is in {os.path.relpath(exported)}, everything else in "
         f"{os.path.relpath(output)}"
     )
-
-
-def warn_of_length_charge(objective: Objective) -> list[str]:
-    """A line about an objective that charges wrong responses for their length."""
-    if not objective.charges_wrong_for_length:
-        return []
-    return [
-        f"warning: objective {objective.name} pays a wrong response the less the longer it is, so "
-        "giving up early earns more than trying; the authors of ACOER (arXiv 2606.22716) saw all "
-        "eight of their trainings with such rewards collapse. Watch swap/accuracy and "
-        "length/wrong, or take an objective that charges correct responses alone, such as acoer"
-    ]
 
 
 def tell(settled: T) -> T:

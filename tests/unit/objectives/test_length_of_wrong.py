@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.objectives import RIGHT, batch, objective, rollout
 
-from openrlhf_swap.integration.startup.start import warn_of_length_charge
+from openrlhf_swap.integration.startup.settling import warn_of_length_charge
 from openrlhf_swap.objectives.base import evaluate
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rollouts.rollout import prompt_key
@@ -49,4 +49,4 @@ def test_an_objective_declares_what_it_does_with_wrong_responses(name, tmp_path)
         options["reference"].write_text(json.dumps(accuracies) + "\n")
     method = objective(name, **options)
     assert method.charges_wrong_for_length == charges_for_length(method)
-    assert len(warn_of_length_charge(method)) == method.charges_wrong_for_length
+    assert len(warn_of_length_charge(method).messages) == method.charges_wrong_for_length
