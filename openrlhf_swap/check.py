@@ -301,7 +301,7 @@ def watch(
     finally:
         status = end_session(process)
     if ended and status:
-        remedy = "see the error above, the end of train.log and docs/use/troubleshooting.md"
+        remedy = "see the error above, the end of train.log and docs/help.md"
         findings.add("training", f"an error (status {status})", "no error", False, remedy)
     return steps
 
@@ -328,7 +328,7 @@ def check_steps(findings: Findings, rows: Sequence[Row], resumed: int) -> None:
         f"{steps}, {resumed} after the kill",
         f"{wanted}, 1 after the kill",
         good=steps == wanted and resumed > 0,
-        remedy="docs/use/faults.md says what a resumed run does; see train.log",
+        remedy="docs/help.md says what a resumed run does; see train.log",
     )
     for phase, key in STEP_PHASES.items():
         times = [row[key] for row in rows[1:] if key in row]  # the first step warms up
