@@ -26,13 +26,15 @@ EXTRAS = {  # package -> the extra of pyproject.toml that installs it
 class Parser(argparse.ArgumentParser):
     """A parser that raises ConfigError instead of printing its usage and exiting."""
 
+    help_flag = "--help"  # of the help that has every flag
+
     def __init__(self, command: str, description: str | None = None) -> None:
         kind = argparse.RawDescriptionHelpFormatter
         super().__init__(command, description=description, formatter_class=kind, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         reason = message.replace("argument ", "", 1)
-        raise ConfigError(f"{reason}; see {self.prog} --help for what each flag takes")
+        raise ConfigError(f"{reason}; see {self.prog} {self.help_flag} for what each flag takes")
 
 
 def run_command(

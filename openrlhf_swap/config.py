@@ -131,7 +131,7 @@ class SwapConfig(FlagSettings):
     """
 
     objective: str = setting(
-        "swap", "a name of docs/use/objectives.md, or a class of your own as module:Class"
+        "swap", "a name that --list-objectives prints, or a class of your own as module:Class"
     )
     step_tokens: int = setting(
         350, "M: tokens of a step before it is extended to the next newline", ge=1
@@ -165,9 +165,9 @@ class SwapConfig(FlagSettings):
     )
     weights_from: Literal["local", "monotone"] = setting(
         "local",
-        "the gains that decide which steps pay: local (the paper's g), so that a step that "
-        "lowered the answer's probability pays the most; monotone (Delta), so that all steps "
-        "without progress pay alike (not in the paper)",
+        "the gains by which steps share the penalty: local (the paper's g), so that a step that "
+        "lowered the answer's probability has the largest share; monotone (Delta), so that all "
+        "steps without progress have equal shares (not in the paper)",
         "use local or monotone",
     )
     outcome_weight: float = setting(
@@ -178,9 +178,9 @@ class SwapConfig(FlagSettings):
     )
     step_price: Literal["steps", "weights"] = setting(
         "steps",
-        "how a response's steps share what the mean charges: steps (the paper's), all alike; "
-        "weights, by the penalty's weights, so that steps with the least gain pay (not in the "
-        "paper)",
+        "how a response's steps share the baseline, the mean step reward that normalisation "
+        "subtracts: steps (the paper's), equally; weights, by the penalty's weights, so that the "
+        "steps with the least gain have the largest shares (not in the paper)",
         "use steps or weights",
     )
     step_noise: float = setting(
@@ -192,23 +192,24 @@ class SwapConfig(FlagSettings):
     )
     step_discount: float = setting(
         1.0,
-        "gamma: how much of a later step's reward reaches a token, per step in between: 1 (the "
-        "paper's) sums all rewards to come, 0 leaves each reward in its own step (ours)",
+        "gamma: the discount per step on the rewards of later steps: with 1 (the paper's) a token "
+        "gets the sum of its own and all later steps' rewards, with 0 its own step's alone (ours)",
         "use a number from 0 to 1",
         ge=0,
         le=1,
     )
     turn_weight: float = setting(
         0.0,
-        "weight, within theta, of what an agent's environment paid for each turn: passed back by "
-        "step_discount, for correct responses and others; 0: their sum alone counts, as in GRPO "
-        "(ours)",
+        "weight, within theta, of the rewards that an agent's environment gives for each turn, "
+        "discounted by step_discount, in correct responses and others; 0: their sum alone counts, "
+        "as in GRPO (ours)",
         **_WEIGHT,
     )
     step_reward: Literal["gain", "need"] = setting(
         "gain",
-        "what a step earns: gain (the paper's), less its share of the penalty; need, its gain plus "
-        "what the rest loses without it, in nats, without penalty, weights and tau (ours)",
+        "a step's reward: gain (the paper's), its gain less its share of the penalty; need, its "
+        "gain plus what later steps lose without it, in nats, without penalty, weights and tau "
+        "(ours)",
         "use gain or need",
     )
     need_window: int = setting(
@@ -220,7 +221,7 @@ class SwapConfig(FlagSettings):
     need_every: int = setting(
         1,
         "with step_reward need, one step of so many is hidden, others in each response; a step "
-        "that is not hidden earns nothing and pays nothing",
+        "that is not hidden has no reward",
         ge=1,
     )
     static_penalty: float = setting(
@@ -310,7 +311,7 @@ class RunConfig(FlagSettings):
     grader: str = setting(
         "math",
         "what judges a response: math (math-verify), multiple_choice, regex:PATTERN, "
-        "or a function of your own as module:function (docs/use/own_verifier.md)",
+        "or a function of your own as module:function",
         min_length=1,
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(
@@ -363,8 +364,8 @@ class RunConfig(FlagSettings):
     )
     recipe: str = setting(
         "",
-        "name of a recipe, which sets every flag that an objective's authors set "
-        "(docs/use/objectives.md); the command line takes precedence",
+        "name of a recipe, which sets every flag that an objective's authors set, and with "
+        "--dry-run prints each with its source; the command line takes precedence",
     )
     output_dir: str = setting(
         "outputs/swap",

@@ -1,9 +1,10 @@
-"""Train with SWAP's advantages on OpenRLHF.
+r"""Train with SWAP's advantages on OpenRLHF.
 
-    openrlhf-swap train [--swap.* flags] [OpenRLHF's flags]
+    openrlhf-swap train --actor.model_name_or_path MODEL --data.prompt_dataset prompts.jsonl \
+        --data.input_key problem --data.label_key answer
 
-Takes every flag of `openrlhf.cli.train_ppo_ray` and the `--swap.*` flags. Some of OpenRLHF's
-defaults are replaced by ours (`flags/configuration.py`); what the command line says wins.
+Takes the `--swap.*` flags and every flag of OpenRLHF's `train_ppo_ray`. `--no-FLAG` turns a switch
+off. Some of OpenRLHF's defaults are replaced; `--help-all` lists them.
 """
 
 from __future__ import annotations
@@ -18,23 +19,18 @@ from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.files import DATA_FILES, check_quickly
 from openrlhf_swap.errors import StoppedBySignal
 from openrlhf_swap.flags.configuration import (
-    DEFAULTS,
     FOLDERS,
     Configuration,
-    add_config,
-    add_objective,
     configure,
-    training_parser,
 )
+from openrlhf_swap.flags.help import print_help, print_objectives
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
-from openrlhf_swap.objectives.registry import GROUPS, objective_class
 from openrlhf_swap.process.console import MARK, quiet_console, say
 from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
 from openrlhf_swap.process.locks import locked
 from openrlhf_swap.process.private_ray import private_ray
-from openrlhf_swap.recipes import NAMES, as_words, find_value, read_recipe
+from openrlhf_swap.recipes import as_words, find_value
 from openrlhf_swap.runs import checkpoints
-from openrlhf_swap.runs.card import equation
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.record import (
     COMMAND,
@@ -49,10 +45,10 @@ DRY_RUN = "--dry-run"
 
 def main(argv: list[str]) -> int:
     if "--list-objectives" in argv:
-        _print_objectives()
+        print_objectives()
         return 0
-    if {"-h", "--help"} & set(argv):
-        _print_help(find_value(argv, "--swap.objective"))
+    if {"-h", "--help", "--help-all"} & set(argv):
+        print_help(__doc__, find_value(argv, "--swap.objective"), "--help-all" in argv)
         return 0
     configuration = configure([word for word in argv if word != DRY_RUN])
     for line in _recipe_lines(configuration):
@@ -149,37 +145,6 @@ def _recipe_lines(configuration: Configuration) -> list[str]:
     if recipe.prompt:
         lines.append(f"  prompt: {recipe.prompt}")
     return lines + [f"  not here: {missing}" for missing in recipe.cannot]
-
-
-def _print_objectives() -> None:
-    """Print each objective, its recipe and its settings, by what a user has or wants."""
-    for title, group in GROUPS.items():
-        print(f"\n{title}:")
-        for name in group:
-            print(f"{name:16} {equation(name)}")
-            if name in NAMES:
-                print(f"{'':16}   --swap.recipe {name}: all that {read_recipe(name).origin} sets")
-            for setting, spec in objective_class(name).Settings.declared().items():
-                print(f"{'':16}   --swap.{name}.{setting} {spec.default!r}: {spec.description}")
-    print("\ndocs/use/which_objective.md has three or four of them to begin with")
-
-
-def _print_help(objective: str | None) -> None:
-    """Print all flags, and with an objective those of its own."""
-    parser = training_parser()
-    parser.description = __doc__
-    add_config(parser)
-    if objective:
-        add_objective(parser, objective)
-    text = "list objectives and their own settings, and exit"
-    parser.add_argument("--list-objectives", action="store_true", help=text)
-    text = "print all settings as a YAML file for --config, and exit"
-    parser.add_argument(DRY_RUN, action="store_true", help=text)
-    parser.print_help()
-    print("\nDEFAULTS that differ from OpenRLHF's:")
-    folders = {name: f"{folder}, in --swap.output_dir" for name, folder in FOLDERS.items()}
-    for name, value in {**DEFAULTS, **folders}.items():
-        print(f"  --{name} {value}")
 
 
 if __name__ == "__main__":

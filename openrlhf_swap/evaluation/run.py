@@ -88,7 +88,7 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     parser = Parser("openrlhf-swap eval run", __doc__)
     add = parser.add_argument
     add("--model", required=True, help="hub id, or folder in Hugging Face format")
-    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files (docs/use/evaluation.md)"
+    known = f"some of {', '.join(BENCHMARKS)}, or JSONL files of problem and answer"
     text = f"{known}; the paper's five by default"
     add("--benchmarks", nargs="+", default=list(PAPER_BENCHMARKS), help=text)
     add("--output", type=Path, required=True, help="folder for this evaluation")

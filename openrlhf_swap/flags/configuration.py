@@ -38,6 +38,7 @@ from openrlhf_swap.objectives.registry import OBJECTIVES, default_flags, objecti
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.recipes import (
     CONFIG,
+    NAMES,
     FlagFile,
     as_words,
     find_value,
@@ -275,13 +276,15 @@ def _given(parser: Parser, names: FlagValues, words: Sequence[str]) -> FlagValue
         elif nearest:
             remedy = f"did you mean {nearest[0]}?"
         else:
-            remedy = f"{parser.prog} --help lists all flags"
+            remedy = f"{parser.prog} {parser.help_flag} lists all flags"
         raise ConfigError(f"unrecognized arguments: {' '.join(unknown)}; {remedy}")
     return {name: value for name, value in vars(namespace).items() if value is not unset}
 
 
 class TrainingParser(Parser):
     """A parser that narrows OpenRLHF's flags, and adds `--no-FLAG` to each of its switches."""
+
+    help_flag = "--help-all"
 
     def add_argument(self, *flags: str, **options: Any) -> argparse.Action:
         name = flags[0].removeprefix("--")
@@ -338,8 +341,11 @@ def add_settings(parser: argparse.ArgumentParser, names: Sequence[str] | None = 
 
 
 def add_objective(parser: argparse.ArgumentParser, objective: str) -> None:
-    """Explain the flags of an objective's own settings, which the parser takes as text."""
-    group = parser.add_argument_group(f"settings of {objective}")
+    """Explain an objective, and the flags of its own settings, which the parser takes as text."""
+    lines = (objective_class(objective).__doc__ or "").splitlines()[:1]
+    if objective in NAMES:
+        lines.append(f"--swap.recipe {objective}: all that {read_recipe(objective).origin} sets")
+    group = parser.add_argument_group(f"objective {objective}", "\n".join(lines))
     for name, spec in objective_class(objective).Settings.declared().items():
         flag = f"--swap.{short_name(objective)}.{name}"
         group.add_argument(flag, metavar=type_name(spec).upper(), help=_help_of(spec))

@@ -102,7 +102,7 @@ class Objective:
     The advantage of a token is `outcome_weight * normalise(rewards) + process_weight *
     token_advantages`. The methods follow the order of a run: before Ray starts, generation,
     training. The first line of a subclass's docstring is its equation, which
-    `train --list-objectives` prints.
+    `train --help --swap.objective NAME` prints.
     """
 
     normaliser: ClassVar[Literal["group", "centre", "none"]] = "group"

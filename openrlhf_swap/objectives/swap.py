@@ -20,7 +20,7 @@ from openrlhf_swap.rollouts.rollout import Batch
 
 
 class Swap(Objective):
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv)."""
+    """A[t] = beta A_out + theta [correct] A_proc[t]."""
 
     no_numbers = (
         "the paper gives formulas and no code: its worked group is in `tests/unit/algorithm`, "

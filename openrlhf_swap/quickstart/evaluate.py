@@ -131,7 +131,7 @@ def write_traces(path: Path, problems: Sequence[Row], responses: Sequence[Sequen
 
 def main(argv: list[str]) -> None:
     parser = Parser(COMMAND, __doc__)
-    parser.add_argument("--world", default=ADDITION, help="module of the task")
+    parser.add_argument("--world", default=ADDITION, help="module of the toy task")
     parser.add_argument(
         "--model", nargs="+", required=True, help="policy folders in Hugging Face format"
     )

@@ -1,4 +1,4 @@
-"""Write a world's training and held-out problems: disjoint, seeded.
+"""Write a toy task's training and held-out problems: disjoint, seeded.
 
     python -m openrlhf_swap.quickstart.make_data --output outputs/data --train 2000 --test 500
 
@@ -36,7 +36,7 @@ def write_problems(world: World, folder: Path, train: int, test: int) -> None:
 
 def main(argv: list[str]) -> None:
     parser = Parser(COMMAND, __doc__)
-    parser.add_argument("--world", default=ADDITION, help="module of the task")
+    parser.add_argument("--world", default=ADDITION, help="module of the toy task")
     parser.add_argument(
         "--output", type=Path, required=True, help="folder for train.jsonl and test.jsonl"
     )

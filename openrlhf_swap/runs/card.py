@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap import __version__
 from openrlhf_swap.command import ADAPTERS
-from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import DataError, first_line
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.objectives.registry import ABLATION, objective_class
+from openrlhf_swap.objectives.table import SUMMARIES
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS
 from openrlhf_swap.runs.provenance import is_same, shown
@@ -93,13 +93,9 @@ def write_card(policy: Path, run: Path) -> None:
 
 
 def equation(objective: str) -> str:
-    """The objective's equation, and what a row of the ablation table changes in SWAP."""
-    lines = (objective_class(objective).__doc__ or "").splitlines() or [""]
-    parts = [lines[0]]
-    if objective in ABLATION:
-        changes = ABLATION[objective](SwapConfig(objective=objective))
-        parts += [f"{name} {value}" for name, value in changes.items()]
-    return "; ".join(parts)
+    """The objective's equation, and in words what a row of the ablation table changes in SWAP."""
+    line = (objective_class(objective).__doc__ or "").partition("\n")[0]
+    return f"{line} {SUMMARIES[objective]}" if objective in ABLATION else line
 
 
 def measures(steps: DataFrame) -> DataFrame:

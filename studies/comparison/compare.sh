@@ -9,6 +9,8 @@ cd "$(dirname -- "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
+HELP_OF=studies/comparison/compare.sh read_flags "" "$@"
+
 WORLD="${WORLD:-addition}"
 [[ "$WORLD" =~ ^(addition|decomposition|words|word_pairs)$ ]] ||
     fail "WORLD is $WORLD; use addition, decomposition, words or word_pairs"

@@ -8,6 +8,8 @@ cd "$(dirname -- "$0")/../.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
+HELP_OF=studies/toy_tasks/answer_tags.sh read_flags "" "$@"
+
 OUTPUT="${OUTPUT:-outputs/answer_tags}"
 ROWS="${ROWS:-6400}"
 export STEPS="${STEPS:-4}" HF_HUB_OFFLINE=1

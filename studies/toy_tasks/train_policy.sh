@@ -13,6 +13,8 @@ cd "$(dirname -- "$0")/../.."
 # shellcheck source=scripts/common.sh
 source scripts/common.sh
 
+HELP_OF=studies/toy_tasks/train_policy.sh read_flags "" "$@"
+
 WORLD="${WORLD:-addition}"
 OUTPUT="${OUTPUT:-outputs/base_policy}"
 undash OUTPUT

@@ -5,6 +5,8 @@ set -euo pipefail
 # shellcheck source=scripts/common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../../scripts/common.sh"
 
+HELP_OF="${BASH_SOURCE[0]}" read_flags "" "$@"
+
 MODEL="${MODEL:?folder of the policy}"
 PROMPTS="${PROMPTS:?JSONL of problem and answer}"
 OUTPUT="${OUTPUT:?output folder}"

@@ -15,7 +15,7 @@ class ADLP(Objective):
     remembers_batches = True
     state = ("price",)
     price = 0.001
-    rate: float = setting(0.001, "eta")
+    rate: float = setting(0.001, "eta: how fast lambda follows the accuracy")
     target: float = setting(0.62, "accuracy to keep: the base policy's", ge=0, le=1)
 
     def correct(self, batch: Batch) -> Tensor:

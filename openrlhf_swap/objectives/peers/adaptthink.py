@@ -33,7 +33,9 @@ class AdaptThink(Objective):
         "", f"file with the reference policy's accuracies: {MAKER}", is_path=True
     )
     bonus: float = setting(0.05, "delta: what a response without thinking may lose in accuracy")
-    no_thinking_share: float = setting(0.5, "of a group's responses", gt=0, lt=1)
+    no_thinking_share: float = setting(
+        0.5, "share of a group's responses that have no thought", gt=0, lt=1
+    )
     no_thinking_tokens: int = setting(4096, "longest response without thinking")
     thinking_start: str = setting(
         "Alright", "forced first word of a thought; empty: nothing is forced"

@@ -19,7 +19,7 @@ class DECS(Extracting):
 
     outcome_weight = 0.0
     needs_all_groups = False
-    bonus: float = setting(0.1, "b", ge=0)
+    bonus: float = setting(0.1, "b: added to the reward of a correct response", ge=0)
     max_length: int = setting(16384, "L_max: the run's longest response, in tokens", ge=1)
 
     def token_advantages(self, batch: Batch) -> Tensor:

@@ -60,7 +60,7 @@ class ETR(Objective):
     """
 
     reads_entropies = True
-    weight: float = setting(0.005, "of the trend beside the answer", ge=0)
+    weight: float = setting(0.005, "weight of the trend beside the answer", ge=0)
     gamma: float = setting(0.99, "how much of a step's reward goes on to the next", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -92,7 +92,9 @@ class StepEntropy(Objective):
     reads_entropies = True
     outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False
-    share: float = setting(0.8, "of a correct response's steps that teach nothing", ge=0, le=1)
+    share: float = setting(
+        0.8, "share of a correct response's steps that are not trained on", ge=0, le=1
+    )
 
     def token_advantages(self, batch: Batch) -> Tensor:
         entropies, mask = step_entropies(batch)

@@ -20,7 +20,7 @@ class HAPO(Objective):
     charges_wrong_for_length = True
     remembers_batches = True
     state = ("lengths",)
-    weight: float = setting(1.0, "of the length reward beside the answer's")
+    weight: float = setting(1.0, "weight of the length reward beside the answer's")
 
     def __init__(self, config: SwapConfig) -> None:
         super().__init__(config)

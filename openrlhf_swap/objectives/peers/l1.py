@@ -35,7 +35,7 @@ class L1Exact(Objective):
     rewrites_evaluation = True
     shortest: int = setting(100, "smallest budget, in tokens", ge=1)
     longest: int = setting(4000, "largest; drawn uniformly once a row")
-    alpha: float = setting(0.0003, "taken off for each token of difference")
+    alpha: float = setting(0.0003, "subtracted for each token of difference")
     instruction: str = setting(
         INSTRUCTION, "goes before the budget, instead of openrlhf-swap prepare's"
     )
@@ -63,7 +63,7 @@ class L1Exact(Objective):
 class L1Max(L1Exact):
     """R = c clip(slope (n - L) + delta, 0, 1) for half of the rows, L1-Exact's for the others."""
 
-    slope: float = setting(0.001, "of the reward in the tokens that are left")
+    slope: float = setting(0.001, "how much each token that is left adds to the reward")
     delta: float = setting(0.5, "reward of a correct answer that uses its budget up")
     exact_share: float = setting(0.5, "share of the rows with an exact budget")
 

@@ -76,8 +76,8 @@ class LCR1(Extracting):
     normaliser = "centre"
     needs_marks = True
     reshapes_responses = True
-    length_weight: float = setting(1.0, "of the length reward")
-    compress_weight: float = setting(1.0, "of the reward at </think>")
+    length_weight: float = setting(1.0, "weight of the length reward")
+    compress_weight: float = setting(1.0, "weight of the reward at </think>")
 
     def edit(self, rollout: Rollout, reader: ResponseReader) -> Rollout:
         """A correct response without what follows its valid thinking: `</think>` and the answer."""

@@ -68,7 +68,7 @@ class HMPO(Objective):
     (commit 23d6dc5), with its multiplied reward.
     """
 
-    floor: float = setting(0.8, "what a correct answer of the median length earns", ge=0, le=1)
+    floor: float = setting(0.8, "reward of a correct answer of the median length", ge=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
         budget = target_lengths(batch.lengths, batch.correct).unsqueeze(-1)
@@ -85,7 +85,7 @@ class Kimi(Objective):
     """
 
     charges_wrong_for_length = True
-    weight: float = setting(1.0, "of the length reward beside the answer's")
+    weight: float = setting(1.0, "weight of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
         lengths = batch.lengths.double()
@@ -122,7 +122,7 @@ class PrimeLinear(Objective):
 
     charges_wrong_for_length = True
     normaliser = "centre"
-    weight: float = setting(0.25, "what the longest response of an all-correct group pays")
+    weight: float = setting(0.25, "penalty of the longest response of a group that is all correct")
 
     def rewards(self, batch: Batch) -> Tensor:
         most = batch.lengths.amax(-1, keepdim=True)
@@ -138,7 +138,7 @@ class ShorterBetter(Objective):
     """
 
     charges_wrong_for_length = True
-    rate: float = setting(0.001, "taken off for each token of difference, of wrong answers too")
+    rate: float = setting(0.001, "subtracted for each token of difference, of wrong answers too")
 
     def rewards(self, batch: Batch) -> Tensor:
         best = shortest(batch.lengths, batch.correct)

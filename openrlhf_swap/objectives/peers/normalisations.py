@@ -58,7 +58,7 @@ class GFPO(Objective):
     """
 
     normaliser = "none"
-    share: float = setting(0.5, "of a group that is kept", gt=0, le=1)
+    share: float = setting(0.5, "share of a group that is kept: its shortest responses", gt=0, le=1)
 
     def rewards(self, batch: Batch) -> Tensor:
         count = max(1, round(batch.lengths.shape[-1] * self.share))

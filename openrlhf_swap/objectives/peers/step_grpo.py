@@ -20,7 +20,9 @@ class StepGRPO(Objective):
     """
 
     boxes_answers = True
-    beta: float = setting(0.5, "most that many steps can cost, or few can earn", ge=0, le=1)
+    beta: float = setting(
+        0.5, "largest share of the reward that many steps lose, or few gain", ge=0, le=1
+    )
 
     def rewards(self, batch: Batch) -> Tensor:
         steps = batch.each_text(lambda text: 1 + len(_WAIT.findall(text)))

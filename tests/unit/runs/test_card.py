@@ -66,7 +66,7 @@ def test_a_card(run):
     text = card_of(policy)
     digest = hashlib.sha256((folder / "train.jsonl").read_bytes()).hexdigest()
     assert f", sha256 {digest}\n" in text
-    assert "(Eq. unified_adv)" in text
+    assert "A[t] = beta A_out + theta [correct] A_proc[t]" in text
     assert "3 steps, 2,100 responses" in text
     assert "1:05:00 of training steps" in text
     assert re.search(r"accuracy of rollouts, % \| +50.0 \| +100.0 \| +100.0 \|\n", text)
