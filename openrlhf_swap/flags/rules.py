@@ -446,7 +446,7 @@ def _without_need(name: str) -> Rule:
     default = getattr(SwapConfig(), name)
     return Rule(
         lambda run: run.method.step_reward == "need" and getattr(run.method, name) != default,
-        f"--swap.{name} is {{method.{name}}} with --swap.step_reward need, where no step pays a "
+        f"--swap.{name} is {{method.{name}}} with --swap.step_reward need, where no step has a "
         "penalty: leave it out",
     )
 
@@ -487,7 +487,7 @@ STEP_REWARDS = (
     ),
     Rule(
         lambda run: run.method.turn_weight and not run.train.agent_func_path,
-        "--swap.turn_weight is {method.turn_weight:g}, but there is no environment that pays for "
+        "--swap.turn_weight is {method.turn_weight:g}, but there is no environment that rewards "
         "turns: leave it out, or give --train.agent_func_path",
     ),
 )

@@ -24,7 +24,7 @@ ABOUT = (
     "each with its gain less its share of the penalty (--swap.step_discount 1). The other credit "
     "is the step's own gain and need (--swap.step_reward need, --swap.step_discount 0; "
     "--swap.recipe needed adds half of the next step's, a quarter of the one's after, and so on).",
-    "A bar to the left is a bill: the step is discouraged. Each column has its own scale.",
+    "A bar to the left is negative: it discourages the step. Each column has its own scale.",
 )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains a world's policy with every objective, evaluates it on held-out problems, and collects one table. The same
+# Trains a toy task's policy with every objective, evaluates it on held-out problems, and collects one table. The same
 # command continues where it stopped. Further flags go to run_sweep.py, such as --only swap grpo.
 #   WORLD=addition  OUTPUT=...  SEEDS="1 2 3"  STEPS=20  PROBLEMS=500  SAMPLES=1
 #   EVALUATE_EVERY=5: each run also answers the held-out problems on its way, after so many steps (fronts.py reads it)

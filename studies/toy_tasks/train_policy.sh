@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a world's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher;
+# Makes a toy task's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher;
 # for words, word_pairs and columns, plain PyTorch on one thread.
 #   WORLD=addition       OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  BATCH_SIZE=64  EPOCHS=1
 #   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16

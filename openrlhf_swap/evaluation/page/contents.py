@@ -39,11 +39,11 @@ Formulas = dict[str, Tree]
 
 
 def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
-    """Add `penalties`, the nats that each step pays, to each row.
+    """Add `penalties`, in nats, one for each step, to each row.
 
-    The rows of one problem are a group. A step pays P w_k, and with `step_price` weights also its
-    share K w_k mu of the price. The steps of a response have None if its log-probabilities are not
-    finite, or if its step ends do not fit its length.
+    The rows of one problem are a group. A step's penalty is P w_k, and with `step_price` weights
+    its share K w_k mu of the baseline is added. The steps of a response have None if its
+    log-probabilities are not finite, or if its step ends do not fit its length.
     """
     numbers = coefficients(config)
     groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -57,7 +57,7 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
             paid = paid + credit.charges * (credit.deviation.nan_to_num() + numbers.eps)
         for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
             count = len(row["gains"])
-            # Nothing is scored where all responses are incorrect: these steps pay 0.
+            # Nothing is scored where all responses are incorrect: their penalties are 0.
             known = (penalties + [0.0] * count)[:count]
             row["penalties"] = known if trace.step_ends else [None] * count
 

@@ -86,7 +86,7 @@ class StepEntropy(Objective):
 
     A step says as much as the sum of its tokens' entropies. Of K steps the int(share K) with the
     smallest sums say least. An objective of ours: the authors (arXiv 2508.03346) leave these steps
-    out, and teach a model to write [SKIP] for them. Here they teach nothing.
+    out, and teach a model to write [SKIP] for them. Here they are not trained on.
     """
 
     reads_entropies = True

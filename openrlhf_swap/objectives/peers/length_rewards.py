@@ -36,8 +36,8 @@ class Arora(Objective):
 class Cosine(Objective):
     """R = 3/4 + 1/4 cos(pi L/L_max) correct, -3/4 - 1/4 cos(pi L/L_max) wrong; in the group.
 
-    That is 1 to .5, and -1 to -.5. As published, a wrong answer earns more the longer it is: watch
-    for repetition. Demystifying Long CoT (commit e90cf9b), with TRL's numbers (f2cd577).
+    That is 1 to .5, and -1 to -.5. As published, a wrong answer's reward rises with its length:
+    watch for repetition. Demystifying Long CoT (commit e90cf9b), with TRL's numbers (f2cd577).
     """
 
     max_length: int = setting(12000, "L_max: the run's longest response, in tokens", ge=1)
@@ -115,7 +115,7 @@ class PassRatePenalty(Objective):
 
 
 class PrimeLinear(Objective):
-    """A = R - mean, R = c - p weight L/longest; wrong answers pay, too.
+    """A = R - mean, R = c - p weight L/longest; wrong answers are penalised, too.
 
     The `linear` length penalty of prime-rl (commit 559b447).
     """

@@ -25,9 +25,9 @@ NO_LIMIT = 32768
 class SABER(Objective):
     """R = c - .2 [bad format] - .4 [thought > n]; in the group.
 
-    c asks for a box. A wrong format earns no c and pays for no length; nor does a response pay for
-    it that ends with its thought. The format is one thought, opened once by the prompt or the
-    response, and closed once; where n is 0 the prompt closes it.
+    c asks for a box. A response in a wrong format has no c and no penalty for length; one that
+    ends with its thought has no penalty for length either. The format is one thought, opened once
+    by the prompt or the response, and closed once; where n is 0 the prompt closes it.
     """
 
     charges_wrong_for_length = True

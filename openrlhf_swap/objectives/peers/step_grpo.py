@@ -15,7 +15,7 @@ _WAIT = re.compile(r"(?<![A-Za-z])Wait(?![A-Za-z])")
 class StepGRPO(Objective):
     """R = .9 c (1 - beta tanh((k - mu)/mu)) + .1 [box]; k - 1 counts "Wait", mu is the mean k.
 
-    mu is the mean of the group's correct responses. As released, the term of the box is paid to
+    mu is the mean of the group's correct responses. As released, the term of the box is given to
     every response whose box is not empty, also to one without a box.
     """
 
