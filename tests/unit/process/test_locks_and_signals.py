@@ -10,7 +10,7 @@ import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
+from openrlhf_swap.process.ctrl_c import STOPPING, ctrl_c_after, stopped_like_ctrl_c
 from openrlhf_swap.process.locks import LOCK, locked
 
 HOLD = """
@@ -43,8 +43,17 @@ def test_ctrl_c_waits_for_the_end_of_a_block_and_the_second_does_not(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_stop_a_command_in_one_line(number, monkeypatch, capsys):
+@pytest.fixture
+def as_a_new_process():
+    """Handle signals as a new process does: Ray leaves a handler, and `nohup` ignores SIGHUP."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in STOPPING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", STOPPING)
+def test_other_signals_stop_a_command_in_one_line(number, as_a_new_process, capsys):
     """In the middle of imports, too; here where the shell has told the process to ignore Ctrl-C."""
     steps = []
 
