@@ -121,20 +121,33 @@ PATTERNS = "*?["  # by which a path stands for several
 
 
 @dataclass(frozen=True)
+class StockFlags:
+    """The values of OpenRLHF's flags, which its main completes once."""
+
+    values: FlagValues
+
+    @cached_property
+    def completed(self) -> tuple[SimpleNamespace, str]:
+        """The arguments of the training, and what OpenRLHF's main prints about them."""
+        return complete(self.values)
+
+
+@dataclass(frozen=True)
 class Configuration:
     """All settings of a run."""
 
     method: SwapConfig
     run: RunConfig
-    values: FlagValues  # of each flag of OpenRLHF
+    stock: StockFlags
     named: frozenset[str]  # those that are given or have a default of ours
     recipe: FlagFile  # the one that is named, or an empty one
     overruled: frozenset[str]  # the recipe's flags over which a file or the command line wins
     on_cpu: bool  # whether torch was built without an accelerator
 
-    @cached_property
-    def _completed(self) -> tuple[SimpleNamespace, str]:
-        return complete(self.values)
+    @property
+    def values(self) -> FlagValues:
+        """The value of each flag of OpenRLHF, by its name without dashes."""
+        return self.stock.values
 
     @property
     def args(self) -> SimpleNamespace:
@@ -142,16 +155,16 @@ class Configuration:
 
         Raises ConfigError for arguments that its main refuses.
         """
-        return self._completed[0]
+        return self.stock.completed[0]
 
     @property
     def notes(self) -> str:
         """What OpenRLHF's main prints about the arguments."""
-        return self._completed[1]
+        return self.stock.completed[1]
 
     def replace_flags(self, changes: FlagValues) -> Configuration:
         """A copy with other values of OpenRLHF's flags."""
-        return replace(self, values={**self.values, **changes})
+        return replace(self, stock=StockFlags({**self.values, **changes}))
 
     def use_own_whole_paths(self) -> Configuration:
         """A copy with whole paths in our own settings: the run's folder, the objective's files."""
@@ -254,7 +267,7 @@ def configure(
     named = values.keys() & (ours.keys() | chosen.keys())
     overruled = recipe.flags.keys() & {*given[1], *given[2]}
     configuration = Configuration(
-        method, run, values, frozenset(named), recipe, frozenset(overruled), on_cpu
+        method, run, StockFlags(values), frozenset(named), recipe, frozenset(overruled), on_cpu
     )
     _ = configuration.args  # OpenRLHF's main may refuse them
     return configuration

@@ -55,9 +55,9 @@ def start(given: Configuration, words: list[str]) -> None:
     places = tell(place(run, objective, model))
     write_record(replace(given, method=run.method), words, tracked, checkpoint.starts)
     say(opening(run))
-    placed = run.replace_flags({**data.flags, **places.flags}).use_whole_paths()
-    writing = placed.replace_flags({"ckpt.output_dir": str(policy.unfinished)})
-    prepared = PreparedRun(writing, model.config, objective, places.engine_limits)
+    exporting = {"ckpt.output_dir": str(policy.unfinished)}
+    placed = run.replace_flags({**data.flags, **places.flags, **exporting}).use_whole_paths()
+    prepared = PreparedRun(placed, model.config, objective, places.engine_limits)
     with starting_ray(placed) as wait_for_ray:
         # This import takes longer than Ray does to start.
         from openrlhf_swap.integration.startup.launch import launch
