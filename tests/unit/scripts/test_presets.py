@@ -76,7 +76,7 @@ def test_presets_of_a_laptop_and_files_beside_them():
     ("gpu", "name", "flags"),
     [
         ("rtx4090", "1gpu", "--ds.adam_offload --vllm.gpu_memory_utilization 0.6"),
-        ("l40s", "1gpu", "--ds.lora.rank 32 --actor.adam.lr 1e-5"),
+        ("l40s", "1gpu", "--ds.lora.rank 32 --actor.adam.lr 1e-4"),
         ("h100", "1gpu", ""),
         ("h100", "1.5b", ""),
         ("h100", "7b", ""),
