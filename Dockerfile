@@ -1,11 +1,11 @@
 # Two images of the same stack, each installed by scripts/setup.sh:
 #   docker build -t openrlhf-swap:cuda .               CUDA GPUs (the default target)
 #   docker build -t openrlhf-swap:cpu --target cpu .   no GPU: the quickstart and the tests
-# scripts/docker_run.sh builds and runs both; docs/use/docker.md explains how, and what was checked. Needs BuildKit.
+# scripts/docker_run.sh builds and runs both; docs/use/cluster.md explains how, and what was checked. Needs BuildKit.
 
 # The base is pinned by tag, for people, and by digest, for the build. It can be replaced, by a mirror for example.
 # Debian 12 ships Python 3.11. Why not python:3.11-slim: a plain Debian can be made with debootstrap, so the CPU target
-# could be built where no image can be pulled (docs/use/docker.md). It works for CUDA too: the driver comes from the
+# could be built where no image can be pulled (docs/use/cluster.md). It works for CUDA too: the driver comes from the
 # container toolkit, everything else from the Python packages.
 ARG DEBIAN=debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 

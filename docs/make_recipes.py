@@ -1,4 +1,4 @@
-"""Write the page of the paper's Table 1: what each recipe sets, from where, and what it lacks.
+"""Write the page of recipes: what those of the paper's Table 1 set, and how long each trains.
 
     python docs/make_recipes.py > docs/use/recipes.md
 
@@ -7,7 +7,7 @@ The values are those of `openrlhf-swap train --swap.recipe NAME --dry-run`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tabulate import tabulate
@@ -19,29 +19,50 @@ from openrlhf_swap.recipes import NAMES, FlagFile, read_recipe
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
 OURS = ("own_bill", "needed")
 PAGE = """\
-# The paper's Table 1 as recipes
+# Recipes
 
 Made by `python docs/make_recipes.py > docs/use/recipes.md`: edit the recipes (`openrlhf_swap/recipes`), not this file.
 
-Every method of the paper's main table as its authors run it, and the paper's own. `openrlhf-swap train --swap.recipe
-NAME --dry-run` prints a column, the settings of the objective alone, and each value with its name at the origin. All
-eight train with `python -m studies.comparison.run_sweep --preset paper` ([how](objectives.md#sweeps)). **Bold: the recipe
-sets it**; otherwise it is this package's default.
+An objective is one part of what its authors do. Their learning rates, clip ranges, KL terms, filters and lengths are
+flags of OpenRLHF. `--swap.recipe NAME` sets all of them, and the objective:
+
+```bash
+openrlhf-swap train --swap.recipe dler --dry-run    # what it sets, each value with its name at the origin
+openrlhf-swap train --swap.recipe dler --actor.model_name_or_path MODEL --data.prompt_dataset PROMPTS \\
+    --data.input_key problem --data.label_key answer
+```
+
+At its start a run prints the recipe, how its authors ask, and which parts of it this trainer does not have.
+
+## Flags in a file
+
+```yaml
+# mine.yaml: openrlhf-swap train --config mine.yaml
+flags:
+  swap.recipe: dler
+  swap.grader: multiple_choice
+  actor.adam.lr: 2e-6
+  actor.eps_clip_low_high: [0.2, 0.28]
+  ds.packing_samples: true
+```
+
+`--config FILE` works with `train`, `plan` and `eval run`. The command line wins over the file, the file over a recipe,
+a recipe over the package's defaults; `--no-ds.packing_samples` turns a switch off. Every training writes all of its
+settings as such a file, `run.yaml`.
+
+## The paper's Table 1
+
+All eight train with `python -m studies.comparison.run_sweep --preset paper`, none on more prompts than SWAP ([hours and
+expected numbers](sizing.md#the-papers-table-1)). **Bold: the recipe sets it**; otherwise it is this package's default.
 
 {values}
 
+## Steps
+
 `--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
-decides. What every recipe trains on DeepScaleR's 40,315 rows, beside its authors' own number:
+decides. Here with DeepScaleR's 40,315 rows, beside what the authors say:
 
 {steps}
-
-`--preset paper` trains none on more prompts than SWAP.
-
-## From where, and what is missing
-
-Not here in several: {missing}.
-
-{sources}
 
 ## Ours
 
@@ -58,26 +79,6 @@ def cell(name: str, column: Mapping[str, Any], recipe: FlagFile) -> str:
         value = ", ".join(map(str, value))
     text = "" if value is None else str(value)
     return f"**{text}**" if name in recipe.flags else text
-
-
-def source(name: str, recipe: FlagFile, known: Collection[str]) -> str:
-    """Where the values of a recipe come from, and what it lacks beside the known."""
-    lines = [f"**{name}**, {recipe.origin}."]
-    if recipe.prompt:
-        lines.append(f"Prompts: {recipe.prompt}.")
-    own = [lack for lack in recipe.cannot if lack not in known]
-    if own:
-        lines.append("Not here: " + "; ".join(own) + ".")
-    return " ".join(lines)
-
-
-def missing_in_several(recipes: Mapping[str, FlagFile]) -> dict[str, list[str]]:
-    """What more than one recipe lacks, with the recipes' names."""
-    lacking: dict[str, list[str]] = {}
-    for name, recipe in recipes.items():
-        for lack in recipe.cannot:
-            lacking.setdefault(lack, []).append(name)
-    return {lack: names for lack, names in lacking.items() if len(names) > 1}
 
 
 def described(name: str) -> str:
@@ -116,7 +117,6 @@ def main() -> None:
         [f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)]
         for flag in shared
     ]
-    several = missing_in_several(recipes)
     print(
         PAGE.format(
             values=table(("", *METHODS), values),
@@ -124,8 +124,6 @@ def main() -> None:
                 ("recipe", "steps", "prompts in all", "its authors' steps"),
                 [steps(name) for name in (*METHODS, *sorted({*NAMES} - {*METHODS}))],
             ),
-            missing="; ".join(f"{lack} ({', '.join(names)})" for lack, names in several.items()),
-            sources="\n\n".join(source(name, recipes[name], several) for name in METHODS),
             ours="\n\n".join(map(described, OURS)),
         ),
         end="",

@@ -263,6 +263,6 @@ def grade_answer(
         answer: the reference answer; for math-verify bare or in `$...$` or `\boxed{...}`, for other
             verifiers perhaps a `Reference`, with the problem and the other columns of its row.
         end_of_thought: what closes a thought; R1's by default.
-        verifier: math (math-verify), or another one's name: see docs/use/own_verifier.md.
+        verifier: math (math-verify), or another one's name, as `--swap.grader` takes it.
     """
     return _shared(verifier).grade(response, answer, end_of_thought)

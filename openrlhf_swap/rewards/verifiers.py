@@ -100,7 +100,7 @@ def find_verifier(name: str) -> Verifier:
     try:
         signature(function).bind("problem", "answer", "response", {})
     except TypeError:
-        wanted = "(problem, answer, response, metadata); see docs/use/own_verifier.md"
+        wanted = "(problem, answer, response, metadata)"
         fault = f"which is not a function of {wanted}"
         raise ConfigError(f"{GRADER_FLAG} is {name!r}, {fault}") from None
     except ValueError:

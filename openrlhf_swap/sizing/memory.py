@@ -1,8 +1,7 @@
 """What a training step takes of a GPU's memory, in bytes.
 
-The formulas are pure. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0;
-docs/internals/sizing_formulas.md says where each comes from. Symbols: N parameters, n tokens of a
-micro-batch (padding included), V vocabulary, H hidden size, L layers.
+The formulas are pure. They follow OpenRLHF 0.11.2, DeepSpeed 0.19.6 and vLLM 0.29.0. Symbols: N
+parameters, n tokens of a micro-batch (padding included), V vocabulary, H hidden size, L layers.
 """
 
 import math

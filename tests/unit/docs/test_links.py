@@ -140,11 +140,11 @@ def test_the_first_python_for_other_trainers_runs():
 
 
 def test_an_objective_of_ones_own_is_tried_without_ray(tmp_path, monkeypatch):
-    page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "use" / "custom_objective.md").read_text(encoding="utf-8")
     code, session = re.findall(r"```(?:python|pycon)\n(.*?)```", page, re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "per_token", raising=False)
-    shown = doctest.DocTestParser().get_doctest(session, {}, "objectives.md", None, 0)
+    shown = doctest.DocTestParser().get_doctest(session, {}, "custom_objective.md", None, 0)
     assert doctest.DocTestRunner().run(shown).failed == 0
     monkeypatch.delitem(sys.modules, "per_token")

@@ -12,8 +12,8 @@ EXAMPLES = ROOT / "examples"
 @pytest.mark.parametrize(
     ("page", "file"),
     [
-        ("own_verifier.md", "verifiers/near.py"),
-        ("objectives.md", "objectives/per_token.py"),
+        ("grading.md", "verifiers/near.py"),
+        ("custom_objective.md", "objectives/per_token.py"),
         ("agents.md", "agents/lookup.py"),
     ],
 )

@@ -23,7 +23,7 @@ def test_every_objective_can_be_built_and_saves_a_state_that_it_reads(name):
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     """The example of the documentation."""
-    page = (ROOT / "docs" / "use" / "objectives.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "use" / "custom_objective.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "per_token.py").write_text(code)
     monkeypatch.chdir(tmp_path)
