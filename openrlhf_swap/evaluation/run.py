@@ -102,8 +102,11 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     add("--top-p", type=float, default=0.95, help=text)
     text = "maximum response length (default: %(default)s)"
     add("--max-tokens", type=int, default=32768, help=text)
-    text = "every sample's seed is derived from it (default: %(default)s)"
-    add("--seed", type=int, default=0, help=text)
+    text = (
+        "every sample's seed is derived from it; none: the samples have no seeds of their own, "
+        "which is faster on a CPU, but another run draws others (default: %(default)s)"
+    )
+    add("--seed", type=seed_or_none, default=0, metavar="SEED", help=text)
     text = "text after each problem, as in training (default: %(default)r)"
     add("--suffix", default=SUFFIX, help=text)
     text = "limit for prompt and response (default: the longest one)"
@@ -118,6 +121,11 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     text = "show library output here, not in evaluate.log"
     add("--verbose", action="store_true", help=text)
     return parse_with_settings(parser, samples.OF_TRAINING, argv)
+
+
+def seed_or_none(text: str) -> int | None:
+    """The value of `--seed`: a whole number, or `none`. Raises ValueError for anything else."""
+    return None if text == "none" else int(text)
 
 
 def end_of_thought(args: Namespace) -> str:

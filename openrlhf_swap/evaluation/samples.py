@@ -216,8 +216,13 @@ def asked(problem: Row, suffix: str) -> str:
 
 
 def sampling(settings: Row, benchmark: str, problem: str, sample: int) -> Row:
-    """The arguments of vLLM's SamplingParams for one sample, with a seed of its own."""
+    """The arguments of vLLM's SamplingParams for one sample, with a seed of its own.
+
+    Without a seed in the settings, vLLM draws the samples of a batch from one stream.
+    """
     arguments = {name: settings[name] for name in ("temperature", "top_p", "max_tokens")}
+    if settings["seed"] is None:
+        return arguments
     return arguments | {"seed": seed_of(benchmark, problem, sample, settings["seed"])}
 
 

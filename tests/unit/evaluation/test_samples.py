@@ -11,6 +11,7 @@ from openrlhf_swap.evaluation import run, traces
 from openrlhf_swap.evaluation.samples import (
     SampleFiles,
     compare_settings,
+    sampling,
     seed_of,
     set_aside_other_grades,
     write_settings,
@@ -26,6 +27,14 @@ def test_seeds_depend_on_the_sample_alone():
     assert min(seeds) >= 0
     assert max(seeds) < 2**31
     assert seed_of("a", "x", 0, 0) == seed_of("a", "x", 0, 0)
+
+
+def test_samples_have_seeds_of_their_own_unless_the_evaluation_has_none():
+    settings = {"temperature": 0.6, "top_p": 1.0, "max_tokens": 8}
+    seed = run.seed_or_none("3")
+    seeded = sampling({**settings, "seed": seed}, "a", "x", 0)
+    assert seeded == {**settings, "seed": seed_of("a", "x", 0, 3)}
+    assert sampling({**settings, "seed": run.seed_or_none("none")}, "a", "x", 0) == settings
 
 
 @pytest.fixture
