@@ -3,8 +3,8 @@ r"""Which signal knows the needed steps of a real model's thoughts?
     python -m studies.real_model.signal_table --keep outputs/signals   # thoughts, signals and truth
     python -m studies.real_model.signal_table                          # the table of the kept rows
 
-With `--keep` the rows of a folder with `thoughts.jsonl`, `signals.jsonl` and `truth.jsonl` replace
-the kept ones. A row of the table is a signal; its columns:
+With `--keep` the rows of a folder with `thoughts.jsonl`, `truth.jsonl` and one or more files
+`signals*.jsonl` replace the kept ones. A row of the table is a signal; its columns:
 
 * AUC: how often a step whose necessity is at least .25 has more of the signal than another step,
   over all steps of all thoughts; ties count half. Beside it the AUCs for .125 and .5, and the
@@ -35,7 +35,6 @@ import torch
 
 from openrlhf_swap.algorithm.advantages import penalty_weights
 from openrlhf_swap.command import Parser, run_command
-from studies.real_model.signals import SIGNALS
 from studies.real_model.truth import KnownThought, Numbers, join, keep, read_kept
 
 CUT = 0.25  # the necessity from which a step counts as needed
@@ -208,7 +207,7 @@ class Judge:
         """A row a signal, the best AUC first, and last the truth against itself."""
         necessity = [thought.necessity for thought in self.thoughts]
         found = []
-        for name in SIGNALS:
+        for name in self.thoughts[0].signals:
             values = [thought.signals[name] for thought in self.thoughts]
             found.append(self.judge(name, values, necessity))
         found.sort(key=lambda row: row.auc.value, reverse=True)
@@ -260,9 +259,9 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     if args.keep:
         recorded = json.loads((args.keep / "truth.jsonl.settings.json").read_bytes())
-        names = ("thoughts", "signals", "truth")
-        files = [args.keep / f"{name}.jsonl" for name in names]
-        keep(join(*files, recorded["--model"]["sha256"]))
+        thoughts_file, truth_file = args.keep / "thoughts.jsonl", args.keep / "truth.jsonl"
+        signals = sorted(args.keep.glob("signals*.jsonl"))
+        keep(join(thoughts_file, signals, truth_file, recorded["--model"]["sha256"]))
     thoughts = [KnownThought.of(row) for row in read_kept()]
     print(summary(thoughts), Judge(thoughts).table(), sep="\n\n")
 

@@ -3,10 +3,11 @@ r"""What the product's own scorer says of each step of chosen thoughts.
     python -m studies.real_model.signals --model MODEL --thoughts outputs/signals/thoughts.jsonl \
         --output outputs/signals/signals.jsonl
 
-Reads l_0..l_K (`answer_logprobs`), the steps' entropies at temperature 1, and their need with
-windows of 1, 2 and 4 later steps and of all of them (`need_0`). `SIGNALS` are the candidates that
-follow from them, one number a step; each is written so that a step with more of it should be needed
-more. The same command goes on where it stopped.
+Reads l_0..l_K (`answer_logprobs`), the steps' entropies at temperature 1, and their need with each
+window of `--windows`: 1, 2 and 4 later steps, and all of them (`need_0`). `SIGNALS` are the
+candidates that follow from them, one number a step; each is written so that a step with more of it
+should be needed more. The same command goes on where it stopped. On a CPU a thought takes a
+forward for each window, so more windows can be read later, into another file of the folder.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -115,10 +117,19 @@ SIGNALS: dict[str, Callable[[Row], list[float]]] = {
 }
 
 
+def signals_of(row: Row) -> dict[str, list[float]]:
+    """The signals of a row by name, without those of a window that was not read."""
+    found = {}
+    for name, signal in SIGNALS.items():
+        with suppress(KeyError):
+            found[name] = signal(row)
+    return found
+
+
 class SignalReader:
     """A model with one scorer for each window of need."""
 
-    def __init__(self, model: str, dtype: str) -> None:
+    def __init__(self, model: str, dtype: str, windows: Sequence[int]) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -128,10 +139,10 @@ class SignalReader:
         policy = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype))
         policy = policy.eval().to("cuda" if torch.cuda.is_available() else "cpu")
         self._scorers = {}
-        for window in WINDOWS:
+        for window in windows:
             config = SwapConfig(step_tokens=STEP_TOKENS, step_reward="need", need_window=window)
             # The entropies are the same for all windows, so one scorer reads them.
-            temperature = 1.0 if window == WINDOWS[-1] else None
+            temperature = 1.0 if window == windows[-1] else None
             scorer = Scorer(policy, tokenizer, config, entropy_temperature=temperature)
             self._scorers[window] = scorer
 
@@ -152,10 +163,11 @@ class SignalReader:
 
 def _continue_file(args: argparse.Namespace) -> None:
     """Score the thoughts that the output lacks."""
-    record_or_compare(args.output, {"--model": identity(args.model), "--dtype": args.dtype})
+    settings = {"--model": identity(args.model), "--dtype": args.dtype}
+    record_or_compare(args.output, {**settings, "--windows": args.windows})
     done = {key_of(row) for row in read_rows(args.output)}
     left = [row for row in read_rows(args.thoughts) if key_of(row) not in done]
-    reader = SignalReader(args.model, args.dtype)
+    reader = SignalReader(args.model, args.dtype, args.windows)
     with appending(args.output) as append:
         for thought in tqdm(left, desc="scoring", unit="thought"):
             append(reader.read(thought))
@@ -169,6 +181,8 @@ def main(argv: list[str]) -> None:
     add("--output", type=Path, required=True, help="JSONL to write; rows it already holds are kept")
     dtypes = ("float32", "bfloat16")
     add("--dtype", choices=dtypes, default="bfloat16", help="(default: %(default)s)")
+    text = "of need, 0 for all later steps (default: %(default)s)"
+    add("--windows", type=int, nargs="+", choices=WINDOWS, default=WINDOWS, help=text)
     args = parser.parse_args(argv)
     with locked_file("--output", args.output):
         _continue_file(args)

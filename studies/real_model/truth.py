@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from openrlhf_swap.evaluation.samples import key_of
 from openrlhf_swap.files import Row, parse_value, read_rows, to_line
-from studies.real_model.signals import SIGNALS, step_lengths
+from studies.real_model.signals import signals_of, step_lengths
 
 KEPT = Path(__file__).parents[1] / "records" / "results" / "real_signals.jsonl.gz"
 DIGITS = 5  # of a kept number
@@ -42,7 +42,7 @@ class KnownThought:
         correct = np.array(row["correct"], float)
         half = correct.shape[1] // 2
         first, second = correct[:, :half], correct[:, half:]
-        signals = {name: np.array(signal(row), float) for name, signal in SIGNALS.items()}
+        signals = {name: np.array(values, float) for name, values in signals_of(row).items()}
         return cls(
             necessity=necessities(correct),
             halves=(necessities(first), necessities(second)),
@@ -62,18 +62,22 @@ def wasted_tokens(tokens: Numbers, lengths: Iterable[int]) -> Numbers:
     return cast(Numbers, np.array(list(lengths)) + changes)
 
 
-def join(thoughts: Path, signals: Path, truth: Path, weights: str) -> list[Row]:
-    """The rows to keep, of the thoughts that have both signals and a truth, in their order.
+def join(thoughts: Path, signals: Sequence[Path], truth: Path, weights: str) -> list[Row]:
+    """The rows to keep, of the thoughts that have a truth and are in each file of signals.
 
-    `weights` is the hash of the model's files.
+    They are in the order of the thoughts. `weights` is the hash of the model's files.
     """
-    scored = {key_of(row): row for row in read_rows(signals)}
-    known = {key_of(row): row for row in read_rows(truth)}
+    parts = []
+    for path in (*signals, truth):
+        parts.append({key_of(row): row for row in read_rows(path)})
     joined = []
     for thought in read_rows(thoughts):
         key = key_of(thought)
-        if key in scored and key in known:
-            row = {**thought, **scored[key], **known[key], "weights": weights}
+        if all(key in part for part in parts):
+            row = dict(thought)
+            for part in parts:
+                row |= part[key]
+            row["weights"] = weights
             joined.append({name: rounded(value) for name, value in row.items()})
     return joined
 
