@@ -1,20 +1,15 @@
-"""Write the page of recipes: what those of the paper's Table 1 set, and how long each trains.
+"""Write the page of recipes: how long each trains, and what ours set.
 
-    python docs/make_recipes.py > docs/use/recipes.md
-
-The values are those of `openrlhf-swap train --swap.recipe NAME --dry-run`.
+python docs/make_recipes.py > docs/use/recipes.md
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tabulate import tabulate
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.plan import DEEPSCALER_ROWS
-from openrlhf_swap.recipes import NAMES, FlagFile, read_recipe
+from openrlhf_swap.recipes import NAMES, read_recipe
 
 METHODS = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")
 OURS = ("own_bill", "needed")
@@ -50,17 +45,12 @@ flags:
 a recipe over the package's defaults; `--no-ds.packing_samples` turns a switch off. Every training writes all of its
 settings as such a file, `run.yaml`.
 
-## The paper's Table 1
-
-All eight train with `python -m studies.comparison.run_sweep --preset paper`, none on more prompts than SWAP ([hours and
-expected numbers](sizing.md#the-papers-table-1)). **Bold: the recipe sets it**; otherwise it is this package's default.
-
-{values}
-
-## Steps
+## All recipes
 
 `--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
-decides. Here with DeepScaleR's 40,315 rows, beside what the authors say:
+decides. Here with DeepScaleR's 40,315 rows, beside what the authors say. The first eight are the paper's Table 1 ([hours
+and expected numbers](sizing.md#the-papers-table-1)); `python -m studies.comparison.run_sweep --preset paper` trains them
+all, none on more prompts than SWAP.
 
 {steps}
 
@@ -68,17 +58,6 @@ decides. Here with DeepScaleR's 40,315 rows, beside what the authors say:
 
 {ours}
 """
-
-
-def cell(name: str, column: Mapping[str, Any], recipe: FlagFile) -> str:
-    """A value, bold where the recipe sets it."""
-    value = column.get(name)
-    if name == "actor.loss_agg_mode" and column["actor.policy_loss_type"] == "gspo":
-        value = "each response's mean, by gspo"
-    if isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
-    text = "" if value is None else str(value)
-    return f"**{text}**" if name in recipe.flags else text
 
 
 def described(name: str) -> str:
@@ -94,7 +73,7 @@ def described(name: str) -> str:
 
 
 def steps(name: str) -> tuple[str, str, str, str]:
-    """A recipe, the steps and prompts that it trains on DeepScaleR, and what its authors say."""
+    """A recipe, the steps that it trains on DeepScaleR and their prompts, and its authors' word."""
     run = configure(["--swap.recipe", name], on_cpu=False)
     prompts = run.args.rollout.batch_size
     total = run.run.total_steps(DEEPSCALER_ROWS // prompts, run.args.train.num_episodes)
@@ -102,36 +81,20 @@ def steps(name: str) -> tuple[str, str, str, str]:
     authors = sources.get("swap.training_steps", sources.get("train.num_episodes", ""))
     if run.run.training_steps:
         authors = f"{run.run.training_steps} ({authors})"
-    return name, f"{total:,}", f"{total * prompts:,}", authors
+    return name, f"{total:,}", str(prompts), authors
 
 
 def main() -> None:
     """Print the page."""
-    runs = {name: configure(["--swap.recipe", name], on_cpu=False) for name in METHODS}
-    columns = {name: {**run.values, **run.dump()} for name, run in runs.items()}
-    recipes = {name: run.recipe for name, run in runs.items()}
-    flags = {flag for recipe in recipes.values() for flag in recipe.flags}
-    shared = sorted(flag for flag in flags if not flag.startswith("swap."))
-    shared.append("swap.training_steps")
-    values = [
-        [f"`--{flag}`", *(cell(flag, columns[name], recipes[name]) for name in METHODS)]
-        for flag in shared
-    ]
+    names = (*METHODS, *sorted({*NAMES} - {*METHODS}))
+    headers = ("recipe", "steps", "prompts in a step", "its authors' steps")
     print(
         PAGE.format(
-            values=table(("", *METHODS), values),
-            steps=table(
-                ("recipe", "steps", "prompts in all", "its authors' steps"),
-                [steps(name) for name in (*METHODS, *sorted({*NAMES} - {*METHODS}))],
-            ),
+            steps=tabulate(map(steps, names), headers, "github", disable_numparse=True),
             ours="\n\n".join(map(described, OURS)),
         ),
         end="",
     )
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return tabulate(rows, headers, "github", disable_numparse=True)
 
 
 if __name__ == "__main__":

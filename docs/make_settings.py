@@ -15,7 +15,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig, type_name
+from openrlhf_swap.config import FlagSettings, RunConfig, SwapConfig
 from openrlhf_swap.flags.configuration import ASYNC_DEFAULTS, CPU_DEFAULTS, DEFAULTS
 from openrlhf_swap.flags.stock import stock_parser
 
@@ -93,13 +93,12 @@ def _settings_table(kind: type[FlagSettings], prefix: str) -> str:
     rows = [
         (
             _code(f"--{prefix}.{name}"),
-            type_name(spec),
             _code(spec.default),
             _text(spec.description or ""),
         )
         for name, spec in kind.declared().items()
     ]
-    return _table(("flag", "type", "default", "meaning"), rows)
+    return _table(("flag", "default", "meaning"), rows)
 
 
 def _defaults_table(defaults: Mapping[str, Any], stock: Mapping[str, Any]) -> str:

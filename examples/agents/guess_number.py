@@ -48,7 +48,7 @@ class GuessTheNumber(AgentInstanceBase):
         wrong = len(state.game_state["guess_history"])
         done = state.done or wrong == GUESSES
         return {
-            # The game pays near misses, too; here a reward above 0 means correct.
+            # The game rewards near misses, too; here a reward above 0 means correct.
             "rewards": torch.tensor(float(state.done and state.rewards[0] == 1)),
             "environment_feedback": "" if done else NEXT_TURN.format(messages[-1][1]),
             "done": done,

@@ -1,4 +1,4 @@
-"""Two prices for the length of a correct answer."""
+"""Two penalties for the length of a correct answer."""
 
 import torch
 from torch import Tensor
@@ -16,9 +16,9 @@ class PerToken(Objective):
 
 
 class AfterKnown(Objective):
-    """GRPO, less a price for each token after the step from which on the answer is likely."""
+    """GRPO, less a penalty for each token after the step from which on the answer is likely."""
 
-    price: float = setting(0.1, "taken from a token after the answer is likely", ge=0)
+    penalty: float = setting(0.1, "taken from a token after the answer is likely", ge=0)
     scores_steps = True  # the policy scores the answer after every step of a correct response
 
     def token_advantages(self, batch: Batch) -> Tensor:
@@ -29,5 +29,5 @@ class AfterKnown(Objective):
                 scored = zip(rollout.step_ends, rollout.answer_logprobs[1:], strict=False)
                 known = [end for end, score in scored if score > -0.1]
                 if known:
-                    advantages[group, place, known[0] + 1 :] = -self.price
+                    advantages[group, place, known[0] + 1 :] = -self.penalty
         return advantages

@@ -15,7 +15,7 @@ template needs nothing of the row but its keys, values and states.
 
 A target is a token that is predicted: the answer's in each branch and, for `need`, the steps' in
 the row. A hidden step (`need.py`) is one more kind of branch, which does not see that step.
-docs/method/scoring.md says more.
+docs/method/method.md says more.
 
 Shapes: B rows of T tokens, n tokens of branches, n/B of them behind each row, m targets.
 """
