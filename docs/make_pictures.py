@@ -1,4 +1,4 @@
-"""Make the pictures of a quickstart in README.md, concepts.md and the page of worlds, light and dark.
+"""Make the pictures of a quickstart in README.md, concepts.md and the page of toy tasks, light and dark.
 
 bash scripts/quickstart.sh && PYTHONPATH=scripts python docs/make_pictures.py outputs/quickstart
 
@@ -42,7 +42,7 @@ def take_pictures(report: Path) -> None:
 
 
 def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
-    """l_k after each step, what each step gains and pays, and each token's advantage."""
+    """Draw l_k after each step, each step's gain and penalty, and each token's advantage."""
     background, text, muted, gain, penalty = THEMES[theme]
     figure, panels = pyplot.subplots(
         4,
@@ -83,8 +83,9 @@ def draw_concepts(row: dict, advantages: list[float], theme: str) -> None:
     titles = (
         "1. How likely is the known answer, if the thought is closed here? ($\\ell_k$, nats per "
         "token)",
-        "2. Each step earns what it newly adds ($\\Delta_k$)",
-        "3. The excess length's penalty: the less a step raised the score, the more it pays ($-P w_k$)",
+        "2. Gain: what each step newly adds ($\\Delta_k$)",
+        "3. Penalty for excess length: the less a step raised the score, the larger its share "
+        "($-P w_k$)",
         "4. Advantage of each token: the outcome's, plus $\\theta$ times the normalised step "
         "rewards still to come",
     )

@@ -50,13 +50,13 @@ def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tens
     This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
     """
     target = target_lengths(lengths, correct).unsqueeze(-1)
-    pays = correct & (lengths > target) & (target > 0)
+    exceeds = correct & (lengths > target) & (target > 0)
     excess = lengths.double() - target
-    return torch.where(pays, length_coef * excess / target, 0.0)
+    return torch.where(exceeds, length_coef * excess / target, 0.0)
 
 
 def penalty_weights(gains: Tensor, step_mask: Tensor, tau: float | Tensor) -> Tensor:
-    """Weights w = softmax(-g/tau): the steps with the least gain pay the most (Eq. weights).
+    """Weights w = softmax(-g/tau): the least gain has the largest share.
 
     (..., K), sums to 1 over the steps that exist; all 0 where there is none. Tau is in nats, as the
     gains are: a number, or a tensor that broadcasts to (..., 1); infinity gives uniform weights.
@@ -80,11 +80,11 @@ class StepCredit:
         penalty_mass: (G, N) P.
         weights: (G, N, K) w, the steps' shares of the penalty.
         penalties: (G, N, K) P w.
-        rewards: (G, N, K) r, what a step earns less what it pays.
-        charges: (G, N, K) what the group's mean takes off the reward in deviations (`_charges`).
+        rewards: (G, N, K) r, in nats per answer token.
+        step_baselines: (G, N, K) what the normalisation subtracts from each r/(sigma + eps).
         normalised: (G, N, K) r~.
         deviation: (G,) sigma in nats; NaN for a group whose steps get no signal.
-        price: (G,) mu/(sigma + eps); NaN for a group whose steps get no signal.
+        baseline: (G,) mu/(sigma + eps); NaN for a group whose steps get no signal.
     """
 
     gains: Tensor
@@ -93,10 +93,10 @@ class StepCredit:
     weights: Tensor
     penalties: Tensor
     rewards: Tensor
-    charges: Tensor
+    step_baselines: Tensor
     normalised: Tensor
     deviation: Tensor
-    price: Tensor
+    baseline: Tensor
 
 
 def step_credit(
@@ -104,9 +104,9 @@ def step_credit(
 ) -> StepCredit:
     """Step rewards r_k and their normalised form r~_k (Eq. final_step_reward and norm_step).
 
-    A step earns its gain and pays its share of the penalty: r_k = Delta_k - P w_k. With
-    `rewards_need` it earns its gain and its need, r_k = Delta_k + n_k, both in nats per token; then
-    nobody pays a penalty, and w is uniform. `weights` are w of your own, (G, N, K).
+    A step's reward is its gain less its share of the penalty: r_k = Delta_k - P w_k. With
+    `rewards_need` it is its gain plus its need, r_k = Delta_k + n_k, both in nats per token; then
+    there is no penalty, and w is uniform. `weights` are w of your own, (G, N, K).
 
     r~_k = (r_k - mu)/(sigma + eps). Mean and deviation are pooled over all steps of a group's
     correct responses, and `step_noise`, in nats, is the least sigma. r~_k is 0 where there is no
@@ -119,7 +119,7 @@ def step_credit(
     tau: float | Tensor
     if coefficients.rewards_need:
         earned = gains + needs(batch)
-        mask = mask & ~earned.isnan()  # a step whose need was not read neither earns nor pays
+        mask = mask & ~earned.isnan()  # a step whose need was not read has no reward
         mass = torch.zeros(batch.lengths.shape, dtype=torch.float64)
         tau = math.inf
     else:
@@ -134,14 +134,14 @@ def step_credit(
     pooled = moments(rewards.flatten(1), mask.flatten(1), coefficients.eps)
     deviation = pooled.deviation.clamp(min=coefficients.step_noise)
     divisor = deviation + coefficients.eps
-    price = pooled.mean / divisor
+    baseline = pooled.mean / divisor
     has_signal = mask & pooled.spreads.unsqueeze(-1)
-    charges = _charges(price, weights, has_signal, coefficients)
+    step_baselines = _step_baselines(baseline, weights, has_signal, coefficients)
     in_deviations = rewards / divisor.unsqueeze(-1)
     scaled = torch.where(has_signal, in_deviations, 0.0)
-    normalised = torch.where(mask, scaled - charges - coefficients.step_constant, 0.0)
+    normalised = torch.where(mask, scaled - step_baselines - coefficients.step_constant, 0.0)
     known_deviation = torch.where(pooled.spreads, pooled.deviation, math.nan)
-    known_price = torch.where(pooled.spreads, price, math.nan)
+    known_baseline = torch.where(pooled.spreads, baseline, math.nan)
     return StepCredit(
         gains=gains,
         local_gains=changes,
@@ -149,27 +149,27 @@ def step_credit(
         weights=weights,
         penalties=penalties,
         rewards=rewards,
-        charges=charges,
+        step_baselines=step_baselines,
         normalised=normalised,
         deviation=known_deviation.squeeze(-1),
-        price=known_price.squeeze(-1),
+        baseline=known_baseline.squeeze(-1),
     )
 
 
-def _charges(
-    price: Tensor, weights: Tensor, has_signal: Tensor, coefficients: Coefficients
+def _step_baselines(
+    baseline: Tensor, weights: Tensor, has_signal: Tensor, coefficients: Coefficients
 ) -> Tensor:
-    """(G, N, K) what the mean takes off each step's reward, from the (G, 1) price mu/(sigma + eps).
+    """(G, N, K) what is subtracted from each step's reward; `baseline` is (G, 1) mu/(sigma + eps).
 
-    Each step pays the price. With `price_by_weights` a response of K steps still pays K prices, but
-    its steps share them by w: each pays K w times the price (docs/method/method.md). A step without
-    a signal pays nothing.
+    Each step has the same baseline. With `baseline_by_weights` the sum over a response of K steps
+    stays, and step k has K w_k times the baseline (docs/method/method.md). It is 0 for a step
+    without a signal.
     """
-    charges = torch.where(has_signal, price.unsqueeze(-1), 0.0)
-    if not coefficients.price_by_weights:
-        return charges
+    equal = torch.where(has_signal, baseline.unsqueeze(-1), 0.0)
+    if not coefficients.baseline_by_weights:
+        return equal
     steps = has_signal.sum(-1, keepdim=True)
-    return charges * steps * weights
+    return equal * steps * weights
 
 
 def needs(batch: StepBatch) -> Tensor:

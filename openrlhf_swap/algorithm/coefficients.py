@@ -74,8 +74,8 @@ class Coefficients:
         return self.step_reward == "need"
 
     @property
-    def price_by_weights(self) -> bool:
-        """Whether the steps of a response share by w what the mean charges the response."""
+    def baseline_by_weights(self) -> bool:
+        """Whether the steps of a response share the baseline by w, not equally."""
         return self.step_price == "weights"
 
     @property
@@ -85,7 +85,7 @@ class Coefficients:
 
     @property
     def chooses_steps(self) -> bool:
-        """Whether tau decides which steps pay more than others."""
+        """Whether tau decides how steps share a penalty or a baseline."""
         if self.rewards_need or math.isinf(self.tau.number):  # weights are uniform
             return False
-        return self.needs_scores and (self.length_coef > 0 or self.price_by_weights)
+        return self.needs_scores and (self.length_coef > 0 or self.baseline_by_weights)

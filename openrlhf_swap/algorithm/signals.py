@@ -39,7 +39,7 @@ NEED = Signal("need", "step", has_gaps=True)
 # H_k: mean entropy of the tokens of each step, in nats, at the rollouts' temperature: as they were
 # drawn, which is what the authors of InfoDensity and ETR take.
 ENTROPY = Signal("entropy", "step", only_correct=False)
-# e_k: what an agent's environment paid for the turn that ends with step k, 0 within a turn.
+# e_k: an agent's reward for the turn that ends with step k, 0 within a turn.
 TURN_REWARD = Signal("turn_reward", "step", only_correct=False)
 
 SIGNALS = {signal.name: signal for signal in (ANSWER_LOGPROBS, NEED, ENTROPY, TURN_REWARD)}

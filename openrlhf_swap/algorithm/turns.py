@@ -11,7 +11,7 @@ from openrlhf_swap.algorithm.signals import TURN_REWARD
 def turn_advantages(batch: StepBatch, coefficients: Coefficients, tokens: int) -> Tensor:
     """(G, N, A) float64 A_turn[t], the sum of gamma^n e~_k over the steps from the token's own on.
 
-    e_k is what the turn that ends with step k was paid, 0 for a step within a turn. e~ = (e -
+    e_k is the reward of the turn that ends with step k, 0 for a step within a turn. e~ = (e -
     mu)/(sigma + eps), pooled over the steps of all responses of a group, correct or not; without a
     spread it is 0. n and gamma are as in `process_advantages`. Raises ValueError for responses
     without rewards by turn.

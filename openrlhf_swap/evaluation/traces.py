@@ -85,7 +85,7 @@ def read_scored(place: Path) -> list[Row]:
 
 
 def label_of(place: Path) -> str:
-    """The name of scored traces in columns."""
+    """The name of an evaluation on a page: its folder's, or its file's up to the first dot."""
     return place.name if place.is_dir() else place.name.partition(".")[0]
 
 

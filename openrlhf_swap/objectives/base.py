@@ -114,13 +114,13 @@ class Objective:
     reads_entropies: bool = False
     """Whether the mean token entropy of every step is needed, of every response."""
     reads_turn_rewards: bool = False
-    """Whether what an agent's environment paid for each turn is needed, of every response."""
+    """Whether an agent's rewards of single turns are read, of every response."""
     continues: ClassVar[bool] = False
     """Whether beginnings of a response are graded by `continuations` (`Rollout.probes`)."""
     boxes_answers: ClassVar[bool] = False
     """Whether it asks for a box, looks for one, or looks for the answer in a thought."""
     needs_marks: ClassVar[bool] = False
-    """Whether it needs the marks of a thought: it writes them, counts them or pays for them."""
+    """Whether it needs the marks of a thought: it writes, counts or rewards them."""
     needs_all_groups: bool = True
     """Whether groups that are all correct or all wrong, which a filter drops, teach something."""
     reshapes_responses: ClassVar[bool] = False
@@ -206,7 +206,10 @@ class Objective:
         return None
 
     def observe_monitor(self, batch: Batch) -> None:
-        """Take the samples that `monitor` asked for."""
+        """Change the state by the graded samples of the prompts that `monitor` asked for.
+
+        `batch` has a group for each prompt, (G, N), before the next training step is sampled.
+        """
 
     def sampling(self, prompt: str, count: int, max_new_tokens: int) -> list[SamplingRequest]:
         """Split the `count` responses to a prompt into parts that are sampled alike."""

@@ -41,7 +41,7 @@ def coefficients(config: SwapConfig) -> Coefficients:
 
 
 def penalty_temperature(config: SwapConfig) -> Tau | None:
-    """The tau that decides which steps pay; None where tau decides nothing."""
+    """The tau that decides how steps share the penalty; None where tau decides nothing."""
     chooses = config.objective in ABLATION and config.coefficients().chooses_steps
     return config.tau if chooses else None
 

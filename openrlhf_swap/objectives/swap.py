@@ -37,7 +37,7 @@ class Swap(Objective):
         self.process_weight = numbers.process_weight
 
     def rewards(self, batch: Batch) -> Tensor:
-        """The grader's, less c P for outcome_only."""
+        """(G, N) the grader's rewards; with outcome_only c - c P, P the penalty mass."""
         lost = batch.correct.double() - outcome_rewards(batch.steps, self.coefficients)
         return batch.rewards - lost
 
@@ -57,10 +57,15 @@ def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens
 
 
 def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tensor]:
-    """The unified advantage of every token of the responses to one prompt.
+    """The unified advantage of every token: A[t] = beta A_out + theta [correct] A_proc[t].
+
+    Args:
+        group: the N responses to one prompt, which GRPO compares.
+        config: the objective with its weights and coefficients; theta is `process_weight`.
 
     Returns:
-        One float64 tensor of `length` values a response.
+        N float64 tensors on the CPU, of `length` values each: an advantage a token, in standard
+        deviations of the group's rewards. They need no further normalisation.
 
     Raises:
         ConfigError: for an objective that is not made of step rewards.

@@ -49,7 +49,7 @@ class Rollout:
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
         observations: (place, token ids) of what an environment wrote before `response_ids[place]`,
             in order. A new turn begins there.
-        turn_rewards: what an environment paid for each turn; empty where it is not known.
+        turn_rewards: an environment's reward for each turn; empty where it is not known.
     """
 
     prompt: str

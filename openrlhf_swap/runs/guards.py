@@ -213,7 +213,7 @@ def find_uniform_weights(history: Sequence[Metrics], tau: Tau | None) -> list[st
         return []
     distance = fmean(metrics["swap/weights_from_uniform"] for metrics in penalised)
     deviation = fmean(metrics["swap/local_gain_std"] for metrics in penalised)
-    if distance >= 0.1:  # less is hardly a treatment
+    if distance >= 0.1:  # less is hardly a difference
         return []
     return [
         f"the penalty's weights are nearly uniform: only {distance:.1%} of the penalty falls on "

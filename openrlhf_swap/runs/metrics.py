@@ -35,7 +35,7 @@ STEP_COLUMNS = {
     "gain": "gains",
     "local_gain": "local_gains",
     "penalty": "penalties",
-    "price": "charges",
+    "price": "step_baselines",
     "reward": "normalised",
 }
 METRICS = "metrics.jsonl"
@@ -76,14 +76,14 @@ def step_metrics(batch: Batch, terms: AdvantageTerms, process_weight: float) -> 
     """
     steps = batch.steps
     credit = batch.credit
-    # Where the price is shared by weights, every correct response pays, also without a penalty.
-    paid = credit.weights if batch.coefficients.price_by_weights else credit.penalties
+    # Where the baseline is shared by weights, w matters in responses without a penalty, too.
+    shared = credit.weights if batch.coefficients.baseline_by_weights else credit.penalties
     means = {
         **_of_lengths(steps),
         "length/correctness_correlation": _correlations(steps),
         **_of_groups(steps, credit, process_weight),
         **_of_steps(steps, credit),
-        "swap/weights_from_uniform": distances_from_uniform(paid, steps.step_mask),
+        "swap/weights_from_uniform": distances_from_uniform(shared, steps.step_mask),
         "swap/adv_outcome_absmean": terms.outcome.abs(),
         "swap/adv_process_absmean": terms.process.abs(),
         "swap/adv_negative_frac": terms.advantages < 0,
@@ -125,8 +125,8 @@ def _correlations(batch: StepBatch) -> Tensor:
 def _of_groups(batch: StepBatch, credit: StepCredit, process_weight: float) -> dict[str, Tensor]:
     correct = batch.correct
     solved = correct.any(-1)
-    signalled = ~credit.price.isnan()  # groups whose steps get a signal
-    prices = credit.price[signalled]
+    signalled = ~credit.baseline.isnan()  # groups whose steps get a signal
+    baselines = credit.baseline[signalled]
     # In a group of N with one incorrect response, correct and incorrect ones differ by sqrt(N) in
     # A_out.
     difference = correct.shape[-1] ** 0.5
@@ -136,9 +136,9 @@ def _of_groups(batch: StepBatch, credit: StepCredit, process_weight: float) -> d
         "swap/groups_no_correct_frac": ~solved,
         "swap/groups_without_excess_frac": (credit.penalty_mass == 0).all(-1)[solved],
         "swap/groups_of_noise_frac": credit.deviation[signalled] < SCORE_NOISE,
-        "swap/step_price": prices,
-        "swap/step_price_negative_frac": prices < 0,
-        "swap/step_break_even": process_weight * prices / difference,
+        "swap/step_price": baselines,
+        "swap/step_price_negative_frac": baselines < 0,
+        "swap/step_break_even": process_weight * baselines / difference,
         "swap/penalty_mass": credit.penalty_mass[correct],
     }
 
@@ -205,24 +205,26 @@ def turn_metrics(batch: Batch) -> Metrics:
     if not any(rollout.observations for rollout in rollouts):
         return {}
     penalties = batch.credit.penalties.flatten(0, 1).tolist()
-    paid: dict[int, list[float]] = {}
+    by_turn: dict[int, list[float]] = {}
     for rollout, shares in zip(rollouts, penalties, strict=True):
         mass = sum(shares)
         if not mass:
             continue
         for turn in range(min(len(rollout.turns), SHOWN_TURNS)):
-            paid.setdefault(turn + 1, []).append(0.0)
+            by_turn.setdefault(turn + 1, []).append(0.0)
         for end, share in zip(rollout.step_ends, shares, strict=False):
             turn = bisect_right(rollout.turn_starts, end) + 1
             if turn <= SHOWN_TURNS:
-                paid[turn][-1] += share / mass
+                by_turn[turn][-1] += share / mass
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
         "swap/observation_tokens": fmean(
             sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts
         ),
     }
-    return metrics | {f"swap/penalty_turn_{turn}": fmean(shares) for turn, shares in paid.items()}
+    for turn, shares in by_turn.items():
+        metrics[f"swap/penalty_turn_{turn}"] = fmean(shares)
+    return metrics
 
 
 def step_line(step: int, last: int | None, metrics: Metrics) -> str:
@@ -297,7 +299,7 @@ def write_rollouts(folder: Path, step: int, rows: list[Row]) -> None:
 
 
 def rollout_rows(batch: Batch, count: int, reader: StepReader) -> list[Row]:
-    """Describe the responses of the first `count` groups: what each step earned and paid.
+    """Describe the responses of the first `count` groups: the reward and the penalty of each step.
 
     Only correct responses have scores. Signals with a number for each step, such as need, stand in
     their steps by name. `known_after_steps` are the steps after which the answer is known for good,

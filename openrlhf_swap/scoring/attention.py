@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     behind: Tensor
 
     def seen(self, columns: slice, own: slice) -> Tensor:
-        """The part for some columns of the rows, and then for some tokens of the branches."""
+        """The keys or values of some columns of the rows, then of some tokens of the branches."""
         of_rows = self.rows[:, columns]
         of_branches = self.behind[:, own]
         return torch.cat([of_rows, of_branches], dim=1)

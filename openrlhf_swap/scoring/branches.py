@@ -23,7 +23,7 @@ from torch import Tensor
 from openrlhf_swap.scoring.limits import MASK_ELEMENTS
 
 # On a GPU one call for all branches costs less than several, though most of its attention scores
-# are masked. A CPU would pay for those, so there a call has few branches, and keys up to the
+# are masked. A CPU would compute those, so there a call has few branches, and keys up to the
 # longest of their prefixes.
 MASK_ELEMENTS_ON_CPU = 2**17
 MIN_QUERIES = 64  # in a call of a branch that needs several

@@ -46,7 +46,7 @@ def share_on_redundant(signals: StepCredit, redundant: Tensor) -> float:
 
     It is NaN where there is none.
     """
-    charged = signals.charges.clamp(min=0)
+    charged = signals.step_baselines.clamp(min=0)
     return float(charged[redundant].sum() / charged.sum())
 
 

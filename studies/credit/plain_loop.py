@@ -116,7 +116,7 @@ class Loop:
         signals = arm_signals(arm, self.config, batch, redundant)
         advantages = self.advantages(batch, signals, arm_rewards(arm, batch))
         numbers = {
-            "price": signals.price.nanmean().item(),
+            "price": signals.baseline.nanmean().item(),
             "on_redundant": share_on_redundant(signals, redundant),
         }
         return Lesson(prompts, responses, responses, advantages, numbers)

@@ -53,8 +53,8 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
         traces = [_trace(row) for row in group]
         credit = step_credit(StepBatch.from_traces([traces]), numbers)
         paid = credit.penalties
-        if numbers.price_by_weights:
-            paid = paid + credit.charges * (credit.deviation.nan_to_num() + numbers.eps)
+        if numbers.baseline_by_weights:
+            paid = paid + credit.step_baselines * (credit.deviation.nan_to_num() + numbers.eps)
         for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
             count = len(row["gains"])
             # Nothing is scored where all responses are incorrect: their penalties are 0.

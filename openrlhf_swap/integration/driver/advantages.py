@@ -22,10 +22,11 @@ def set_advantages(
     objective: Objective,
     judged: JudgedBatch,
 ) -> AdvantageTerms:
-    """Make `advantages` and `returns` of the micro-batches the objective's A[t].
+    """Set `advantages` and `returns` of each micro-batch, (B, A), to the objective's A[t].
 
-    SWAP's is A[t] = beta A_out + theta [correct] A_proc[t]. The outcome term *is* OpenRLHF's
-    group_norm path: with theta = 0 the advantages are OpenRLHF's own, bit for bit.
+    Returns A[t] and its two terms, one value for each action of the batch. SWAP's A[t] is
+    beta A_out + theta [correct] A_proc[t]. The outcome term *is* OpenRLHF's group_norm path: with
+    theta = 0 the advantages are OpenRLHF's own, bit for bit.
     """
     rewards = judged.rewards.flatten()
     for micro_batch in micro_batches:

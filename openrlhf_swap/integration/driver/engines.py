@@ -107,7 +107,7 @@ class Engines:
         return engine.respond.remote(*requests)
 
     def seed(self, step: int) -> str | None:
-        """The seed of the responses of a step; None if they need not be reproducible."""
+        """The text from which a step's sampling seeds are made; None if none need be repeated."""
         train = self._args.train
         return f"{train.seed}:{step}" if train.full_determinism_enable else None
 

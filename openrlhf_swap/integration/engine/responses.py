@@ -14,7 +14,7 @@ from openrlhf_swap.rewards.verifiers import GRADED_CORRECT
 from openrlhf_swap.rollouts.rollout import Rollout
 
 FAILED = "swap/reward_function_failed"  # in `extra_logs`: why the reward function gave no reward
-TURN_REWARDS = "swap/turn_rewards"  # in `extra_logs`: what was paid for each turn so far
+TURN_REWARDS = "swap/turn_rewards"  # in `extra_logs`: the rewards of the turns so far
 REWARD_FLAG = "--reward.remote_url"
 
 

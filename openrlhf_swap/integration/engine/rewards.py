@@ -46,7 +46,7 @@ def explain_failures(function: Callable[..., Any]) -> Callable[..., dict[str, An
 
 
 def with_turn_rewards(environment: type) -> type:
-    """An agent's environment that also notes what it paid for each turn.
+    """An agent's environment that also notes the reward that it gave for each turn.
 
     OpenRLHF returns the sum alone, so the rewards travel in `extra_logs`.
     """

@@ -89,14 +89,14 @@ class Notes:
 
 
 def warn_of_length_charge(objective: Objective) -> Notes:
-    """A line about an objective that charges wrong responses for their length."""
+    """A line about an objective that rewards wrong responses the less the longer they are."""
     if not objective.charges_wrong_for_length:
         return Notes()
     warning = (
-        f"warning: objective {objective.name} pays a wrong response the less the longer it is, so "
-        "giving up early earns more than trying; the authors of ACOER (arXiv 2606.22716) saw all "
-        "eight of their trainings with such rewards collapse. Watch swap/accuracy and "
-        "length/wrong, or take an objective that charges correct responses alone, such as acoer"
+        f"warning: objective {objective.name} gives a wrong response a lower reward the longer it "
+        "is, so giving up early is better than trying; the authors of ACOER (arXiv 2606.22716) saw "
+        "all eight of their trainings with such rewards collapse. Watch swap/accuracy and "
+        "length/wrong, or take an objective that penalises correct responses alone, such as acoer"
     )
     return Notes((warning,))
 

@@ -35,7 +35,7 @@ class GRPOLead(Objective):
         return torch.where(accuracy > 0, advantages * weight, 0.0)
 
     def filter_scores(self, batch: Batch) -> Tensor:
-        """What passes is what the code keeps, groups of R = 1 alone excluded."""
+        """(G, N) R, cut to 0..1: the code leaves out the groups in which all have R = 1."""
         return self._shaped(batch).clamp(0, 1)
 
     def _shaped(self, batch: Batch) -> Tensor:

@@ -78,6 +78,6 @@ class HBPO(Objective):
         return torch.where(formatted, torch.where(earns, near, 0.0), -1.0)
 
     def _best(self, lengths: Tensor) -> Tensor:
-        """F, the most that a response of this many tokens can earn."""
+        """The largest reward f(x) of responses with so many tokens; float64, of any shape."""
         angle = math.pi * lengths.double() / (2 * self.max_length)
         return 4 * torch.cos(angle)

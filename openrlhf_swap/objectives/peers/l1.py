@@ -52,8 +52,8 @@ class L1Exact(Objective):
         return batch.correct & batch.closed
 
     def rewards(self, batch: Batch) -> Tensor:
-        price = self.alpha * self._left(batch).abs()
-        return self.correct(batch).double() - price
+        penalty = self.alpha * self._left(batch).abs()
+        return self.correct(batch).double() - penalty
 
     def _left(self, batch: Batch) -> Tensor:
         """(G, N) n - L, negative for a response beyond its budget."""

@@ -126,8 +126,8 @@ class PrimeLinear(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         most = batch.lengths.amax(-1, keepdim=True)
-        price = self.weight * group_mean(batch.correct)
-        return batch.correct.double() - price * batch.lengths / most
+        slope = self.weight * group_mean(batch.correct)
+        return batch.correct.double() - slope * batch.lengths / most
 
 
 class ShorterBetter(Objective):

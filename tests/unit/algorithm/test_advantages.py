@@ -123,7 +123,7 @@ FREE = [StepTrace(8, True, [-3, -1, -1], [2, 5]), StepTrace(8, True, [-3, -2], [
 def test_prices_by_hand():
     credit = credit_of(FREE, SwapConfig())
     assert credit.deviation.item() == pytest.approx(1)
-    assert credit.price.item() == pytest.approx(1 / (1 + EPS))
+    assert credit.baseline.item() == pytest.approx(1 / (1 + EPS))
     # The second step of the first response gained nothing: without it theta would be saved.
     row, other = swap_advantages(FREE, SwapConfig())
     assert_at(row, [0, 3, 6], [0, -0.3, 0])
@@ -132,7 +132,7 @@ def test_prices_by_hand():
 
 def test_prices_by_weights_by_hand():
     # g is 2 and 0, so w = e^-2/(e^-2 + 1) and 1/(e^-2 + 1): the step without a gain pays 2 * .88 of
-    # the response's 2, the other one the rest. A step alone pays its price.
+    # the response's 2, the other one the rest. A step alone has its baseline.
     row, other = swap_advantages(FREE, SwapConfig(step_price="weights"))
     assert_at(row, [0, 3, 6], [0, -0.3 * 2 / (math.exp(-2) + 1), 0])
     assert_at(other, [0], [0])
