@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from openrlhf_swap import quickstart
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.quickstart.world import Problem, World, load_world
 
-NAMES = ("addition", "decomposition", "words", "word_pairs", "columns")
+NAMES = ("addition", "decomposition", "words", "word_pairs", "columns", "chains")
 
 
 def module_of(name: str) -> str:
@@ -29,7 +30,16 @@ def repeated(problems: Iterable[Problem], times: int) -> list[Problem]:
 
 
 def policy_of(name: str) -> Path:
-    """The folder of the policy that overthinks this world."""
+    """The folder of the policy that overthinks this world.
+
+    Raises ConfigError for a world whose policy was not trained yet.
+    """
     if name == "addition":
         return quickstart.POLICY
-    return Path(__file__).parent / "policies" / name
+    folder = Path(__file__).parent / "policies" / name
+    if not folder.exists():
+        raise ConfigError(
+            f"--world is {name}, of which {folder} has no policy; run WORLD={name} bash "
+            f"studies/toy_tasks/train_policy.sh, and copy its OUTPUT/trained to {folder}"
+        )
+    return folder

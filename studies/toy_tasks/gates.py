@@ -3,6 +3,7 @@ r"""Whether a world of words asks for thought, line by line.
 Measures its policy and prints each gate; fails with any.
 
     python -m studies.toy_tasks.gates --world words --updates 300
+    python -m studies.toy_tasks.gates --world chains --letters 18 --updates 0
 
 What is deleted from a response is deleted from its text. Of what remains every token is forced but
 the symbols, which the policy writes anew, as it must without that line; the answer is sampled. All
@@ -182,7 +183,7 @@ def deletions(bench: Bench, lines: Sequence[Sequence[str]]) -> Gates:
     """
     chance = (0.0, 0.15)
     right: dict[str, list[bool]] = {}
-    for place in range(words.LENGTHS[1] + 1):
+    for place in range(max(len(problem.needed) for problem in bench.problems)):
         chosen = [i for i, problem in enumerate(bench.problems) if place < len(problem.needed)]
         part = bench.of(chosen)
         gone = [problem.needed[place] for problem in part.problems]
@@ -242,13 +243,21 @@ def thoughtless_gates(bench: Bench, updates: int) -> Gates:
     return gates
 
 
-def open_bench(world: World, policy: Path, count: int, seed: int = 0) -> Bench:
-    """The held-out problems of make_data.py and a policy in fp32."""
+def open_bench(
+    world: World, policy: Path, count: int, seed: int = 0, letters: int | None = None
+) -> Bench:
+    """The held-out problems of make_data.py and a policy in fp32.
+
+    With `letters`, those problems alone whose one word has so many.
+    """
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
     decoder = Decoder(
         model, AutoTokenizer.from_pretrained(policy), torch.Generator().manual_seed(seed)
     )
-    return Bench(world, list(islice(world.problems(TEST_SEED), count)), decoder)
+    stream = world.problems(TEST_SEED)
+    if letters is not None:
+        stream = (problem for problem in stream if len(problem.words[0].letters) == letters)
+    return Bench(world, list(islice(stream, count)), decoder)
 
 
 def passes(value: float, bounds: tuple[float, float] | None) -> bool:
@@ -269,9 +278,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--world", choices=("words", "word_pairs"), default="words")
+    parser.add_argument("--world", choices=("words", "word_pairs", "chains"), default="words")
     parser.add_argument("--model", type=Path, help="folder of the policy (default: the world's)")
     parser.add_argument("--problems", type=int, default=1000, help="held-out problems")
+    parser.add_argument("--letters", type=int, help="problems with so many alone (default: all)")
     parser.add_argument(
         "--updates", type=int, default=300, help="outcome-only updates of each kind; 0 for none"
     )
@@ -279,7 +289,8 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    bench = open_bench(load(args.world), args.model or policy_of(args.world), args.problems)
+    policy = args.model or policy_of(args.world)
+    bench = open_bench(load(args.world), policy, args.problems, letters=args.letters)
     gates = base_gates(bench)[0] | thoughtless_gates(bench, args.updates)
     print(table(gates))
     if args.output:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Makes a toy task's base policy from scratch: seeded data, seeded weights, OpenRLHF's SFT under the deepspeed launcher;
-# for words, word_pairs and columns, plain PyTorch on one thread.
+# for words, word_pairs, columns and chains, plain PyTorch on one thread.
 #   WORLD=addition       OUTPUT=outputs/base_policy  ROWS=90000  LEARNING_RATE=3e-3  BATCH_SIZE=64  EPOCHS=1
 #   WORLD=decomposition                              ROWS=60000  LEARNING_RATE=2e-3  BATCH_SIZE=16
 #   WORLD=words                                      ROWS=44800  LEARNING_RATE=2e-3  BATCH_SIZE=32
 #   WORLD=word_pairs                                 ROWS=19200  LEARNING_RATE=1e-3  BATCH_SIZE=32  (from that of words)
 #   WORLD=columns                                    ROWS=80000  LEARNING_RATE=4e-3  BATCH_SIZE=32  (3 layers of 64)
+#   WORLD=chains                                     ROWS=67200  LEARNING_RATE=2e-3  BATCH_SIZE=32
 # Further flags go to make_policy.py; --start POLICY --modes teaches a policy the prompts of L1 and others.
 set -euo pipefail
 cd "$(dirname -- "$0")/../.."
@@ -24,6 +25,7 @@ case "$WORLD" in
     decomposition) defaults=(60000 2e-3 16) ;;
     words) defaults=(44800 2e-3 32) ;;
     columns) defaults=(80000 4e-3 32) && set -- --width 64 --layers 3 --probe-share 0.3 "$@" ;;
+    chains) defaults=(67200 2e-3 32) ;;
     word_pairs) defaults=(19200 1e-3 32) && set -- --start studies/toy_tasks/policies/words "$@" ;;
     *) defaults=(90000 3e-3 64) ;;
 esac
@@ -33,7 +35,7 @@ BATCH_SIZE="${BATCH_SIZE:-${defaults[2]}}"
 export TORCHDYNAMO_DISABLE=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 
 python -m studies.toy_tasks.make_policy --world "$WORLD" --output "$OUTPUT/start" --rows "$ROWS" "$@"
-if [[ "$WORLD" == word* || "$WORLD" == columns ]]; then
+if [[ "$WORLD" == word* || "$WORLD" == columns || "$WORLD" == chains ]]; then
     exec python -m studies.toy_tasks.pretrain --start "$OUTPUT/start" --output "$OUTPUT/trained" \
         --learning-rate "$LEARNING_RATE" --batch-size "$BATCH_SIZE"
 fi

@@ -61,23 +61,30 @@ STEP_TOKENS = 3  # a conclusion has three tokens, a letter's line four
 THINK = FILLERS[1]
 RECHECK = "wait "
 CONCLUSION = "so"
-WORDS = (
-    "From ",
-    "Flip ",
-    " by ",
-    " and ",
-    ", not ",
-    "**Final Answer**",
-    "\\boxed{",
-    RESTART,
-    VERIFY,
-    RECHECK,
-    CONCLUSION,
-    "flip",
-    *FILLERS,
-    *(f"{letter}{number}" for number, letter in product(range(1, LENGTHS[1] + 1), LETTERS)),
-    *(sign + symbol for sign, symbol in product(" >", SYMBOLS)),
-)
+
+
+def tokens_of(longest: int) -> tuple[str, ...]:
+    """What is one token where words have at most so many letters."""
+    return (
+        "From ",
+        "Flip ",
+        " by ",
+        " and ",
+        ", not ",
+        "**Final Answer**",
+        "\\boxed{",
+        RESTART,
+        VERIFY,
+        RECHECK,
+        CONCLUSION,
+        "flip",
+        *FILLERS,
+        *(f"{letter}{number}" for number, letter in product(range(1, longest + 1), LETTERS)),
+        *(sign + symbol for sign, symbol in product(" >", SYMBOLS)),
+    )
+
+
+WORDS = tokens_of(LENGTHS[1])
 
 # How the traces err, and how much they overthink.
 SLIP_PROBABILITY = 0.02
@@ -92,9 +99,10 @@ VERIFY_PROBABILITY = 0.3
 LINES = 36  # per thought at most, because the rows of an update are padded to the longest
 
 _QUESTION = re.compile(
-    r"(From|Flip) (\d) by ((?:[A-F]\d)+)(?: and (\d) by ((?:[A-F]\d)+))?, not (\d+)"
+    r"(From|Flip) (\d) by ((?:[A-F]\d+)+)(?: and (\d) by ((?:[A-F]\d+)+))?, not (\d+)"
 )
-_STATEMENT = re.compile(r"(flip|[A-F]\d) \d>\d")
+_STATEMENT = re.compile(r"(flip|[A-F]\d+) \d>\d")
+_LETTER = re.compile("[A-F]")
 
 
 @dataclass(frozen=True)
@@ -143,6 +151,19 @@ class Words:
         return "".join(ends)
 
 
+@dataclass(frozen=True)
+class Thought:
+    """The lines of a thought, and the symbol at which each word ends by it."""
+
+    lines: list[str]
+    ends: list[str]
+
+    @property
+    def response(self) -> str:
+        """The thought and the answer that it comes to."""
+        return closed(self.lines, "".join(self.ends))
+
+
 def replaced(head: str, symbol: str) -> str:
     """What the line that begins so makes of a symbol."""
     return (FLIP if head == "flip" else LETTERS[head[0]])[int(symbol)]
@@ -154,10 +175,15 @@ def from_question(question: str) -> Words:
     if found is None:
         raise ValueError(f"{question!r} is no question of this world")
     flip, start, first, second_start, second, ruled_out = found.groups()
-    words = (Word(start, first[::2]),)
+    words = (Word(start, letters_in(first)),)
     if second:
-        words += (Word(second_start, second[::2], SECOND),)
+        words += (Word(second_start, letters_in(second), SECOND),)
     return Words(words, flip == "Flip", ruled_out)
+
+
+def letters_in(heads: str) -> str:
+    """The letters of a word as a question writes it, without their numbers."""
+    return "".join(_LETTER.findall(heads))
 
 
 def problems(
@@ -195,6 +221,11 @@ def _problem(rng: random.Random, count: int, first: int | None) -> Words:
     if count == 2:
         cut = first or rng.randint(max(2, len(letters) - 5), min(4, len(letters) - 3))
     parts = ["".join(letters[:cut]), "".join(letters[cut:])][:count]
+    return problem_of(parts, rng)
+
+
+def problem_of(parts: Sequence[str], rng: random.Random) -> Words:
+    """A problem with these letters of its one word or two; all else is drawn."""
     words = tuple(
         Word(rng.choice(SYMBOLS), part, number)
         for part, number in zip(parts, (1, SECOND), strict=False)
@@ -233,21 +264,28 @@ def shortest_trace(problem: Words) -> str:
 
 def overthinking_trace(problem: Words, rng: random.Random) -> str:
     """A response as taught to the base policy."""
-    lines, ends = overthink(problem, rng)
-    return closed(lines, "".join(ends))
+    return overthink(problem, rng).response
 
 
 def supervised_row(problem: Words, rng: random.Random, probe_share: float) -> tuple[str, str]:
-    """A full trace, or a probe: a thought cut off anywhere, and the answer as far as it is known.
+    """A full trace, or a probe: a thought cut off anywhere, and the answer as known there."""
+    return row_of(problem, overthink(problem, rng), rng, probe_share)
 
-    What is not known is drawn, from all symbols or, behind a conclusion, from those that are not
-    ruled out: a true answer would teach the policy to go through the last letters in its head.
+
+def row_of(
+    problem: Words, thought: Thought, rng: random.Random, probe_share: float
+) -> tuple[str, str]:
+    """What the base policy reads, and what it is taught to write next, of a thought or a probe.
+
+    What a probe does not know is drawn, from all symbols or, behind a conclusion, from those that
+    are not ruled out: a true answer would teach the policy to go through the last letters in its
+    head.
     """
-    lines, ends = overthink(problem, rng)
     if rng.random() >= probe_share:
-        return prompt(problem), closed(lines, "".join(ends))
-    kept = lines[: rng.randint(0, len(lines))]
-    return prompt(problem) + "".join(kept) + CLOSE, known(problem, kept, ends, rng) + "}" + EOS
+        return prompt(problem), thought.response
+    kept = thought.lines[: rng.randint(0, len(thought.lines))]
+    answer = known(problem, kept, thought.ends, rng)
+    return prompt(problem) + "".join(kept) + CLOSE, answer + "}" + EOS
 
 
 def known(problem: Words, lines: list[str], ends: list[str], rng: random.Random) -> str:
@@ -264,35 +302,34 @@ def known(problem: Words, lines: list[str], ends: list[str], rng: random.Random)
     return "".join(symbols)
 
 
-def overthink(problem: Words, rng: random.Random) -> tuple[list[str], list[str]]:
-    """Lines of a thought, and the symbols at which the words end by it."""
+def overthink(
+    problem: Words, rng: random.Random, most_lines: int = LINES, errors: float = 1.0
+) -> Thought:
+    """A thought of at most so many lines; `errors` multiplies how often a letter's line errs."""
     while True:
-        lines, ends = _overthink(problem, rng)
-        if len(lines) <= LINES:
-            return lines, ends
+        thought = _overthink(problem, rng, errors)
+        if len(thought.lines) <= most_lines:
+            return thought
 
 
-def _overthink(problem: Words, rng: random.Random) -> tuple[list[str], list[str]]:
+def _overthink(problem: Words, rng: random.Random, errors: float) -> Thought:
     trace: list[str] = []
     stated: list[str] = []
     ends: list[str] = []
     possible = [symbol for symbol in SYMBOLS if symbol not in problem.ruled_out]
     for word in problem.words:
         symbol = word.start
-        flips = (
-            ["flip"]
-            if not ends and (problem.flipped or rng.random() < IDLE_FLIP_PROBABILITY)
-            else []
-        )
-        for head in [*flips, *word.heads]:
+        is_first = not ends
+        flips = is_first and (problem.flipped or rng.random() < IDLE_FLIP_PROBABILITY)
+        for head in ["flip", *word.heads] if flips else word.heads:
             if rng.random() < CONCLUSION_PROBABILITY:
                 trace.append(f"{CONCLUSION} {rng.choice(possible)}\n")
             if rng.random() < FILLER_PROBABILITY:
                 trace.append(rng.choice(FILLERS))
-            if rng.random() < (SKIPPED_FLIP_PROBABILITY if head == "flip" else _skips(head, word)):
+            if rng.random() < skip_probability(head, word, errors):
                 continue
             after = symbol if head == "flip" and not problem.flipped else replaced(head, symbol)
-            if rng.random() < SLIP_PROBABILITY:
+            if rng.random() < errors * SLIP_PROBABILITY:
                 after = rng.choice([other for other in SYMBOLS if other not in (symbol, after)])
             line = f"{head} {symbol}>{after}\n"
             symbol = after
@@ -305,12 +342,17 @@ def _overthink(problem: Words, rng: random.Random) -> tuple[list[str], list[str]
         ends.append(symbol)
     if rng.random() < VERIFY_PROBABILITY:
         trace += [VERIFY, *stated]
-    return trace, ends
+    return Thought(trace, ends)
 
 
-def _skips(head: str, word: Word) -> float:
-    """The last letter is never left out: the thought would not show that the word has ended."""
-    return 0.0 if head == word.heads[-1] else SKIP_PROBABILITY
+def skip_probability(head: str, word: Word, errors: float) -> float:
+    """How often a line is left out.
+
+    The last letter's never is: the thought would not show that the word has ended.
+    """
+    if head == "flip":
+        return SKIPPED_FLIP_PROBABILITY
+    return 0.0 if head == word.heads[-1] else errors * SKIP_PROBABILITY
 
 
 def valid_thinking(thought: Sequence[int], answer: str, reader: ResponseReader) -> int:
