@@ -36,6 +36,21 @@ def p_value(differences: Sequence[float]) -> float:
     )
 
 
+def equivalence_p(differences: Sequence[float], margin: float) -> float:
+    """The p of two one-sided t-tests that the mean lies between -margin and +margin.
+
+    Small where it does; the larger p of the two tests. 1 for fewer than two differences.
+    """
+    if len(differences) < 2:
+        return 1.0
+    room = margin - abs(fmean(differences))  # to the nearer end
+    error = stdev(differences) / math.sqrt(len(differences))
+    if error == 0:
+        return 0.0 if room > 0 else 1.0
+    beyond = tail(room / error, len(differences) - 1) / 2
+    return beyond if room > 0 else 1 - beyond
+
+
 def half_interval(differences: Sequence[float]) -> float:
     """Half the 95% interval of the mean of at least two differences, by Student's t."""
     return t_quantile(len(differences) - 1) * stdev(differences) / math.sqrt(len(differences))

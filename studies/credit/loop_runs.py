@@ -19,7 +19,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -27,6 +27,7 @@ from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import fmean
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -46,6 +47,7 @@ TRAININGS = {
 MAX_STEPS = 25  # K
 MEASURES = ["accuracy", "tokens", "essential", "redundant", "log redundant"]
 PROCESSES = 2
+AnyRun = TypeVar("AnyRun")
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,21 @@ def train_missing(args: argparse.Namespace) -> None:
     drop_unfinished_line(file)
     done = {settings_of(row) for row in read_rows(file)}
     missing = [run for run in runs_of(args) if run not in done]
-    print(f"{len(missing)} runs to go, {len(done)} in {file}", flush=True)
+    print(f"{len(done)} runs in {file}", flush=True)
+    train_all(missing, train_run, file)
+
+
+def train_all(runs: Sequence[AnyRun], train: Callable[[AnyRun], Row], file: Path) -> None:
+    """Train each run in a process, two at a time, and append its line as soon as it is there."""
+    print(f"{len(runs)} runs to go", flush=True)
     context = get_context("spawn")
     with appending(file) as append, ProcessPoolExecutor(PROCESSES, context) as pool:
-        running = [pool.submit(train_run, run) for run in missing]
+        running = [pool.submit(train, run) for run in runs]
         try:
             for number, finished in enumerate(as_completed(running), start=1):
                 row = finished.result()
                 append(row)
-                print(f"[{number} of {len(missing)}] {json.dumps(row)}", flush=True)
+                print(f"[{number} of {len(runs)}] {json.dumps(row)}", flush=True)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -7,7 +7,7 @@ beside --swap is refused: it is trained by the whole stack (`studies/comparison/
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -38,13 +38,18 @@ MONITORED = 2000  # the seed of a monitoring set
 class ObjectiveLoop(Loop):
     """A world's policy, trained by one of the package's objectives."""
 
-    def __init__(self, world: str, name: str, **settings: Any) -> None:
-        """Load the policy; `settings` are those of SwapConfig.
+    def __init__(
+        self, world: str, name: str, options: Mapping[str, Any] | None = None, **settings: Any
+    ) -> None:
+        """Load the policy; `settings` are those of SwapConfig, `options` the objective's own.
 
-        Raises ConfigError for an objective that needs the whole stack.
+        Options that are not given are those of `comparison/objectives.json`. Raises ConfigError for
+        an objective that needs the whole stack.
         """
         super().__init__(world, objective="grpo", **settings)
-        self.objective = build(self.config.replaced(**objective_settings(world, name)))
+        of_objective = objective_settings(world, name)
+        of_objective["options"] |= options or {}
+        self.objective = build(self.config.replaced(**of_objective))
         self._refuse_what_needs_the_stack()
         self._stream: Iterator[Problem] = self.world.problems(MONITORED)
 

@@ -261,6 +261,14 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[
     torch.manual_seed(seed)
     test = list(islice(loop.world.problems(1), HELD_OUT))
     stream = loop.world.problems(1000 + seed, exclude=frozenset(test))
+    yield from updates(loop, arm, stream, steps, rate)
+    yield {"step": None, **loop.measured(test, loop.respond(test)[1])}
+
+
+def updates(
+    loop: Loop, arm: str, stream: Iterator[Problem], steps: int, rate: float
+) -> Iterator[Row]:
+    """Train on the problems of a stream, at a rate that falls to 0, and yield a row a step."""
     weights = list(loop.model.parameters())
     masters = [weight.detach().float() for weight in weights]
     optimizer = torch.optim.AdamW(masters, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
@@ -283,7 +291,6 @@ def train(loop: Loop, arm: str, seed: int, steps: int, rate: float) -> Iterator[
             **lesson.numbers,
             "seconds": round(time.monotonic() - start, 2),
         }
-    yield {"step": None, **loop.measured(test, loop.respond(test)[1])}
 
 
 def loop_of(world: str, arm: str, settings: dict[str, Any]) -> Loop:

@@ -23,6 +23,8 @@ from openrlhf_swap.algorithm.advantages import monotone_gains, needs
 from studies.credit.plain_loop import RESPONSES, Loop
 from studies.toy_tasks import NAMES, repeated
 
+WORLDS = ("addition", "decomposition", "words", "word_pairs", "columns")  # those of the page
+
 
 def auc(values: Tensor, redundant: Tensor) -> float | None:
     """The share of pairs of a redundant and another step in which the redundant one has less.
@@ -69,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--worlds", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--worlds", nargs="+", choices=NAMES, default=WORLDS)
     parser.add_argument("--problems", type=int, default=24)
     parser.add_argument("--max-steps", type=int, default=25, help="K")
     parser.add_argument("--windows", type=int, nargs="+", default=[0], help="steps read again")

@@ -1,0 +1,349 @@
+r"""The test at three budgets from its kept file: strengths, lengths, comparisons and fronts.
+
+    python -m studies.credit.budget_results --runs outputs/budgets/runs.jsonl \
+        --keep studies/records/results/budgets.csv.gz
+    python -m studies.credit.budget_results --picture studies/records/pictures/budgets.svg
+
+Everything that is printed and drawn follows from the kept file:
+
+* The chosen strengths: accuracy and tokens of every strength, seeds of the choice.
+* The arms at their chosen strength, seeds of the test: accuracy, and tokens over needed tokens, of
+  all, easy, middle and hard problems.
+* The comparisons in the hard third, first less second of the same seed. A row of a task, and of the
+  mean of the tasks that have the seed, has the seeds as its units. Beside them stands the interval
+  with the tasks as units. The p are of paired t-tests, with Holm's correction over all p that are
+  printed. The verdict is that of studies/records/predictions.md.
+* The fronts: hard problems, a panel a task and budget, lines over the strengths (seeds of the
+  choice), filled points for the test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from tabulate import tabulate
+
+from openrlhf_swap.files import read_rows
+from studies.comparison.paired import equivalence_p, half_interval, holm, p_value
+from studies.credit.budget_design import (
+    ARMS,
+    CHOICE_SEEDS,
+    HARD,
+    KEYS,
+    PARTS,
+    TASKS,
+    TEST_SEEDS,
+    Choice,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RESULTS = Path(__file__).parents[1] / "records" / "results" / "budgets.csv.gz"
+MEASURES = ("accuracy", "tokens")
+MEAN = "mean of the tasks"
+UNITS = "the tasks as units"
+MOST_STRENGTHS = max(map(len, ARMS.values()))
+# A verdict's bounds, of accuracy in points and of tokens as a logarithm of their ratio.
+WORTH_POINTS = 3.0
+WORTH_TOKENS = math.log(0.9)
+LOST_POINTS = 1.0
+ALIKE_TOKENS = math.log(1.02)
+EQUAL_POINTS = 3.0
+EQUAL_TOKENS = -math.log(0.9)
+SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sets of arms; of each the seeds of the choice name the better arm."""
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+
+
+STEPWISE = ("own", "needed")
+COMPARISONS = (
+    Comparison("stepwise less outcome", STEPWISE, ("outcome_only", "laser_d")),  # the primary one
+    Comparison("stepwise less limit", STEPWISE, ("limit",)),
+    Comparison("stepwise less sum", STEPWISE, ("sum_tau1", "sum_uniform")),
+    Comparison("needed less own", ("needed",), ("own",)),
+    Comparison("labels less stepwise", ("labels",), STEPWISE),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The differences of a comparison, one a seed, in one place with one budget."""
+
+    comparison: str
+    budget: int
+    place: str  # a task, or MEAN
+    accuracy: list[float]  # points
+    tokens: list[float]  # logarithms of the ratio
+
+    @property
+    def equal(self) -> bool:
+        """Whether both differences lie within the margins of equivalence."""
+        accuracy = equivalence_p(self.accuracy, EQUAL_POINTS)
+        tokens = equivalence_p(self.tokens, EQUAL_TOKENS)
+        return max(accuracy, tokens) < SIGNIFICANT
+
+    def worth_having(self, p_accuracy: float, p_tokens: float, sign: int = 1) -> bool:
+        """Whether the first is worth having over the second; with `sign` -1 the second."""
+        points = sign * fmean(self.accuracy)
+        tokens = sign * fmean(self.tokens)
+        accurate = points >= WORTH_POINTS and p_accuracy < SIGNIFICANT and tokens <= ALIKE_TOKENS
+        shorter = tokens <= WORTH_TOKENS and p_tokens < SIGNIFICANT and points >= -LOST_POINTS
+        return accurate or shorter
+
+    def verdict(self, p_accuracy: float, p_tokens: float) -> str:
+        """What the differences say, by the margins that were written down before the runs."""
+        if self.worth_having(p_accuracy, p_tokens):
+            return "the first is worth having"
+        if self.worth_having(p_accuracy, p_tokens, sign=-1):
+            return "the second is worth having"
+        return "equal" if self.equal else "open"
+
+
+def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: int) -> pd.DataFrame:
+    """By seed of the test, the differences in the hard third; columns accuracy and tokens.
+
+    Empty where the seeds of the choice, or the test's, are missing.
+    """
+    choice = Choice(runs, task, budget)
+    trained = set(choice.means.index.get_level_values("arm"))
+    if not {"grpo", *comparison.first, *comparison.second} <= trained:
+        return pd.DataFrame(columns=["accuracy", "tokens"])
+    first = at_chosen(runs, choice, task, budget, choice.better(comparison.first))
+    second = at_chosen(runs, choice, task, budget, choice.better(comparison.second))
+    accuracy = 100 * (first[f"{HARD} accuracy"] - second[f"{HARD} accuracy"])
+    tokens = (first[f"{HARD} tokens"] / second[f"{HARD} tokens"]).map(math.log)
+    return pd.DataFrame({"accuracy": accuracy, "tokens": tokens}).dropna()
+
+
+def at_chosen(runs: pd.DataFrame, choice: Choice, task: str, budget: int, arm: str) -> pd.DataFrame:
+    """The test's runs of an arm at its chosen strength, by seed."""
+    own = runs[(runs.task == task) & (runs.budget == budget) & (runs.arm == arm)]
+    own = own[(own.strength == choice.strength(arm)) & own.seed.isin(TEST_SEEDS)]
+    return own.set_index("seed")
+
+
+def cells_of(runs: pd.DataFrame) -> list[Cell]:
+    """The cells of all comparisons that have at least two seeds."""
+    budgets = sorted(runs.budget[runs.budget > 0].unique())
+    found: list[Cell] = []
+    for comparison in COMPARISONS:
+        for budget in budgets:
+            by_task = {task: differences(runs, comparison, task, budget) for task in TASKS}
+            trained = {task: changes for task, changes in by_task.items() if len(changes) > 1}
+            found += cells_of_tasks(comparison.name, budget, trained)
+    return found
+
+
+def cells_of_tasks(name: str, budget: int, by_task: Mapping[str, pd.DataFrame]) -> Iterator[Cell]:
+    """A cell a task; of several also their mean, and the tasks as the units."""
+    for task, changes in by_task.items():
+        yield cell_of(name, budget, task, changes)
+    if len(by_task) < 2:
+        return
+    of_all = pd.concat(by_task, axis="columns").dropna()
+    means = pd.DataFrame(
+        {measure: of_all.xs(measure, axis="columns", level=1).mean(axis=1) for measure in MEASURES}
+    )
+    if len(means) > 1:
+        yield cell_of(name, budget, MEAN, means)
+    of_tasks = pd.DataFrame({task: changes.mean() for task, changes in by_task.items()}).T
+    yield cell_of(name, budget, UNITS, of_tasks)
+
+
+def cell_of(name: str, budget: int, place: str, changes: pd.DataFrame) -> Cell:
+    """The cell of differences with columns accuracy and tokens."""
+    return Cell(name, budget, place, changes.accuracy.tolist(), changes.tokens.tolist())
+
+
+def corrected(cells: Sequence[Cell]) -> dict[tuple[int, str], float]:
+    """Holm's p by the place of a cell and the measure; all are one family.
+
+    With the tasks as the units there is an interval alone.
+    """
+    p_values = {}
+    for i, cell in enumerate(cells):
+        if cell.place != UNITS:
+            p_values[i, "accuracy"] = p_value(cell.accuracy)
+            p_values[i, "tokens"] = p_value(cell.tokens)
+    return holm(p_values)
+
+
+def comparison_table(runs: pd.DataFrame) -> str:
+    """A row a comparison, budget and place: differences, intervals, p and verdict."""
+    cells = cells_of(runs)
+    p_values = corrected(cells)
+    rows = []
+    for i, cell in enumerate(cells):
+        row = {
+            "comparison": cell.comparison,
+            "budget": cell.budget,
+            "hard problems of": cell.place,
+            "n": len(cell.accuracy),
+            "accuracy, points": with_interval(cell.accuracy, "{:+.1f}".format),
+            "tokens": with_interval(cell.tokens, as_percent),
+        }
+        if cell.place != UNITS:
+            p_accuracy = p_values[i, "accuracy"]
+            p_tokens = p_values[i, "tokens"]
+            row["accuracy, points"] += f", {shown_p(p_accuracy)}"
+            row["tokens"] += f", {shown_p(p_tokens)}"
+            row["verdict"] = cell.verdict(p_accuracy, p_tokens)
+        rows.append(row)
+    return str(pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True))
+
+
+def with_interval(values: Sequence[float], form: Callable[[float], str]) -> str:
+    """The mean and its 95% interval by Student's t."""
+    mean = fmean(values)
+    half = half_interval(values)
+    return f"{form(mean)} ({form(mean - half)} to {form(mean + half)})"
+
+
+def as_percent(logarithm: float) -> str:
+    """The logarithm of a ratio as a change in percent."""
+    return f"{100 * math.expm1(logarithm):+.1f}%"
+
+
+def shown_p(p: float) -> str:
+    return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"
+
+
+def choice_table(runs: pd.DataFrame) -> str:
+    """A row a task, budget and arm, a column a strength's place; the chosen one is bold."""
+    rows = []
+    for task, budget in pairs_of(runs):
+        choice = Choice(runs, task, budget)
+        for arm, strengths in ARMS.items():
+            if arm not in choice.means.index:
+                continue
+            cells = []
+            for strength in strengths:
+                of_strength = choice.means.loc[(arm, strength)]
+                text = f"{strength}: {of_strength.accuracy:.1%}, {of_strength.tokens:.1f}"
+                cells.append(f"**{text}**" if strength == choice.strength(arm) else text)
+            rows.append([task, budget, arm, *cells])
+    header = ["task", "budget", "arm", *["strength: accuracy, tokens"] * MOST_STRENGTHS]
+    return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def arms_table(runs: pd.DataFrame) -> str:
+    """A row a task, budget and arm: accuracy, and tokens over needed tokens, by difficulty."""
+    rows = []
+    for task, budget in pairs_of(runs):
+        choice = Choice(runs, task, budget)
+        for arm in ARMS:
+            if arm not in choice.means.index:
+                continue
+            own = at_chosen(runs, choice, task, budget, arm)
+            if own.empty:
+                continue
+            row = [task, budget, f"{arm} {choice.strength(arm)}", len(own)]
+            for part in PARTS:
+                ratio = own[f"{part} tokens"] / own[f"{part} needed tokens"]
+                row.append(f"{own[f'{part} accuracy'].mean():.1%}, {ratio.mean():.2f}")
+            rows.append(row)
+    return tabulate(rows, ["task", "budget", "arm", "seeds", *PARTS], "github")
+
+
+def pairs_of(runs: pd.DataFrame) -> Iterator[tuple[str, int]]:
+    """The tasks and budgets that have GRPO's seeds of the choice, which every rule needs."""
+    of_choice = runs[runs.seed.isin(CHOICE_SEEDS) & (runs.arm == "grpo")]
+    budgets = sorted(of_choice.budget.unique())
+    for task, budget in product(TASKS, budgets):
+        if ((of_choice.task == task) & (of_choice.budget == budget)).any():
+            yield task, budget
+
+
+def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
+    """Accuracy above tokens over needed tokens, of hard problems; a panel a task and budget."""
+    import matplotlib.pyplot as plt
+    from matplotlib.lines import Line2D
+
+    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "budgets"})
+    pairs = list(pairs_of(runs))
+    tasks = [task for task in TASKS if any(task == other for other, _ in pairs)]
+    budgets = sorted({budget for _, budget in pairs})
+    size = (4 * len(budgets), 3.2 * len(tasks))
+    figure, panels = plt.subplots(
+        len(tasks), len(budgets), figsize=size, layout="constrained", squeeze=False
+    )
+    for task, budget in pairs:
+        panel = panels[tasks.index(task)][budgets.index(budget)]
+        draw_pair(panel, runs, task, budget)
+        panel.set_title(f"{task}, {budget} responses")
+        panel.set_xlabel("tokens over needed tokens, hard problems")
+        panel.set_ylabel("accuracy, %")
+    handles = [Line2D([], [], color=f"C{i}", marker="o", label=arm) for i, arm in enumerate(ARMS)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def draw_pair(panel: Axes, runs: pd.DataFrame, task: str, budget: int) -> None:
+    """The lines over the strengths, seeds of the choice, and filled points of the test."""
+    choice = Choice(runs, task, budget)
+    own = runs[(runs.task == task) & (runs.budget == budget)]
+    own = own.assign(ratio=own[f"{HARD} tokens"] / own[f"{HARD} needed tokens"])
+    of_choice = own[own.seed.isin(CHOICE_SEEDS)]
+    for i, arm in enumerate(ARMS):
+        if arm not in choice.means.index:
+            continue
+        means = of_choice[of_choice.arm == arm].groupby("strength")
+        means = means[["ratio", f"{HARD} accuracy"]].mean().sort_values("ratio")
+        panel.plot(means.ratio, 100 * means[f"{HARD} accuracy"], f"C{i}o-", fillstyle="none")
+        tested = at_chosen(own, choice, task, budget, arm)
+        panel.plot(tested.ratio.mean(), 100 * tested[f"{HARD} accuracy"].mean(), f"C{i}o")
+
+
+def read_kept(path: Path) -> pd.DataFrame:
+    """The kept runs; a strength is text, as it is written."""
+    return pd.read_csv(path, dtype={"strength": str})
+
+
+def keep(path: Path, runs: pd.DataFrame) -> pd.DataFrame:
+    """Add runs to the kept file, in the place of those with the same keys; returns all."""
+    runs = runs.round(5)
+    if path.exists():
+        runs = pd.concat([read_kept(path), runs])
+    runs = runs.drop_duplicates(KEYS, keep="last").sort_values(KEYS)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    runs.to_csv(path, index=False, compression={"method": "gzip", "mtime": 0})
+    return runs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=Path, help="runs.jsonl of budgets.py")
+    parser.add_argument("--keep", type=Path, help="add the runs to this .csv.gz")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a file that was kept")
+    parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
+    args = parser.parse_args()
+    runs = pd.DataFrame(read_rows(args.runs)) if args.runs else read_kept(args.results)
+    if args.keep:
+        runs = keep(args.keep, runs)
+    print(choice_table(runs), arms_table(runs), comparison_table(runs), sep="\n\n")
+    hours = runs.groupby("task")[["seconds", "cpu seconds"]].sum() / 3600
+    print("\nhours of the trainings", hours.to_markdown(floatfmt=".1f"), sep="\n\n")
+    if args.picture:
+        draw_fronts(runs, args.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+r"""Train the test at three budgets, two trainings at a time; stopped at any time, it goes on.
+
+    setsid nohup python -m studies.credit.budgets --output outputs/budgets > outputs/budgets.log &
+    python -m studies.credit.budget_results --runs outputs/budgets/runs.jsonl \
+        --keep studies/records/results/budgets.csv.gz
+
+Tasks, arms, strengths, seeds and the order of the runs: `budget_design.py`. A training has one
+update for 64 responses, and a learning rate that falls to 0 at the end of its budget. Every seed
+has 1,000 held-out problems of its own, none of which it trains on. A line of OUTPUT/runs.jsonl has
+a training's task, arm, strength, budget and seed; for all, easy, middle and hard held-out problems
+the means of accuracy, tokens, needed tokens (of the shortest sufficient response) and lines of each
+label; when it began, its commit, its seconds and its CPU seconds. The first line of a task is the
+policy before any training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
+from openrlhf_swap.process.locks import locked
+from openrlhf_swap.quickstart.world import Problem
+from studies.credit.budget_design import ALL, KEYS, ONLY, PARTS, TASKS, Run, Task, part_of, phases
+from studies.credit.loop_runs import begun, train_all
+from studies.credit.plain_loop import PROMPTS, RESPONSES, Loop, loop_of, updates
+
+HELD_OUT = 1000  # problems
+HELD_OUT_SEED = 5000  # plus a training's seed; no other study reads these streams
+TRAIN_SEED = 1000  # plus a training's seed, as in plain_loop.py
+PERCENTILES = {"p50": 50, "p75": 75, "p90": 90}  # of the base's lengths
+STAGES = ("p90", "p75", "p50")  # ThinkPrune's limits, a third of the training each
+BASE = "base"
+# Arm -> the loop's arm and gamma; the strength is theta.
+STEPWISE = {
+    "sum_tau1": ("steps.tau1", 1.0),
+    "sum_uniform": ("steps.uniform", 1.0),
+    "own": ("steps.uniform", 0.0),
+    "needed": ("reward.need.4.1", 0.5),  # as the recipe `needed`
+    "labels": ("steps.oracle", 0.0),
+}
+
+
+@dataclass(frozen=True)
+class Treatment:
+    """What the loop trains: an arm of `plain_loop.py`, with settings of SwapConfig."""
+
+    arm: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def treatment(run: Run, limits: Mapping[str, int]) -> Treatment:
+    """What the loop trains for a run; `limits` are the base's lengths by percentile, in tokens."""
+    if run.arm in STEPWISE:
+        arm, discount = STEPWISE[run.arm]
+        return Treatment(arm, {"process_weight": float(run.strength), "step_discount": discount})
+    if run.arm == "outcome_only":
+        return Treatment("objective.outcome_only", {"length_coef": float(run.strength)})
+    if run.strength == "stages":
+        stages = {
+            "limits": ",".join(str(limits[name]) for name in STAGES),
+            "stage_steps": math.ceil(steps_of(run.budget) / len(STAGES)),
+        }
+        return Treatment("objective.thinkprune", {"options": stages})
+    if run.arm == "limit":
+        return Treatment(f"grpo_limit{limits[run.strength]}")
+    return Treatment({"grpo": "grpo", "laser_d": "objective.laser_d"}[run.arm])
+
+
+def steps_of(budget: int) -> int:
+    """The number of updates of a training with so many responses."""
+    return budget // (PROMPTS * RESPONSES)
+
+
+def held_out(loop: Loop, seed: int) -> list[Problem]:
+    """The held-out problems of a training's seed."""
+    return list(islice(loop.world.problems(HELD_OUT_SEED + seed), HELD_OUT))
+
+
+def measured(
+    loop: Loop, task: Task, problems: Sequence[Problem], responses: Sequence[list[int]]
+) -> dict[str, float]:
+    """Means over all, easy, middle and hard problems; a name is the part and the measure."""
+    parts: dict[str, list[int]] = {part: [] for part in PARTS}
+    for i, problem in enumerate(problems):
+        parts[ALL].append(i)
+        parts[part_of(loop.world.level(problem.question), task)].append(i)
+    found: dict[str, float] = {}
+    for part, chosen in parts.items():
+        own = [problems[i] for i in chosen]
+        means = loop.measured(own, [responses[i] for i in chosen])
+        shortest = [loop.reader.ids(loop.world.shortest_trace(problem)) for problem in own]
+        means["needed tokens"] = fmean(map(len, shortest))
+        found |= {f"{part} {name}": value for name, value in means.items()}
+    return found
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process so far, user's and system's."""
+    usage = getrusage(RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def train_run(run: Run, limits: Mapping[str, int]) -> Row:
+    """Train, answer the held-out problems, and return the run's line."""
+    torch.set_num_threads(1)
+    beginning = begun()
+    start = time.monotonic()
+    cpu_before = cpu_seconds()
+    task = TASKS[run.task]
+    treated = treatment(run, limits)
+    loop = loop_of(run.task, treated.arm, {"max_steps": task.max_steps, **treated.settings})
+    test = held_out(loop, run.seed)
+    stream = loop.world.problems(TRAIN_SEED + run.seed, exclude=frozenset(test))
+    torch.manual_seed(run.seed)
+    for _ in updates(loop, treated.arm, stream, steps_of(run.budget), task.rate):
+        pass
+    _, responses = loop.respond(test)
+    return {
+        **asdict(run),
+        "treatment": f"{treated.arm} {treated.settings}",
+        **measured(loop, task, test, responses),
+        **beginning,
+        "seconds": round(time.monotonic() - start, 1),
+        "cpu seconds": round(cpu_seconds() - cpu_before, 1),
+    }
+
+
+def base_row(task: str) -> Row:
+    """The line of a task's policy before any training, with the limits that its lengths give."""
+    torch.set_num_threads(1)
+    beginning = begun()
+    loop = loop_of(task, "grpo", {})
+    problems = held_out(loop, seed=0)
+    torch.manual_seed(0)
+    _, responses = loop.respond(problems)
+    lengths = [len(response) for response in responses]
+    limits = {name: math.ceil(np.percentile(lengths, q)) for name, q in PERCENTILES.items()}
+    run = Run(task, BASE, ONLY, budget=0, seed=0)
+    return {
+        **asdict(run),
+        **limits,
+        **measured(loop, TASKS[task], problems, responses),
+        **beginning,
+    }
+
+
+def train_tasks(tasks: Sequence[str], file: Path) -> None:
+    """Train whatever has no line yet in the file, phase after phase."""
+    drop_unfinished_line(file)
+    for phase in phases():
+        if phase.task not in tasks:
+            continue
+        train = partial(train_run, limits=limits_of(phase.task, file))
+        train_all(missing(phase.choice_runs(), file), train, file)
+        runs = pd.DataFrame(read_rows(file))
+        train_all(missing(phase.test_runs(runs), file), train, file)
+
+
+def limits_of(task: str, file: Path) -> dict[str, int]:
+    """The base's lengths by percentile; they are measured once, and kept in the file."""
+    for row in read_rows(file):
+        if row["task"] == task and row["arm"] == BASE:
+            return {name: row[name] for name in PERCENTILES}
+    row = base_row(task)
+    with appending(file) as append:
+        append(row)
+    return {name: row[name] for name in PERCENTILES}
+
+
+def missing(runs: Iterable[Run], file: Path) -> list[Run]:
+    """The runs that have no line in the file."""
+    done = {Run(**{key: row[key] for key in KEYS}) for row in read_rows(file)}
+    return [run for run in runs if run not in done]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
+    args = parser.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    with locked({"--output": args.output}):
+        train_tasks(args.tasks, args.output / "runs.jsonl")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""The test at three budgets: its rule, its statistics and its trainings, by hand and by SciPy."""
+
+import math
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from studies.comparison.paired import equivalence_p
+from studies.credit import budget_results as results
+from studies.credit.budget_design import ARMS, PARTS, TASKS, TEST_SEEDS, Choice, Run, phases
+from studies.tests.tables import cells_of, corrected_by_hand
+
+
+def a_row(task, arm, strength, seed, accuracy, tokens, budget=1024):
+    row = {"task": task, "arm": arm, "strength": strength, "budget": budget, "seed": seed}
+    for part in PARTS:
+        row[f"{part} accuracy"] = accuracy
+        row[f"{part} tokens"] = tokens
+        row[f"{part} needed tokens"] = 20.0
+    return row
+
+
+# Arm and strength -> accuracy and tokens of each seed of the choice.
+SEEN = {
+    ("grpo", "-"): (0.80, 90),
+    ("own", "1"): (0.85, 60),
+    ("own", "2"): (0.79, 50),  # within a point
+    ("own", "4"): (0.78, 40),  # shorter, and not
+    ("needed", "0.5"): (0.70, 30),
+    ("needed", "1"): (0.75, 44),  # none is within a point: the most accurate
+    ("needed", "2"): (0.60, 20),
+    ("outcome_only", "0.3"): (0.82, 70),
+    ("outcome_only", "1"): (0.80, 62),
+    ("outcome_only", "3"): (0.60, 35),
+    ("laser_d", "-"): (0.81, 55),
+}
+
+
+def of_choice(task):
+    rows = []
+    for (arm, strength), (accuracy, tokens) in SEEN.items():
+        for seed, change in ((1, -0.02), (2, 0), (3, 0.02)):
+            rows.append(a_row(task, arm, strength, seed, accuracy + change, tokens + 100 * change))
+    return rows
+
+
+def test_the_rule_takes_the_shortest_within_a_point_of_grpo():
+    others = [a_row("words", "own", "4", 1, 1.0, 1.0, budget=3072)]
+    others += [a_row("words", "own", "4", 401, 1.0, 1.0), a_row("chains", "own", "4", 1, 1.0, 1.0)]
+    choice = Choice(pd.DataFrame([*of_choice("words"), *others]), "words", 1024)
+    assert {arm: choice.strength(arm) for arm, _ in SEEN} == {
+        "grpo": "-",
+        "own": "2",
+        "needed": "1",
+        "outcome_only": "1",
+        "laser_d": "-",
+    }
+    assert choice.better(("own", "needed")) == "own"
+    assert choice.better(("outcome_only", "laser_d")) == "laser_d"
+    assert choice.better(("needed",)) == "needed"
+
+
+def test_every_strength_is_tried_once_and_the_primary_arms_come_first():
+    runs = [run for phase in phases() for run in phase.choice_runs()]
+    strengths = sum(map(len, ARMS.values()))
+    assert len(runs) == len(set(runs)) == strengths * 3 * 3 * len(TASKS)
+    first, *_ = phases()
+    chosen = [run for run in first.test_runs(pd.DataFrame(of_choice(first.task)))]
+    assert chosen[:5] == [
+        Run(first.task, "grpo", "-", 1024, 401),
+        Run(first.task, "outcome_only", "1", 1024, 401),
+        Run(first.task, "laser_d", "-", 1024, 401),
+        Run(first.task, "own", "2", 1024, 401),
+        Run(first.task, "needed", "1", 1024, 401),
+    ]
+    assert Counter(run.seed for run in chosen) == dict.fromkeys(range(401, 413), 5)
+
+
+def test_equivalence_by_hand():
+    # One degree of freedom is Cauchy's: the mean 2 is 3 errors below the margin 5.
+    assert equivalence_p([1.0, 3.0], 5.0) == pytest.approx(0.5 - math.atan(3) / math.pi)
+    assert equivalence_p([-1.0, -3.0], 1.0) == pytest.approx(0.5 + math.atan(1) / math.pi)
+    assert equivalence_p([2.0, 2.0], 3.0) == 0.0 < equivalence_p([2.0, 2.0], 2.0) == 1.0
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.5, 3.0])
+def test_equivalence_by_scipy(stats, margin):
+    values = [0.3, -1.2, 2.2, 1.1, 0.4, -0.9, 1.8]
+    below = stats.ttest_1samp(values, margin, alternative="less").pvalue
+    above = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
+    assert equivalence_p(values, margin) == pytest.approx(max(below, above))
+
+
+def trained(task, arm, strength, accuracies, tokens):
+    seeds = TEST_SEEDS[: len(accuracies)]
+    pairs = zip(seeds, accuracies, tokens, strict=True)
+    return [a_row(task, arm, strength, *pair) for pair in pairs]
+
+
+def runs_of_two_tasks():
+    rows = [*of_choice("words"), *of_choice("chains")]
+    rows += trained("words", "own", "2", [0.80, 0.84, 0.81, 0.83], [40, 42, 41, 40])
+    rows += trained("words", "laser_d", "-", [0.70, 0.75, 0.72, 0.71], [40, 42, 41, 41])
+    rows += trained("words", "needed", "1", [0.80, 0.83], [40, 42])
+    rows += trained("chains", "own", "2", [0.80, 0.80, 0.81], [50, 51, 49])
+    rows += trained("chains", "laser_d", "-", [0.80, 0.81, 0.80], [60, 61, 62])
+    return pd.DataFrame(rows)
+
+
+def test_the_comparisons_are_paired_tests_with_one_correction_over_all(stats):
+    runs = runs_of_two_tasks()
+    accuracy = {"words": [10, 9, 9, 12], "chains": [0, -1, 1]}
+    logs = {
+        "words": [0, 0, 0, math.log(40 / 41)],
+        "chains": [math.log(50 / 60), math.log(51 / 61), math.log(49 / 62)],
+    }
+    cells = {(cell.comparison, cell.place): cell for cell in results.cells_of(runs)}
+    assert list(cells) == [
+        ("stepwise less outcome", "chains"),
+        ("stepwise less outcome", "words"),
+        ("stepwise less outcome", results.MEAN),
+        ("stepwise less outcome", results.UNITS),
+        ("needed less own", "words"),
+    ]
+    for task in accuracy:
+        cell = cells["stepwise less outcome", task]
+        assert cell.accuracy == pytest.approx(accuracy[task])
+        assert cell.tokens == pytest.approx(logs[task])
+    mean = cells["stepwise less outcome", results.MEAN]
+    assert mean.accuracy == pytest.approx([5, 4, 5])  # of the seeds that both tasks have
+    units = cells["stepwise less outcome", results.UNITS]
+    assert units.accuracy == pytest.approx([0, 10])
+
+    p_values = results.corrected(list(cells.values()))
+    expected = {}
+    for i, cell in enumerate(cells.values()):
+        if cell.place != results.UNITS:
+            expected[i, "accuracy"] = stats.ttest_1samp(cell.accuracy, 0).pvalue
+            expected[i, "tokens"] = stats.ttest_1samp(cell.tokens, 0).pvalue
+    assert p_values == pytest.approx(corrected_by_hand(expected))
+    assert len(p_values) == 8
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "tokens", "p_accuracy", "p_tokens", "verdict"),
+    [
+        ([4, 4.1, 3.9], [0.0, 0.01, 0.0], 0.01, 1.0, "the first is worth having"),
+        ([4, 4.1, 3.9], [0.0, 0.01, 0.0], 0.06, 1.0, "open"),  # not significant
+        ([4, 4.1, 3.9], [0.05, 0.06, 0.05], 0.01, 0.01, "open"),  # and longer
+        ([-0.5, -0.6, -0.4], [-0.2, -0.21, -0.2], 0.5, 0.01, "the first is worth having"),
+        ([-1.5, -1.6, -1.4], [-0.2, -0.21, -0.2], 0.5, 0.01, "open"),  # loses over a point
+        ([0.5, 0.6, 0.4], [0.2, 0.21, 0.2], 0.5, 0.01, "the second is worth having"),
+        ([0.5, 0.6, 0.4], [0.02, 0.01, 0.02], 0.5, 0.01, "equal"),
+        ([9.0, -9.0, 0.0], [0.02, 0.01, 0.02], 1.0, 0.01, "open"),  # too wide
+    ],
+)
+def test_verdicts_by_hand(accuracy, tokens, p_accuracy, p_tokens, verdict):
+    cell = results.Cell("", 1024, "words", accuracy, tokens)
+    assert cell.verdict(p_accuracy, p_tokens) == verdict
+
+
+def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
+    pytest.importorskip("matplotlib", reason="pip install -r studies/requirements.txt")
+    path = tmp_path / "budgets.csv.gz"
+    runs = runs_of_two_tasks()
+    results.keep(path, runs)
+    once = path.read_bytes()
+    results.keep(path, runs[runs.task == "words"])
+    assert path.read_bytes() == once
+    kept = results.read_kept(path)
+    assert results.comparison_table(kept) == results.comparison_table(runs.round(5))
+    table = cells_of(results.arms_table(kept))
+    row = dict(zip(table[0], next(row for row in table if row[2] == "own 2"), strict=True))
+    assert row == {
+        "task": "chains",
+        "budget": "1024",
+        "arm": "own 2",
+        "seeds": "3",
+        **dict.fromkeys(PARTS, "80.3%, 2.50"),
+    }
+    results.draw_fronts(kept, tmp_path / "fronts.svg")
+    assert (tmp_path / "fronts.svg").read_text(encoding="utf-8").count("1024 responses") == 2
+
+
+LIMITS = {"p50": 60, "p75": 80, "p90": 110}
+
+
+@pytest.mark.parametrize(
+    ("arm", "strength"),
+    [("needed", "1"), ("limit", "stages"), ("outcome_only", "3"), ("limit", "p50")],
+)
+def test_a_training_measures_the_parts_of_the_problems(monkeypatch, arm, strength):
+    from studies.credit import budgets
+
+    monkeypatch.setattr(budgets, "HELD_OUT", 12)
+    run = Run("words", arm, strength, 128, 401)
+    row = budgets.train_run(run, LIMITS)
+    assert Run(**{name: row[name] for name in Run.__dataclass_fields__}) == run
+    parts = PARTS[1:]
+    loop = budgets.Loop("words")
+    levels = [loop.world.level(problem.question) for problem in budgets.held_out(loop, 401)]
+    counts = [
+        sum(level <= 6 for level in levels),
+        sum(6 < level <= 8 for level in levels),
+        sum(level > 8 for level in levels),
+    ]
+    assert all(counts)
+    for name in ("accuracy", "tokens", "needed tokens", "essential"):
+        total = sum(
+            count * row[f"{part} {name}"] for part, count in zip(parts, counts, strict=True)
+        )
+        assert total / 12 == pytest.approx(row[f"all {name}"])
+    assert row["started"] and row["cpu seconds"] > 0
