@@ -83,11 +83,11 @@ COMPARISONS = (
 
 @dataclass(frozen=True)
 class Cell:
-    """The differences of a comparison, one a seed, in one place with one budget."""
+    """The differences of a comparison, first less second, in one place with one budget."""
 
     comparison: str
     budget: int
-    place: str  # a task, or MEAN
+    place: str  # a task, MEAN or UNITS; with UNITS the differences are of tasks, not of seeds
     accuracy: list[float]  # points
     tokens: list[float]  # logarithms of the ratio
 
@@ -98,21 +98,22 @@ class Cell:
         tokens = equivalence_p(self.tokens, EQUAL_TOKENS)
         return max(accuracy, tokens) < SIGNIFICANT
 
-    def worth_having(self, p_accuracy: float, p_tokens: float, sign: int = 1) -> bool:
-        """Whether the first is worth having over the second; with `sign` -1 the second."""
-        points = sign * fmean(self.accuracy)
-        tokens = sign * fmean(self.tokens)
-        accurate = points >= WORTH_POINTS and p_accuracy < SIGNIFICANT and tokens <= ALIKE_TOKENS
-        shorter = tokens <= WORTH_TOKENS and p_tokens < SIGNIFICANT and points >= -LOST_POINTS
-        return accurate or shorter
-
     def verdict(self, p_accuracy: float, p_tokens: float) -> str:
         """What the differences say, by the margins that were written down before the runs."""
-        if self.worth_having(p_accuracy, p_tokens):
+        points = fmean(self.accuracy)
+        tokens = fmean(self.tokens)
+        if is_worth_having(points, tokens, p_accuracy, p_tokens):
             return "the first is worth having"
-        if self.worth_having(p_accuracy, p_tokens, sign=-1):
+        if is_worth_having(-points, -tokens, p_accuracy, p_tokens):
             return "the second is worth having"
         return "equal" if self.equal else "open"
+
+
+def is_worth_having(points: float, tokens: float, p_accuracy: float, p_tokens: float) -> bool:
+    """Whether an arm with these mean differences from another is worth having over it."""
+    is_accurate = points >= WORTH_POINTS and p_accuracy < SIGNIFICANT
+    is_short = tokens <= WORTH_TOKENS and p_tokens < SIGNIFICANT
+    return (is_accurate and tokens <= ALIKE_TOKENS) or (is_short and points >= -LOST_POINTS)
 
 
 def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: int) -> pd.DataFrame:

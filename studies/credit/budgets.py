@@ -72,7 +72,7 @@ def treatment(run: Run, limits: Mapping[str, int]) -> Treatment:
     if run.strength == "stages":
         stages = {
             "limits": ",".join(str(limits[name]) for name in STAGES),
-            "stage_steps": math.ceil(steps_of(run.budget) / len(STAGES)),
+            "stage_steps": str(math.ceil(steps_of(run.budget) / len(STAGES))),
         }
         return Treatment("objective.thinkprune", {"options": stages})
     if run.arm == "limit":

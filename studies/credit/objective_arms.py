@@ -39,7 +39,7 @@ class ObjectiveLoop(Loop):
     """A world's policy, trained by one of the package's objectives."""
 
     def __init__(
-        self, world: str, name: str, options: Mapping[str, Any] | None = None, **settings: Any
+        self, world: str, name: str, options: Mapping[str, str] | None = None, **settings: Any
     ) -> None:
         """Load the policy; `settings` are those of SwapConfig, `options` the objective's own.
 

@@ -187,8 +187,7 @@ LIMITS = {"p50": 60, "p75": 80, "p90": 110}
 
 
 @pytest.mark.parametrize(
-    ("arm", "strength"),
-    [("needed", "1"), ("limit", "stages"), ("outcome_only", "3"), ("limit", "p50")],
+    ("arm", "strength"), [("needed", "1"), ("limit", "stages"), ("outcome_only", "3")]
 )
 def test_a_training_measures_the_parts_of_the_problems(monkeypatch, arm, strength):
     from studies.credit import budgets
