@@ -1,4 +1,4 @@
-"""The interface of a world: a toy task whose policy overthinks it, small enough for a CPU.
+"""The interface of a toy task, whose policy overthinks it; small enough for a CPU.
 
 A world is a module that defines the names of `World`. `addition` is one.
 """
@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from openrlhf_swap.errors import ConfigError
 
-ADDITION = "openrlhf_swap.quickstart.addition"  # the world of the quickstart
+ADDITION = "openrlhf_swap.quickstart.addition"  # the quickstart's toy task
 
 CLOSE = "</think>\n\n**Final Answer**\n\\boxed{"
 EOS = "<|end|>"
@@ -36,7 +36,7 @@ class Problem(Protocol):
 
 
 class World(Protocol):
-    """A module that is a world."""
+    """A module that defines a toy task."""
 
     WORDS: Sequence[str]  # one token each, in addition to single bytes
     LABELS: Sequence[str]  # the possible labels of a thought's line
@@ -66,7 +66,7 @@ class World(Protocol):
 
 
 def load_world(module: str) -> World:
-    """Import the world that a module defines, named as in Python.
+    """Import the toy task that a module defines, named as in Python.
 
     Raises:
         ConfigError: if there is no such module.

@@ -52,10 +52,11 @@ def add_penalties(rows: Sequence[Row], config: SwapConfig) -> None:
     for group in groups.values():
         traces = [_trace(row) for row in group]
         credit = step_credit(StepBatch.from_traces([traces]), numbers)
-        paid = credit.penalties
+        penalised = credit.penalties
         if numbers.baseline_by_weights:
-            paid = paid + credit.step_baselines * (credit.deviation.nan_to_num() + numbers.eps)
-        for row, trace, penalties in zip(group, traces, paid[0].tolist(), strict=True):
+            divisor = credit.deviation.nan_to_num() + numbers.eps
+            penalised = penalised + credit.step_baselines * divisor
+        for row, trace, penalties in zip(group, traces, penalised[0].tolist(), strict=True):
             count = len(row["gains"])
             # Nothing is scored where all responses are incorrect: their penalties are 0.
             known = (penalties + [0.0] * count)[:count]

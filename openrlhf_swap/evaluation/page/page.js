@@ -128,7 +128,7 @@ function curve(r, most) {
   const plot = svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
   r.steps.forEach((step, k) => {
     const tall = most > 0 ? step.penalty / most * height * 0.6 : 0;
-    if (tall > 0) plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--pay)", opacity: 0.45 }));
+    if (tall > 0) plot.append(svg("rect", { x: x(k) + 1, y: height - tall, width: Math.max(1, x(k + 1) - x(k) - 2), height: tall, fill: "var(--penalty)", opacity: 0.45 }));
   });
   plot.append(svg("polyline", { fill: "none", stroke: "var(--focus)", "stroke-width": 2, "vector-effect": "non-scaling-stroke",
     points: values.map((v, k) => v === null ? "" : `${x(k)},${y(v)}`).filter(Boolean).join(" ") }));
@@ -147,8 +147,8 @@ function legend(largest, most) {
   }
   const strip = element("div", { class: "legend", role: "img", "aria-label": `shades from -${nats(largest)} to +${nats(largest)} nats` },
     element("i", { style: `background: linear-gradient(to right, ${stops.join(", ")})` }), ...ticks);
-  const pays = most > 0 ? `a full bar is a penalty of ${nats(most)} nats` : "no penalty";
-  return element("div", {}, element("div", { class: "dim" }, `shade: change over a step, in nats; ${pays}`), strip);
+  const bars = most > 0 ? `a full bar is a penalty of ${nats(most)} nats` : "no penalty";
+  return element("div", {}, element("div", { class: "dim" }, `shade: change over a step, in nats; ${bars}`), strip);
 }
 
 function card(step, number, largest, most) {
@@ -160,7 +160,7 @@ function card(step, number, largest, most) {
   if (step.penalty === null) numbers.append(element("span", {}, "penalty –"));
   if (step.penalty > 0) {
     const bar = element("span", { class: "bar", style: `--share: ${(step.penalty / most).toFixed(4)}` }, element("i"));
-    numbers.append(element("span", { class: "pay" }, `penalty ${nats(step.penalty)}`, bar));
+    numbers.append(element("span", { class: "penalty" }, `penalty ${nats(step.penalty)}`, bar));
   }
   const made = element("li", { class: "step", style: `--shade: var(--${shade}); --strength: ${strength(step.change, largest).toFixed(3)}` },
     numbers, written(element("div", { class: "text", tabindex: 0 }), trimmed(step.text)));
