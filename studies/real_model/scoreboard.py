@@ -182,11 +182,11 @@ def is_evaluated(folder: Path) -> bool:
 def run_row(run: Run, ended: Sequence[Ended], steps: int, evaluation: Path) -> Row:
     """What is kept of a run beside its responses and steps."""
     own = [each for each in ended if each.run == run]
-    trainings = [each for each in own if each.stage == TRAIN]
-    begun = (trainings or own)[0]
+    trainings = [each for each in own if each.stage == TRAIN and each.seconds]
+    first = trainings[0] if trainings else own[0]
     last = own[-1]
     row: Row = {"run": run.name, "arm": run.arm, "seed": run.seed, "steps": steps}
-    row |= {"started": begun.started, "commit": begun.commit}
+    row |= {"started": first.started, "commit": first.commit}
     row["seconds"] = sum(each.seconds for each in trainings)
     row["fault"] = f"{last.stage} {last.fault}" if last.fault else None
     row |= {"model": None, "model_sha256": None, "graders": None}

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -36,11 +37,11 @@ import numpy as np
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation.samples import SampleFiles
-from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows, to_line
+from openrlhf_swap.files import appending, drop_unfinished_line, read_rows, to_line
 from openrlhf_swap.process.locks import locked
 from openrlhf_swap.process.sessions import end_session, ended_by_sigterm, start_session
 from openrlhf_swap.recipes import as_words
-from studies.credit.loop_runs import begun
+from openrlhf_swap.runs.provenance import commit
 from studies.real_model.data import held_out_file
 from studies.real_model.settings import BASE, ROOT, SETTINGS, Arm, Run, Size, read_size
 
@@ -71,18 +72,29 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Ended:
-    """A line of progress.jsonl: a training or an evaluation that ended, or did not begin."""
+    """A line of progress.jsonl: a training or an evaluation that ended, or did not begin.
+
+    Attributes:
+        arm: its name, or that of the base.
+        seed: the training's; None for the base.
+        stage: TRAIN or EVALUATE.
+        started: the time in UTC.
+        commit: of the checkout; None without one.
+        seconds: 0 for what did not begin.
+        fault: None for a success.
+    """
 
     arm: str
     seed: int | None
-    stage: str  # TRAIN or EVALUATE
+    stage: str
     started: str
     commit: str | None
     seconds: float
-    fault: str | None  # None: it succeeded
+    fault: str | None
 
     @property
     def run(self) -> Run:
+        """The run that it belongs to."""
         return Run(self.arm, self.seed)
 
 
@@ -221,7 +233,7 @@ class Study:
         arm = self.size.arm_of(run)
         if arm.limit_percentile is not None and not base.result():
             fault = "not begun: its limit needs the evaluation of the base"
-            return self.record(run, TRAIN, begun(), 0.0, fault)
+            return self.record(run, TRAIN, now(), 0.0, fault)
         words = training_words(self.size, arm, run, self.output)
         reserve = self.expected(EVALUATE)
         needed = self.expected(TRAIN) + reserve
@@ -251,24 +263,26 @@ class Study:
 
     def do(self, work: Work, cache: Path) -> bool:
         """Run a command if time is left for it, and record how it ended; whether it succeeded."""
-        beginning = begun()
+        started = now()
         left = self.deadline.left()
         if left < work.needed:
             fault = f"not begun: {max(0, left):.0f} seconds were left, it needs {work.needed:.0f}"
-            return self.record(work.run, work.stage, beginning, 0.0, fault)
-        started = time.monotonic()
+            return self.record(work.run, work.stage, started, 0.0, fault)
+        clock = time.monotonic()
         log = self.output / "logs" / f"{work.run.name}.{work.stage}.txt"
         fault = run_before(work.command, log, self.deadline, work.reserve, cache)
-        return self.record(work.run, work.stage, beginning, time.monotonic() - started, fault)
+        return self.record(work.run, work.stage, started, time.monotonic() - clock, fault)
 
-    def record(
-        self, run: Run, stage: str, beginning: Row, seconds: float, fault: str | None
-    ) -> bool:
+    def record(self, run: Run, stage: str, started: str, seconds: float, fault: str | None) -> bool:
         """Add a line to the progress; returns whether it is of a success."""
-        self.progress.add(
-            Ended(run.arm, run.seed, stage, **beginning, seconds=round(seconds, 1), fault=fault)
-        )
+        took = round(seconds, 1)
+        self.progress.add(Ended(run.arm, run.seed, stage, started, commit(), took, fault))
         return fault is None
+
+
+def now() -> str:
+    """The time, in UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def training_words(size: Size, arm: Arm, run: Run, output: Path) -> list[str]:
