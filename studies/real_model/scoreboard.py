@@ -6,8 +6,8 @@ r"""One table of all arms of `studies.real_model.trainings`, by one grader, and 
 It reads the kept samples of the base and of every policy, those of collapsed runs too, and writes
 into RESULTS:
 
-    runs.csv.gz        a row a run: steps, start, commit, seconds of the training, fault, the
-                       policy's name and SHA-256, the graders' SHA-256
+    runs.csv.gz        a row a run: steps, start, commit, seconds of the training with its failed
+                       starts, fault, the policy's name and SHA-256, the graders' SHA-256
     responses.csv.gz   a row a response: correct, tokens, truncated
     steps.csv.gz       a row a training step: the rollouts' accuracy and mean length
     scoreboard.md      the table
@@ -207,8 +207,8 @@ def check_graders(runs: Sequence[Row]) -> None:
             first.setdefault(row["graders"], row["run"])
     if len(first) > 1:
         raise DataError(
-            f"{' and '.join(first.values())} were graded by different graders; repeat "
-            "openrlhf-swap eval run for each, which grades the kept samples again"
+            f"{' and '.join(first.values())} were graded by different graders; repeat the command "
+            "in the run.json of each evaluation, which grades the kept samples again"
         )
 
 

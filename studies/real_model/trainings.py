@@ -157,7 +157,8 @@ def run_before(
             while deadline.left() > reserve:
                 with suppress(subprocess.TimeoutExpired):
                     status = process.wait(POLL_SECONDS)
-                    return f"ended with status {status}; see {log}" if status else None
+                    said = f"{log.parent.name}/{log.name}"
+                    return f"ended with status {status}; see {said}" if status else None
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
