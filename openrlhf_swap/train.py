@@ -2,6 +2,7 @@ r"""Train with SWAP's advantages on OpenRLHF.
 
     openrlhf-swap train --actor.model_name_or_path MODEL --data.prompt_dataset prompts.jsonl \
         --data.input_key problem --data.label_key answer
+    openrlhf-swap train --config mine.yaml --swap.recipe own_bill --swap.output_dir outputs/mine
 
 Takes the `--swap.*` flags and every flag of OpenRLHF's `train_ppo_ray`. `--no-FLAG` turns a switch
 off. Some of OpenRLHF's defaults are replaced; `--help-all` lists them.

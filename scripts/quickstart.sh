@@ -18,4 +18,5 @@ read_flags "" "$@"
 use_cpu_environment
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
+echo "the environment of this run: source ${VENV#"$PWD"/}/bin/activate"
 exec openrlhf-swap quickstart "${FLAGS[@]}"

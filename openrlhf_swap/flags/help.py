@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.flags.configuration import (
@@ -19,6 +20,7 @@ from openrlhf_swap.flags.configuration import (
 from openrlhf_swap.flags.stock import FlagValues, stock_parser
 from openrlhf_swap.objectives.table import GROUPS, SUMMARIES
 from openrlhf_swap.packages import is_cpu_build
+from openrlhf_swap.recipes import NAMES
 
 PROGRAM = "openrlhf-swap train"
 COMMON = {
@@ -111,3 +113,5 @@ def print_objectives() -> None:
             print(f"  {name:18}{SUMMARIES[name]}")
         print()
     print(f"settings, equation and recipe of one: {PROGRAM} --help --swap.objective NAME")
+    recipes = f"recipes (--swap.recipe NAME --dry-run prints one): {', '.join(NAMES)}"
+    print(textwrap.fill(recipes, 100))
