@@ -183,6 +183,13 @@ def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
     assert (tmp_path / "fronts.svg").read_text(encoding="utf-8").count("1024 responses") == 2
 
 
+def test_a_measuring_update_comes_first_and_then_every_tenth():
+    from studies.credit.budget_hours import Seconds
+
+    assert Seconds(update=2.0, measuring=5.0).training(16) == 2 * 5.0 + 14 * 2.0
+    assert Seconds(update=2.0, measuring=5.0).training(10) == 5.0 + 9 * 2.0
+
+
 LIMITS = {"p50": 60, "p75": 80, "p90": 110}
 
 
