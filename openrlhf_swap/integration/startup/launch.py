@@ -79,11 +79,12 @@ def describe_lack_of_memory(text: str, args: SimpleNamespace) -> str:
     if own:
         who += f", which had {own[1]} GB"
     state = f": {of_node[1]} of {of_node[2]} GB were taken" if of_node else ""
+    size = "max_tokens_per_gpu" if args.train.dynamic_batch_enable else "micro_batch_size"
+    adapters = "" if args.ds.lora.rank else "train adapters (--ds.lora.rank 32), "
     return (
         f"the machine ran out of main memory{state}, and Ray ended {who}; lower "
-        f"--train.micro_batch_size ({args.train.micro_batch_size}) and "
-        f"--rollout.micro_batch_size ({args.rollout.micro_batch_size}), train adapters "
-        "(--ds.lora.rank 32), or end other programs; "
+        f"--train.{size} ({getattr(args.train, size)}) and "
+        f"--rollout.{size} ({getattr(args.rollout, size)}), {adapters}or end other programs; "
         f"{checkpoints.how_to_resume(Path(args.ckpt.path))}"
     )
 

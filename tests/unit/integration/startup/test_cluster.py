@@ -67,7 +67,14 @@ def test_what_ray_ends_for_lack_of_memory_is_one_line_with_numbers_and_a_remedy(
     assert "IntrinsicRewardActor, which had 14.40 GB" in line
     assert "--ds.lora.rank 32" in line
     assert "no checkpoint was written yet" in line
-    assert "ran out of main memory" in launch.describe_lack_of_memory("killed", args)
+    assert "--train.micro_batch_size (" in line
+    args.ds.lora.rank = 32
+    args.train.dynamic_batch_enable = True
+    args.train.max_tokens_per_gpu = 1024
+    of_adapters = launch.describe_lack_of_memory("killed", args)
+    assert "ran out of main memory" in of_adapters
+    assert "--train.max_tokens_per_gpu (1024)" in of_adapters
+    assert "--ds.lora.rank" not in of_adapters
 
 
 @pytest.mark.parametrize(
