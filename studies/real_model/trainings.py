@@ -162,7 +162,7 @@ def run_before(
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
-            return "stopped at the deadline"
+            return "stopped by SIGTERM"
         finally:
             end_session(process)
 

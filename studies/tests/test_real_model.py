@@ -165,7 +165,7 @@ def test_nothing_begins_that_would_not_end_before_the_deadline(study):
 
 def test_what_took_longer_than_expected_counts(tmp_path):
     progress = Progress(tmp_path / "progress.jsonl")
-    for seconds, fault in ((100.0, None), (70.0, None), (900.0, "stopped at the deadline")):
+    for seconds, fault in ((100.0, None), (70.0, None), (900.0, "stopped by SIGTERM")):
         progress.add(Ended("grpo", 84, TRAIN, "", None, seconds, fault))
     study = Study(read_size("tiny"), tmp_path, Deadline(math.inf), progress, SimpleQueue())
     assert study.expected(TRAIN) == 100
@@ -190,7 +190,7 @@ def test_a_command_gets_sigterm_at_the_deadline_and_sigkill_if_it_stays(tmp_path
     stopper.start()
     fault = run_before(["bash", str(script)], log, deadline, 5.0, tmp_path)
     stopper.join()
-    assert fault == "stopped at the deadline"
+    assert fault == "stopped by SIGTERM"
     assert "got it" in log.read_text()
     child = int(log.read_text().split()[0])
     while psutil.pid_exists(child) and psutil.Process(child).status() != psutil.STATUS_ZOMBIE:
@@ -293,7 +293,7 @@ def test_the_kept_rows_give_the_same_table(asked, tmp_path):
     progress.add(Ended("swap", 7, TRAIN, "2026-01-02", "abc", 60.0, "ended with status 1"))
     progress.add(Ended("swap", 7, TRAIN, "2026-01-03", "abc", 120.0, None))
     progress.add(Ended("swap", 7, EVALUATE, "2026-01-04", "abc", 20.0, None))
-    progress.add(Ended("grpo", 7, TRAIN, "2026-01-05", "abc", 30.0, "stopped at the deadline"))
+    progress.add(Ended("grpo", 7, TRAIN, "2026-01-05", "abc", 30.0, "stopped by SIGTERM"))
     rows = collect(output)
     about = rows.runs.set_index("run").loc["swap_7"]
     assert (about["started"], about["seconds"], about["steps"]) == ("2026-01-02", 180.0, 1)
@@ -302,7 +302,7 @@ def test_the_kept_rows_give_the_same_table(asked, tmp_path):
     again = read_kept(tmp_path / "results")
     assert table_of(again) == table_of(rows)
     pd.testing.assert_frame_equal(again.responses, rows.responses)
-    assert "grpo_7, 0 steps: train stopped at the deadline" in table_of(again)
+    assert "grpo_7, 0 steps: train stopped by SIGTERM" in table_of(again)
     with pytest.raises(ConfigError, match="which lacks runs"):
         read_kept(tmp_path)
 
