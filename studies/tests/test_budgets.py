@@ -1,5 +1,6 @@
 """The test at three budgets: its rule, its statistics and its trainings, by hand and by SciPy."""
 
+import json
 import math
 from collections import Counter
 
@@ -183,14 +184,27 @@ def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
     assert (tmp_path / "fronts.svg").read_text(encoding="utf-8").count("1024 responses") == 2
 
 
+LIMITS = {"p50": 60, "p75": 80, "p90": 110}
+
+
+def test_a_stopped_test_goes_on_with_what_has_no_line(tmp_path):
+    from studies.credit import budgets
+
+    file = tmp_path / "runs.jsonl"
+    base = a_row("words", "base", "-", 0, 0.7, 70, budget=0) | LIMITS
+    done = a_row("words", "own", "1", 1, 0.8, 60)
+    unfinished = json.dumps(a_row("words", "own", "2", 1, 0.8, 60))[:-9]
+    file.write_text(f"{json.dumps(base)}\n{json.dumps(done)}\n{unfinished}", encoding="utf-8")
+    runs = [Run("words", "own", strength, 1024, 1) for strength in ("1", "2", "4")]
+    assert budgets.missing(runs, file) == runs[1:]
+    assert budgets.limits_of("words", file) == LIMITS
+
+
 def test_a_measuring_update_comes_first_and_then_every_tenth():
     from studies.credit.budget_hours import Seconds
 
     assert Seconds(update=2.0, measuring=5.0).training(16) == 2 * 5.0 + 14 * 2.0
     assert Seconds(update=2.0, measuring=5.0).training(10) == 5.0 + 9 * 2.0
-
-
-LIMITS = {"p50": 60, "p75": 80, "p90": 110}
 
 
 @pytest.mark.parametrize(
