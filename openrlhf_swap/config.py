@@ -74,7 +74,7 @@ class FlagSettings(BaseModel):
             remedy = symbol_remedy(name) if prefix == "swap" else ""
             return ConfigError(f"unknown flag {flag}; {remedy or f'{owner} has: {known}'}")
         value = repr(first["input"])
-        remedy = extra(cls.model_fields[name])["remedy"]
+        remedy = extra(cls.model_fields[name]).get("remedy")
         if remedy:
             return ConfigError(f"{flag} is {value}; {remedy}")
         rule = first["msg"].partition(" ")[2]  # "Input should be ..."

@@ -121,3 +121,8 @@ def test_a_symbol_of_the_paper_is_answered_with_its_setting(symbol):
     names = {"theta": "process_weight", "lambda_": "length_coef", "K": "max_steps"}
     with pytest.raises(ConfigError, match=f" is --swap.{names[symbol]}"):
         SwapConfig(**{symbol: 1})
+
+
+def test_a_value_of_another_type_in_the_options_is_one_line():
+    with pytest.raises(ConfigError, match="^--swap.options is 3, which should be a valid string$"):
+        SwapConfig(options={"limit": 3})
