@@ -2,6 +2,7 @@ r"""Figures, one command each, written as PNG and PDF.
 
 openrlhf-swap eval figures pareto outputs/eval/* --output figures/pareto
 openrlhf-swap eval figures budget outputs/eval/base outputs/eval/swap --output figures/budget
+openrlhf-swap eval figures thoughts outputs/eval/{base,swap}/budget_* --output figures/thoughts
 openrlhf-swap eval figures gains outputs/eval/base outputs/eval/swap --output figures/gains
 openrlhf-swap eval figures dynamics outputs/run/metrics.jsonl --output figures/dynamics
 """
@@ -18,7 +19,9 @@ import pandas as pd
 
 from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
+from openrlhf_swap.evaluation.samples import thought_budget
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
 
 if TYPE_CHECKING:
@@ -103,6 +106,32 @@ def budget(folders: Sequence[Path]) -> Figure:
     return figure
 
 
+def thoughts(folders: Sequence[Path]) -> Figure:
+    """Accuracy vs. budget of the thought: one panel per benchmark, and one curve per model.
+
+    The evaluations are those of `eval run --thought-budgets`; a model has the name of the folder
+    in which they stand. Raises DataError for an evaluation without a budget.
+    """
+    labels = {"xlabel": "budget of the thought, tokens", "ylabel": "pass@1, %", "xscale": "log"}
+    figure, parts = _by_benchmark(folders, **labels)
+    for panel, runs in parts:
+        curves: dict[str, dict[int, float]] = {}
+        for folder, run in runs.items():
+            budget = thought_budget(folder)
+            if budget is None:
+                raise DataError(
+                    f"{folder} has no budget of the thought; name folders that openrlhf-swap eval "
+                    "run --thought-budgets has written"
+                )
+            curve = curves.setdefault(folder.absolute().parent.name, {})
+            curve[budget] = 100 * run.values["accuracy"]
+        for name, curve in curves.items():
+            budgets = sorted(curve)
+            accuracies = [curve[budget] for budget in budgets]
+            panel.plot(budgets, accuracies, marker="o", label=name)
+    return figure
+
+
 def gains(files: Sequence[Path]) -> Figure:
     """Histogram of the information gain per step in scored traces, with the share above 0.5 nats.
 
@@ -143,7 +172,7 @@ def dynamics(files: Sequence[Path]) -> Figure:
     return figure
 
 
-FIGURES = {figure.__name__: figure for figure in (pareto, budget, gains, dynamics)}
+FIGURES = {figure.__name__: figure for figure in (pareto, budget, thoughts, gains, dynamics)}
 
 
 def _by_benchmark(

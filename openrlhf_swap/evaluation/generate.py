@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from openrlhf_swap.errors import ConfigError, reader_errors
-from openrlhf_swap.evaluation.samples import RENDERING, SETTINGS, SampleFiles, sampling
+from openrlhf_swap.evaluation.samples import BUDGET, RENDERING, SETTINGS, SampleFiles, sampling
 from openrlhf_swap.files import Row, appending
-from openrlhf_swap.generate import generate, open_engine
+from openrlhf_swap.generate import close_engine, generate, open_engine
 from openrlhf_swap.packages import is_cpu_build
 from openrlhf_swap.rewards.graded_text import closes_thought
 from openrlhf_swap.rollouts.families import prompt_ids, set_template_arguments
@@ -25,8 +25,9 @@ from openrlhf_swap.runs.diagnostics import is_looping
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-    from vllm import CompletionOutput
+    from vllm import LLM, CompletionOutput
 
+    from openrlhf_swap.integration.budget import ThoughtBudget
     from openrlhf_swap.rollouts.reader import ResponseReader
 
 MARK = "[evaluation]"
@@ -68,15 +69,20 @@ class EvaluationEngine:
     def sample(self, requests: Sequence[SampleRequest], settings: Row) -> Iterator[tuple[str, Row]]:
         """Yield the benchmark and the row of each sample as it finishes.
 
-        `settings` are the evaluation's `SETTINGS`. A problem that does not fit the model's context
-        gets an empty response that counts as cut off.
+        `settings` are the evaluation's `SETTINGS`, with a `BUDGET` of the thought and its
+        `close_template` where there is one. A problem that does not fit the model's context gets
+        an empty response that counts as cut off.
         """
-        # It imports torch, which the checks before the engine do not need.
+        # They import torch, which the checks before the engine do not need.
+        from openrlhf_swap.integration.budget import ThoughtBudget
         from openrlhf_swap.rollouts.reader import ResponseReader
 
         tokenizer = self.engine.get_tokenizer()
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
+        budget = None
+        if BUDGET in settings:
+            budget = ThoughtBudget(settings[BUDGET], settings["close_template"], reader)
         prompts = {}
         for request in requests:
             if request.text not in prompts:
@@ -85,10 +91,56 @@ class EvaluationEngine:
         for request in requests:
             arguments = sampling(settings, request.benchmark, request.id, request.sample)
             asked.append((prompts[request.text], arguments))
-        for number, (response,) in generate(self.engine, asked):
+        for number, sampled in generate_within(self.engine, asked, budget):
             request = requests[number]
-            row = _sample_row(request, prompts[request.text], response, reader)
+            row = _sample_row(request, prompts[request.text], sampled.response, reader)
+            if sampled.was_closed:
+                row["closed_by_budget"] = True
             yield request.benchmark, row
+
+    def close(self) -> None:
+        """Free what the engine holds, so that another can be opened."""
+        close_engine(self.engine)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A response, and whether a budget closed its thought."""
+
+    response: CompletionOutput
+    was_closed: bool = False
+
+
+def generate_within(
+    engine: LLM, asked: Sequence[tuple[list[int], Row]], budget: ThoughtBudget | None
+) -> Iterator[tuple[int, Sampled]]:
+    """Generate one response to each request; thoughts stay within a budget, if there is one.
+
+    A request has the tokens of a prompt, and the arguments of vLLM's SamplingParams. Yields the
+    number of each request as it finishes; those whose budget is spent go on after all others.
+    """
+    if budget is None:
+        for number, (response,) in generate(engine, asked):
+            yield number, Sampled(response)
+        return
+    first = []
+    for prompt, arguments in asked:
+        limit = budget.first_limit(prompt, arguments["max_tokens"])
+        first.append((prompt, {**arguments, "max_tokens": limit}))
+    waiting = []
+    second = []
+    for number, (response,) in generate(engine, first):
+        prompt, arguments = asked[number]
+        rest = budget.rest(prompt, response, arguments["max_tokens"], arguments.get("seed"))
+        if rest is None:
+            yield number, Sampled(response)
+            continue
+        waiting.append((number, rest))
+        changes = {"max_tokens": rest.max_tokens, "seed": rest.seed}
+        second.append((rest.ids, {**arguments, **changes}))
+    for place, (response,) in generate(engine, second):
+        number, rest = waiting[place]
+        yield number, Sampled(rest.joined(response), was_closed=bool(rest.close))
 
 
 def _sample_row(
@@ -136,11 +188,15 @@ def sample(args: Namespace, requests: Sequence[SampleRequest], total: int) -> No
         "longest": longest_prompt + args.max_tokens,
     }
     settings = {name: getattr(args, name) for name in SETTINGS}
-    if args.engines == 1:
-        rows = EvaluationEngine(args.model, **options).sample(requests, settings)
-    else:
-        rows = sample_with_ray(args, requests, settings, options)
+    if args.thought_budget is not None:
+        settings |= {BUDGET: args.thought_budget, "close_template": args.close_template}
     with ExitStack() as stack:
+        if args.engines == 1:
+            engine = EvaluationEngine(args.model, **options)
+            stack.callback(engine.close)
+            rows = engine.sample(requests, settings)
+        else:
+            rows = sample_with_ray(args, requests, settings, options)
         append = {}
         for name in {request.benchmark for request in requests}:
             file = appending(SampleFiles(args.output, name).path("samples"))

@@ -83,6 +83,7 @@ def measure_benchmark(files: SampleFiles) -> Measures:
         **accuracies(samples, problems),
         **lengths(samples, problems),
         **looping(samples),
+        **closed_by_budget(samples),
         **length_correctness_of_problems(samples),
         **shares_by_status(samples),
         **known_after(files),
@@ -149,6 +150,13 @@ def looping(samples: pd.DataFrame) -> Values:
     if "looping" not in samples or samples["looping"].isna().any():
         return {}
     return {"looping": samples["looping"].mean()}
+
+
+def closed_by_budget(samples: pd.DataFrame) -> Values:
+    """The share of thoughts that a budget closed; {} where it closed none."""
+    if "closed_by_budget" not in samples:
+        return {}
+    return {"closed_by_budget": samples["closed_by_budget"].eq(True).mean()}
 
 
 def length_correctness_of_problems(samples: pd.DataFrame) -> Values:

@@ -34,6 +34,7 @@ from openrlhf_swap.evaluation.samples import (
     flag_of,
     graded_benchmarks,
     read_settings,
+    thought_budget,
 )
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.verifiers import GRADER_FLAG, MATH
@@ -96,6 +97,7 @@ def main(argv: list[str]) -> None:
         print(f"warning: {warning}", file=sys.stderr)
     tables = [evaluation_table(runs, args.format)]
     if args.format != "csv":
+        tables += budget_tables(args.folders, runs, args.format)
         tables += difference_tables(runs, args.format)
     if args.paper:
         tables.append(paper_table(args.paper, args.format))
@@ -232,6 +234,34 @@ def _text(name: str, value: float) -> str:
     if name == "length_correctness":  # a correlation
         return f"{value:+z.2f}"
     return f"{100 * value:.1f}"
+
+
+def budget_cells(folders: Sequence[Path], runs: Runs) -> TextTable:
+    """Accuracy and tokens over budgets of the thought: a row for each model and benchmark.
+
+    `folders` are those of the evaluations. A model has the name of the folder in which `eval run
+    --thought-budgets` wrote its evaluations.
+    """
+    curves: dict[tuple[str, str], dict[int, str]] = {}
+    for folder, benchmarks in zip(folders, runs.values(), strict=True):
+        budget = thought_budget(folder)
+        if budget is None:
+            continue
+        for name, measured in benchmarks.items():
+            (cell,) = _cells(measured.values, {"": "{accuracy}% / {tokens}"})
+            curve = curves.setdefault((folder.absolute().parent.name, title_of(name)), {})
+            curve[budget] = cell
+    budgets = sorted(set(chain.from_iterable(curves.values())))
+    rows = []
+    for (model, benchmark), curve in curves.items():
+        rows.append([model, benchmark, *(curve.get(budget, "") for budget in budgets)])
+    return TextTable(["pass@1 / tokens by thought budget", "benchmark", *map(str, budgets)], rows)
+
+
+def budget_tables(folders: Sequence[Path], runs: Runs, style: str) -> list[str]:
+    """The table of budgets; none without evaluations that have one."""
+    table = budget_cells(folders, runs)
+    return [_formatted(table, style)] if table.rows else []
 
 
 def difference_cells(runs: Runs) -> tuple[TextTable, list[str]]:

@@ -6,6 +6,8 @@ Writes each sample as it finishes, then grades and prints a table. The same comm
 stopped. `openrlhf-swap eval report` makes tables of any number of evaluations.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import json
 from argparse import Namespace
@@ -14,6 +16,7 @@ from contextlib import ExitStack, closing
 from itertools import islice
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -37,9 +40,12 @@ from openrlhf_swap.recipes import CONFIG, expand_config
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.verifiers import find_verifier
-from openrlhf_swap.rollouts.families import resolve_thought
+from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import grader_identity, made_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 GRADED_AT_A_TIME = 512  # samples that are graded
 # A number's flag -> the least that it may be.
@@ -61,26 +67,46 @@ def main(argv: list[str]) -> None:
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
-        problems = load_problems(args)
-        args.end_of_thought = end_of_thought(args)
-        origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
-        samples.compare_settings(args, origin)
-        args.output.mkdir(parents=True, exist_ok=True)
-        graders = {name: grader_identity(rows[0].grader) for name, rows in problems.items()}
-        for line in samples.set_aside_other_grades(args.output, graders):
-            print(f"{MARK} {line}")
-        for name, rows in problems.items():
-            write_problems(SampleFiles(args.output, name), rows, args.limit)
-        samples.write_settings(args, origin, graders)
-        with ExitStack() as stack:
-            if args.engines > 1:
-                stack.enter_context(private_ray())
-            if not args.verbose:
-                log = args.output / "evaluate.log"
-                stack.enter_context(quiet_console(log, MARK, "--verbose"))
-            sample_and_grade(args, problems)
-        measured = measure_evaluation(args.output)
-        print(evaluation_table({args.output.name: measured}, "terminal"))
+        measured = {}
+        for one in evaluations(args):
+            evaluate(one, argv)
+            measured[one.output.name] = measure_evaluation(one.output)
+        print(evaluation_table(measured, "terminal"))
+
+
+def evaluations(args: Namespace) -> list[Namespace]:
+    """The flags of each evaluation: one for each budget of the thought, in a folder of its own."""
+    if args.thought_budgets is None:
+        return [args]
+    found = []
+    for budget in args.thought_budgets:
+        folder = args.output / f"budget_{budget}"
+        found.append(Namespace(**{**vars(args), "output": folder, "thought_budget": budget}))
+    return found
+
+
+def evaluate(args: Namespace, argv: list[str]) -> None:
+    """Generate and grade what is missing in one folder; `argv` are the words of the command."""
+    problems = load_problems(args)
+    marks = thought_marks(args)
+    args.end_of_thought = marks.end_of_thought
+    args.close_template = marks.close_template
+    origin = made_of("openrlhf-swap eval run", argv, weights=args.model)
+    samples.compare_settings(args, origin)
+    args.output.mkdir(parents=True, exist_ok=True)
+    graders = {name: grader_identity(rows[0].grader) for name, rows in problems.items()}
+    for line in samples.set_aside_other_grades(args.output, graders):
+        print(f"{MARK} {line}")
+    for name, rows in problems.items():
+        write_problems(SampleFiles(args.output, name), rows, args.limit)
+    samples.write_settings(args, origin, graders)
+    with ExitStack() as stack:
+        if args.engines > 1:
+            stack.enter_context(private_ray())
+        if not args.verbose:
+            log = args.output / "evaluate.log"
+            stack.enter_context(quiet_console(log, MARK, "--verbose"))
+        sample_and_grade(args, problems)
 
 
 def parse_flags(argv: Sequence[str]) -> Namespace:
@@ -102,6 +128,9 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     add("--top-p", type=float, default=0.95, help=text)
     text = "maximum response length (default: %(default)s)"
     add("--max-tokens", type=int, default=32768, help=text)
+    text = "an evaluation for each budget: the most tokens of a thought, which is then closed"
+    add("--thought-budgets", type=int, nargs="+", metavar="TOKENS", help=text)
+    parser.set_defaults(thought_budget=None)  # that of one evaluation
     text = (
         "every sample's seed is derived from it; none: the samples have no seeds of their own, "
         "which is faster on a CPU, but another run draws others (default: %(default)s)"
@@ -128,21 +157,48 @@ def seed_or_none(text: str) -> int | None:
     return None if text == "none" else int(text)
 
 
-def end_of_thought(args: Namespace) -> str:
-    """The text that closes a thought.
+def thought_marks(args: Namespace) -> SwapConfig:
+    """The marks of a thought.
 
-    It is the given text, or the text that the folder's samples were read by, or the text of the
-    model's chat template. Raises ConfigError for a tokenizer that cannot be read or does not know
-    the text.
+    What closes it is the given text, or the text that the folder's samples were read by, or the
+    text of the model's chat template. Raises ConfigError for a tokenizer that cannot be read or
+    does not know the text, and for a budget of the thought that cannot work with the model.
     """
     before = samples.read_settings(args.output)
-    if before and args.end_of_thought == AUTO:
-        return str(before["end_of_thought"])
+    end = args.end_of_thought
+    if before and end == AUTO:
+        end = str(before["end_of_thought"])
+        if args.thought_budget is None:
+            return SwapConfig(end_of_thought=end)
     tokenizer = read_tokenizer(args.model, args.trust_remote_code, vars(args))
-    given = SwapConfig(end_of_thought=args.end_of_thought)
-    marks, messages = resolve_thought(given, tokenizer)
-    print(f"{MARK} {messages[0]}")
-    return marks.end_of_thought
+    marks, messages = resolve_thought(SwapConfig(end_of_thought=end), tokenizer)
+    if not before:
+        print(f"{MARK} {messages[0]}")
+    if args.thought_budget is not None:
+        check_budget(args, marks, tokenizer)
+    return marks
+
+
+def check_budget(args: Namespace, marks: SwapConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ConfigError for a budget of the thought that cannot work with the model."""
+    # They import torch, which an evaluation without a budget does not need here.
+    from openrlhf_swap.integration.budget import ThoughtBudget
+    from openrlhf_swap.rollouts.reader import ResponseReader
+
+    flag = f"--thought-budgets has {args.thought_budget}"
+    prompt = prompt_ids(tokenizer, "?")
+    reader = ResponseReader(tokenizer, marks.end_of_thought)
+    budget = ThoughtBudget(args.thought_budget, marks.close_template, reader)
+    if args.max_tokens < budget.least_limit:
+        raise ConfigError(
+            f"{flag}, but --max-tokens {args.max_tokens} leaves no room for an answer behind it: "
+            f"use at least {budget.least_limit}, or a smaller budget"
+        )
+    if budget.first_limit(prompt, args.max_tokens) == args.max_tokens:
+        raise ConfigError(
+            f"{flag}, but the chat template closes the thought: leave it out, or let the model "
+            "think by an argument of its template"
+        )
 
 
 def load_problems(args: Namespace) -> Problems:
@@ -173,6 +229,9 @@ def check_numbers(args: Namespace) -> None:
         value = getattr(args, name)
         if value is not None and not least <= value < inf:
             raise ConfigError(f"{samples.flag_of(name)} is {value}; use at least {least}")
+    for budget in args.thought_budgets or ():
+        if budget < 1:
+            raise ConfigError(f"--thought-budgets has {budget}; use at least 1")
     if not 0 < args.top_p <= 1:
         raise ConfigError(f"--top-p is {args.top_p}; use more than 0 and at most 1")
 

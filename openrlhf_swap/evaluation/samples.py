@@ -30,6 +30,7 @@ from openrlhf_swap.runs.provenance import (
 SAMPLING = ("temperature", "top_p", "max_tokens", "max_model_len", "seed", "suffix")
 RENDERING = ("chat_template_kwargs", "system_prompt")
 SETTINGS = ("model", *SAMPLING, "end_of_thought", *RENDERING)
+BUDGET = "thought_budget"  # a setting that only folders of --thought-budgets have
 # Flags that are called as in training.
 OF_TRAINING = ("end_of_thought", "grader", "trust_remote_code")
 REMEDY = "use another --output"
@@ -139,6 +140,12 @@ def read_settings(folder: Path) -> Row:
     return settings
 
 
+def thought_budget(folder: Path) -> int | None:
+    """The budget of the thoughts of a folder's samples; None where they have none."""
+    budget: int | None = read_settings(folder).get(BUDGET)
+    return budget
+
+
 def _has_rows(path: Path) -> bool:
     return next(iter(read_rows(path)), None) is not None
 
@@ -162,6 +169,7 @@ def _by_flag(settings: Row, origin: Row) -> Row:
     """The settings by flag; the model's template and tokenizer matter as much as its weights."""
     by_flag: Row = {flag_of(name): settings[name] for name in SETTINGS}
     by_flag["--model"] = recorded_model(origin)
+    by_flag["--thought-budgets"] = settings.get(BUDGET)
     return by_flag
 
 
@@ -206,6 +214,8 @@ def write_settings(args: Namespace, origin: Row, graders: dict[str, Row]) -> Non
     settings = {name: getattr(args, name) for name in SETTINGS}
     if Path(args.model).exists():
         settings["model"] = str(Path(args.model).absolute())
+    if args.thought_budget is not None:
+        settings[BUDGET] = args.thought_budget
     settings["graders"] = read_settings(args.output).get("graders", {}) | graders
     write_text(settings_path(args.output), to_line({**settings, **origin}, indent=2))
 

@@ -114,6 +114,7 @@ SECRET = "logger.wandb.key"
 USER_OF_ADDRESS = re.compile(r"(?<=://)[^/@?\s,]*(?=@)")  # and a password
 QUERY_OF_ADDRESS = re.compile(r"(://[^?\s,]*\?)[^\s,]*")
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
+THOUGHT_BUDGET = "--rollout.thought_budget"
 FILES = ("reward.remote_url", "train.agent_func_path")
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
@@ -318,6 +319,7 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
     parser = stock_parser(parser=TrainingParser("openrlhf-swap train"))
     add_settings(parser)
     add_template_arguments(parser, TEMPLATE_ARGUMENTS.removeprefix("--"))
+    add_thought_budget(parser)
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
         if flag.startswith("--swap.") and flag.count(".") == 2:
             parser.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -374,6 +376,15 @@ def add_template_arguments(
     """Add the flag for arguments of the chat template, which stay text."""
     text = """arguments of the model's chat template, as JSON, such as {"enable_thinking": false}"""
     parser.add_argument(TEMPLATE_ARGUMENTS, dest=dest, metavar="JSON", type=_json_object, help=text)
+
+
+def add_thought_budget(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for a budget of the thought alone."""
+    text = (
+        "most tokens of a thought: a longer one is closed, by tokens that are not trained on, and "
+        "the answer follows; no budget by default"
+    )
+    parser.add_argument(THOUGHT_BUDGET, type=int, metavar="INT", help=text)
 
 
 def add_rendering(parser: argparse.ArgumentParser) -> None:

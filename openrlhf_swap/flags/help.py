@@ -15,6 +15,7 @@ from openrlhf_swap.flags.configuration import (
     add_objective,
     add_settings,
     add_template_arguments,
+    add_thought_budget,
     training_parser,
 )
 from openrlhf_swap.flags.stock import FlagValues, stock_parser
@@ -84,6 +85,7 @@ def _add_modes(parser: Parser) -> None:
     parser.add_argument("--dry-run", action="store_true", help=text)
     add_config(parser)
     add_template_arguments(parser)
+    add_thought_budget(parser)
 
 
 def _add_common(parser: Parser) -> None:

@@ -130,6 +130,7 @@ NAMED = frozenset(
         "data.prompt_split",
         "rollout.max_new_tokens",
         "rollout.temperature",
+        "rollout.thought_budget",
         "rollout.top_p",
         "rollout.vllm_generate_batch_size",
         "train.async_enable",

@@ -34,9 +34,10 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
         lambda number: number >= 1,
         """actor.num_nodes actor.num_gpus_per_node ref.num_nodes ref.num_gpus_per_node
         vllm.num_engines vllm.tensor_parallel_size rollout.batch_size rollout.micro_batch_size
-        rollout.max_new_tokens rollout.max_tokens_per_gpu train.batch_size train.micro_batch_size
-        train.max_tokens_per_gpu train.max_epochs train.num_episodes train.async_queue_size
-        eval.n_samples_per_prompt data.max_samples ckpt.max_num logger.logging_steps""",
+        rollout.max_new_tokens rollout.thought_budget rollout.max_tokens_per_gpu
+        train.batch_size train.micro_batch_size train.max_tokens_per_gpu train.max_epochs
+        train.num_episodes train.async_queue_size eval.n_samples_per_prompt data.max_samples
+        ckpt.max_num logger.logging_steps""",
     ),
     "at least 1, or -1 to switch it off": (
         lambda number: number >= 1 or number == -1,
@@ -409,6 +410,16 @@ OBJECTIVE = (
         lambda run: run.train.agent_func_path and run.objective.reshapes_responses,
         "--train.agent_func_path does not work with {name}, which changes responses "
         "of one turn: leave it out, or use another objective",
+    ),
+    Rule(
+        lambda run: run.rollout.thought_budget and run.objective.limits_thoughts,
+        "--rollout.thought_budget is {rollout.thought_budget}; {name} sets budgets of its own, or "
+        "chooses whether there is a thought: leave it out, or use another objective",
+    ),
+    Rule(
+        lambda run: run.rollout.thought_budget and run.objective.reshapes_responses,
+        "--rollout.thought_budget is {rollout.thought_budget}; {name} forces or deletes tokens of "
+        "the thought itself: leave it out, or use another objective",
     ),
     Rule(
         lambda run: run.algo.dynamic_filtering_enable and run.objective.needs_all_groups,

@@ -125,6 +125,8 @@ class Objective:
     """Whether groups that are all correct or all wrong, which a filter drops, teach something."""
     reshapes_responses: ClassVar[bool] = False
     """Whether tokens are forced or deleted, so that vLLM did not sample the response."""
+    limits_thoughts: ClassVar[bool] = False
+    """Whether it sets budgets or limits itself, or chooses whether there is a thought at all."""
     rewrites_evaluation: ClassVar[bool] = False
     """Whether `rewrite_problem` also writes the evaluation's rows."""
     charges_wrong_for_length: ClassVar[bool] = False

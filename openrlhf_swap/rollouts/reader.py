@@ -146,35 +146,40 @@ class StepReader(ResponseReader):
         self._spaced = {number for number, text in texts.items() if text[:1].isspace()}
         self._begun = {number for number, text in texts.items() if text.endswith(BEGUN_MARKS)}
 
-    def step_ends(self, response_ids: Sequence[int], turn_starts: Sequence[int] = ()) -> list[int]:
+    def step_ends(
+        self,
+        response_ids: Sequence[int],
+        turn_starts: Sequence[int] = (),
+        closing: Sequence[int] = (),
+    ) -> list[int]:
         """e_1..e_K: the index, among L generated tokens, of each step's last one.
 
         No step crosses a turn (turns but the first begin at `turn_starts`, ascending): all turns
         share one M, raised until they have at most K steps together, or one each. Turns but the
-        last are all reasoning.
+        last are all reasoning. The tokens at the places `closing` closed a thought at its budget:
+        they belong to no step, and what follows them in the last turn is the answer.
         """
-        if not turn_starts:
-            return self._cut(response_ids[: self.reasoning_length(response_ids)], *self._limits)
-        last = turn_starts[-1]
+        last = max(turn_starts, default=0)
         reasoning = last + self.reasoning_length(response_ids[last:])
-        bounds = pairwise([0, *turn_starts, reasoning])
-        turns = [(begin, response_ids[begin:end]) for begin, end in bounds if begin < end]
+        reasoning = min([reasoning, *(place for place in closing if place >= last)])
+        turns = []
+        for begin, end in pairwise([0, *turn_starts, reasoning]):
+            places = [place for place in range(begin, end) if place not in closing]
+            if places:
+                turns.append(places)
         step_tokens, most, patience = self._limits
         while True:
             ends: list[int] = []
-            for begin, ids in turns:
-                own = self._cut(ids, step_tokens, max_steps=len(ids), patience=patience)
-                ends += [begin + end for end in own]
+            for places in turns:
+                ids = [response_ids[place] for place in places]
+                newlines = [place for place, token in enumerate(ids) if token in self._newlines]
+                most_here = len(ids) if turn_starts else most
+                cut = partial(self._last_word_end, ids)
+                own = segment_at_newlines(newlines, len(ids), step_tokens, most_here, patience, cut)
+                ends += [places[end] for end in own]
             if len(ends) <= max(most, len(turns)):
                 return ends
             step_tokens += max(1, step_tokens // 8)
-
-    def _cut(
-        self, ids: Sequence[int], step_tokens: int, max_steps: int, patience: float
-    ) -> list[int]:
-        newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-        cut = partial(self._last_word_end, ids)
-        return segment_at_newlines(newlines, len(ids), step_tokens, max_steps, patience, cut)
 
     def _last_word_end(self, ids: Sequence[int], places: range) -> int:
         r"""The last place that ends a word.

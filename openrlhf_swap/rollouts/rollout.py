@@ -50,6 +50,8 @@ class Rollout:
         observations: (place, token ids) of what an environment wrote before `response_ids[place]`,
             in order. A new turn begins there.
         turn_rewards: an environment's reward for each turn; empty where it is not known.
+        closing: the places in `response_ids` of tokens that closed a thought at its budget. The
+            policy did not choose these tokens, and is not trained on them.
     """
 
     prompt: str
@@ -67,6 +69,7 @@ class Rollout:
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     observations: Sequence[tuple[int, Sequence[int]]] = ()
     turn_rewards: Sequence[float] = ()
+    closing: Sequence[int] = ()
 
     @property
     def start(self) -> int:
@@ -138,12 +141,10 @@ class Rollout:
     @cached_property
     def positions(self) -> Tensor:
         """(L,) int64: where each generated token stands in the row."""
-        shift = torch.zeros(len(self.response_ids) + 1, dtype=torch.int64)
+        advances = torch.ones(len(self.response_ids) + 1, dtype=torch.int64)
         for place, ids in self.observations:
-            shift[place] += len(ids)
-        tokens = torch.arange(len(self.response_ids))
-        observed = shift.cumsum(0)[:-1]
-        return self.start + tokens + observed
+            advances[place] += len(ids)
+        return self.start - 1 + advances.cumsum(0)[:-1]
 
     @property
     def generated_ends(self) -> tuple[int, ...]:

@@ -55,6 +55,7 @@ def batch_metrics(batch: Batch, terms: AdvantageTerms, objective: Objective) -> 
     rewards = batch.rewards.float()
     lengths = batch.lengths.float()
     looping = batch.each(lambda rollout: is_looping(rollout.response_ids))
+    forced = batch.each(lambda rollout: len(rollout.closing))
     metrics = {
         "rollout/reward_mean": rewards.mean().item(),
         "rollout/reward_std": rewards.std().item(),
@@ -63,6 +64,8 @@ def batch_metrics(batch: Batch, terms: AdvantageTerms, objective: Objective) -> 
         "rollout/looping_rate": looping.mean().item(),
         "rollout/num_samples": float(rewards.numel()),
         "swap/thought_unclosed_frac": 1 - batch.closed.double().mean().item(),
+        "swap/thought_forced_frac": forced.bool().double().mean().item(),
+        "swap/forced_tokens": forced.mean().item(),
     }
     metrics |= step_metrics(batch, terms, objective.process_weight)
     metrics |= turn_metrics(batch)

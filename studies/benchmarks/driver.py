@@ -123,7 +123,7 @@ class Driver:
         batch = batch_of(forward.rollouts, GROUP, self.objective, self._reader)
         judged = evaluate(self.objective, batch)
         maker = self._policy.experience_maker()
-        set_advantages(maker, forward.micro_batches, self.objective, judged)
+        set_advantages(maker, forward, self.objective, judged)
         return forward.micro_batches
 
 

@@ -152,7 +152,7 @@ def learn(policy, objective, reader, rollouts, size=GROUP_SIZE):
     batch = batch_of(forward.rollouts, size, objective, reader)
     judged = evaluate(objective, batch)
     maker = policy.experience_maker()
-    terms = set_advantages(maker, forward.micro_batches, objective, judged)
+    terms = set_advantages(maker, forward, objective, judged)
     return Learned(forward.micro_batches, batch, terms, objective)
 
 

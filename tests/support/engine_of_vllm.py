@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from vllm import CompletionOutput
+
 
 class EngineOfVllm:
     """Finishes one request in a step, the last one first.
@@ -46,4 +48,4 @@ class EngineOfVllm:
     def _response(self, text):
         ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         reason = "length" if text.endswith(" ") else "stop"
-        return SimpleNamespace(text=text, token_ids=ids, finish_reason=reason)
+        return CompletionOutput(0, text, ids, None, None, finish_reason=reason)

@@ -12,15 +12,14 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import AdvantageTerms, unified_advantages
 from openrlhf_swap.integration.driver.experience import SwapExperienceMaker
+from openrlhf_swap.integration.driver.policy import Forward
 from openrlhf_swap.objectives.base import JudgedBatch, Objective
+from openrlhf_swap.rollouts.rollout import Rollout
 
 
 @torch.no_grad()
 def set_advantages(
-    maker: SwapExperienceMaker,
-    micro_batches: Sequence[Experience],
-    objective: Objective,
-    judged: JudgedBatch,
+    maker: SwapExperienceMaker, forward: Forward, objective: Objective, judged: JudgedBatch
 ) -> AdvantageTerms:
     """Set `advantages` and `returns` of each micro-batch, (B, A), to the objective's A[t].
 
@@ -29,14 +28,14 @@ def set_advantages(
     theta = 0 the advantages are OpenRLHF's own, bit for bit.
     """
     rewards = judged.rewards.flatten()
-    for micro_batch in micro_batches:
+    for micro_batch in forward.micro_batches:
         micro_batch.rewards = rewards.float()[micro_batch.index]
     advantages = []
     outcomes = []
     processes = []
-    for micro_batch in maker.compute_advantages_and_returns(micro_batches):
+    for micro_batch in maker.compute_advantages_and_returns(forward.micro_batches):
         outcome = _outcome_term(micro_batch, rewards, objective, maker)
-        process = _on_actions(judged.token_advantages, micro_batch)
+        process = _on_actions(judged.token_advantages, micro_batch, forward.rollouts)
         micro_batch.advantages = unified_advantages(
             outcome, process, objective.outcome_weight, objective.process_weight
         )
@@ -70,13 +69,18 @@ def _outcome_term(
     return rewards.float()[micro_batch.index].unsqueeze(-1) * micro_batch.action_mask
 
 
-def _on_actions(values: Tensor | None, micro_batch: Experience) -> Tensor | None:
-    """(B, A) the values of response tokens, moved to their actions; `values` is (G, N, tokens)."""
+def _on_actions(
+    values: Tensor | None, micro_batch: Experience, rollouts: Sequence[Rollout]
+) -> Tensor | None:
+    """(B, A) the values of response tokens, moved to their actions; `values` is (G, N, tokens).
+
+    The value of a token that is no action becomes 0.
+    """
     if values is None:
         return None
     flat = values.flatten(0, 1)
     moved = torch.zeros(micro_batch.action_mask.shape, dtype=values.dtype)
     for row, index in enumerate(micro_batch.index):
-        actions = micro_batch.action_mask[row].nonzero().flatten()
+        actions = rollouts[index].positions - 1
         moved[row, actions] = flat[index, : len(actions)]
-    return moved
+    return moved * micro_batch.action_mask

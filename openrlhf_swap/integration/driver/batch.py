@@ -17,7 +17,7 @@ def cut_into_steps(
     rollouts = []
     for rollout in chain.from_iterable(groups):
         if objective.reads_turn_rewards or names_of(rollout, objective.wanted_signals):
-            ends = reader.step_ends(rollout.response_ids, rollout.turn_starts)
+            ends = reader.step_ends(rollout.response_ids, rollout.turn_starts, rollout.closing)
             rollout = replace(rollout, step_ends=ends)
         if objective.reads_turn_rewards:
             rollout = rollout.with_signals(turn_reward=rollout.rewards_by_step())

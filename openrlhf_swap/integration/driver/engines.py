@@ -122,7 +122,7 @@ class Engines:
             sampling=SamplingParams(
                 temperature=temperature,
                 top_p=self._args.rollout.top_p,
-                max_tokens=self._new_tokens(prompt, wanted),
+                max_tokens=self._new_tokens(wanted),
                 min_tokens=1,
                 skip_special_tokens=False,
                 logprobs=1 if corrects else None,
@@ -130,11 +130,9 @@ class Engines:
             seed=self.seed(step),
         )
 
-    def _new_tokens(self, prompt: Prompt, wanted: SamplingRequest) -> int:
+    def _new_tokens(self, wanted: SamplingRequest) -> int:
         """The tokens that a response may have after what is forced on it."""
         tokens = wanted.max_new_tokens - len(self._reader.ids(wanted.forced))
-        if wanted.prompt == prompt.text:  # it fits, as was seen before the run
-            return tokens
         begun = len(self._reader.ids(wanted.prompt + wanted.forced))
         return max(1, min(tokens, self._args.data.max_len - begun))
 

@@ -24,21 +24,26 @@ def fit_context(rollout: Rollout, context: int) -> Rollout:
     """Drop the tokens of a rollout that do not fit into the context, and what stands after them."""
     kept = int((rollout.positions < context).sum())
     inside = [(place, ids) for place, ids in rollout.observations if place < kept]
-    rewards = rollout.turn_rewards[: len(inside) + 1]
-    ids = rollout.response_ids[:kept]
-    return replace(rollout, response_ids=ids, observations=inside, turn_rewards=rewards)
+    return replace(
+        rollout,
+        response_ids=rollout.response_ids[:kept],
+        observations=inside,
+        turn_rewards=rollout.turn_rewards[: len(inside) + 1],
+        closing=[place for place in rollout.closing if place < kept],
+    )
 
 
 def experience_row(rollout: Rollout, context: int) -> Experience:
     """Make OpenRLHF's row of one response, of T tokens in a context.
 
-    What an environment wrote is no action in the row. `sequences` and `attention_mask` are (1, T)
-    int64; `action_mask` (1, T - 1) int64 and `rollout_log_probs` (1, T - 1) float32 begin with the
-    prediction of the second token.
+    What an environment wrote, or what closed a thought at its budget, is no action in the row.
+    `sequences` and `attention_mask` are (1, T) int64; `action_mask` (1, T - 1) int64 and
+    `rollout_log_probs` (1, T - 1) float32 begin with the prediction of the second token.
     """
     ids = rollout.row_ids
     is_action = torch.zeros(len(ids), dtype=torch.int64)
     is_action[rollout.positions] = 1
+    is_action[rollout.positions[list(rollout.closing)]] = 0
     logprobs = rollout.record["rollout_log_probs"]
     if logprobs is not None:
         logprobs = torch.tensor([logprobs[1 : len(ids)]])
@@ -72,7 +77,7 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
 def check_names(rollouts: Sequence[Rollout]) -> None:
     """Raise DataError for a metric that some responses lack: OpenRLHF cannot batch those."""
     logs = [rollout.record.get("extra_logs", {}) for rollout in rollouts]
-    counts = Counter(name for each in logs for name in each)
+    counts = Counter(chain.from_iterable(logs))
     rare = [name for name, count in counts.items() if count < len(rollouts)]
     if rare:
         lacking = len(rollouts) - counts[rare[0]]

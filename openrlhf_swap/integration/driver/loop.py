@@ -82,13 +82,12 @@ class Loop:
             with clock.phase("make_experience"):
                 rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
                 forward = self._policy.forward(rollouts, self._objective)
-                micro_batches = forward.micro_batches
                 batch = batch_of(forward.rollouts, self._group_size, self._objective, self._reader)
                 judged = evaluate(self._objective, batch)
                 maker = self._policy.experience_maker()
-                terms = set_advantages(maker, micro_batches, self._objective, judged)
+                terms = set_advantages(maker, forward, self._objective, judged)
             with clock.phase("ppo_train"):
-                metrics |= self._policy.update(micro_batches)
+                metrics |= self._policy.update(forward.micro_batches)
             with clock.phase("broadcast"):
                 self._publish()
             metrics |= batch_metrics(batch, terms, self._objective)

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from openrlhf_swap.errors import RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.integration.budget import budget_of
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
@@ -185,6 +186,6 @@ def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayAct
 
 def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
     """Give the engines what all requests share; the reward function gets its settings."""
-    stored = ray.put(tokenizer)
+    shared = (ray.put(tokenizer), args.data.max_len, budget_of(args, tokenizer))
     settings = {"end_of_thought": args.swap.end_of_thought, "grader": args.swap_run.grader}
-    return [engine.prepare.remote(stored, args.data.max_len, **settings) for engine in engines]
+    return [engine.prepare.remote(*shared, **settings) for engine in engines]

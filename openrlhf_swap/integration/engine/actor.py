@@ -5,6 +5,7 @@ import os
 import traceback
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, first_line
+from openrlhf_swap.integration.budget import BudgetedEngine, ThoughtBudget, seed_after
 from openrlhf_swap.integration.engine.responses import REWARD_FLAG, EngineRequest, read_response
 from openrlhf_swap.integration.engine.rewards import tell_more
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
@@ -59,10 +61,13 @@ class SwapRolloutActor(_StockRolloutActor):
             await super().__init__(*args, **kwargs)
         self._watch = asyncio.create_task(self.exit_with_engine())
 
-    def prepare(self, tokenizer: Any, max_length: int, **reward_settings: str) -> None:
+    def prepare(
+        self, tokenizer: Any, max_length: int, budget: ThoughtBudget | None, **reward_settings: str
+    ) -> None:
         """Take over what all requests share."""
         self._tokenizer = tokenizer
         self._max_length = max_length
+        self._budget = budget
         tell_more(self.executor, reward_settings)
 
     async def respond(self, *requests: EngineRequest) -> list[list[Rollout]]:
@@ -74,7 +79,7 @@ class SwapRolloutActor(_StockRolloutActor):
         key = request.prompt
         prefix = request.prefix
         if prefix is not None:
-            ids = [*prefix.prompt_ids, *prefix.response_ids]
+            ids = prefix.row_ids
             tokenizer = PromptTokenizer(tokenizer, request.prompt, ids)
             key += f":{ids}"
         draws = [self._draw(request, tokenizer, f"{n}:{key}") for n in range(request.count)]
@@ -85,6 +90,8 @@ class SwapRolloutActor(_StockRolloutActor):
         # Otherwise vLLM hands over all tokens so far at each token, and OpenRLHF throws all but the
         # last away.
         sampling.output_kind = RequestOutputKind.FINAL_ONLY
+        # A continuation begins behind the thought, or grades how the thought goes on.
+        engine = BudgetedEngine(self, None if request.prefix else self._budget)
         if request.seed is not None:
             sampling.seed = zlib.crc32(f"{request.seed}:{key}".encode())
         try:
@@ -94,7 +101,7 @@ class SwapRolloutActor(_StockRolloutActor):
                 sampling_params=sampling,
                 max_length=self._max_length,
                 hf_tokenizer=tokenizer,
-                llm_engine=self,
+                llm_engine=engine,
             )
         except Exception as error:
             if not self._is_agent or isinstance(error, EngineDeadError):
@@ -105,7 +112,8 @@ class SwapRolloutActor(_StockRolloutActor):
                 f"{first_line(error)}; the traceback is in train.log"
             ) from None
         start = None if request.prefix is None else request.prefix.start
-        return read_response(response, start, AGENT_FLAG if self._is_agent else REWARD_FLAG)
+        flag = AGENT_FLAG if self._is_agent else REWARD_FLAG
+        return replace(read_response(response, start, flag), closing=engine.closing)
 
     async def generate(
         self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any
@@ -114,9 +122,8 @@ class SwapRolloutActor(_StockRolloutActor):
 
         OpenRLHF would give each turn the generator of the first one.
         """
-        if self._is_agent and sampling_params.seed is not None:  # `_draw` made this copy
-            key = f"{sampling_params.seed}:{len(prompt_token_ids)}"
-            sampling_params.seed = zlib.crc32(key.encode())
+        if self._is_agent:  # `_draw` made this copy
+            sampling_params.seed = seed_after(len(prompt_token_ids), sampling_params.seed)
         return await super().generate(prompt_token_ids, sampling_params, *args, **kwargs)
 
     @property

@@ -3,12 +3,15 @@
 from dataclasses import dataclass, replace
 
 from openrlhf_swap.algorithm.signals import NEED
-from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, Configuration
+from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, THOUGHT_BUDGET, Configuration
 from openrlhf_swap.flags.rules import check_flags
+from openrlhf_swap.integration.budget import ThoughtBudget
 from openrlhf_swap.integration.startup.model import TriedModel
 from openrlhf_swap.objectives.base import Objective
-from openrlhf_swap.rewards.graded_text import closes_thought
+from openrlhf_swap.rewards.graded_text import NO_MARK, closes_thought
 from openrlhf_swap.rollouts.families import prompt_text, resolve_thought
+from openrlhf_swap.rollouts.reader import ResponseReader
 from openrlhf_swap.scoring.backends import MODEL_ERRORS, try_backend
 from openrlhf_swap.scoring.need import check_can_hide_steps
 
@@ -33,8 +36,39 @@ def settle(given: Configuration, model: TriedModel) -> SettledRun:
     packing = settle_packing(given, model)
     method, thought = resolve_thought(given.method, model.tokenizer)
     configuration = replace(packing.configuration, method=method)
+    check_thought_budget(configuration, model)
     rate = advise_on_rate(configuration, model)
     return SettledRun(configuration, (*packing.messages, *thought, *rate))
+
+
+def check_thought_budget(run: Configuration, model: TriedModel) -> None:
+    """Raise ConfigError for a budget of the thought that cannot work with the model."""
+    args = run.args
+    tokens = args.rollout.thought_budget
+    if tokens is None:
+        return
+    flag = f"{THOUGHT_BUDGET} is {tokens}"
+    if _template_closes_thought(run, model):
+        raise ConfigError(
+            f"{flag}, but the chat template closes the thought: leave it out, or let the model "
+            "think by an argument of its template, such as "
+            f"{TEMPLATE_ARGUMENTS} '{{\"enable_thinking\": true}}'"
+        )
+    if args.train.agent_func_path and run.method.end_of_thought == NO_MARK:
+        raise ConfigError(
+            f"{flag} with --train.agent_func_path, but the model's thoughts have no marks, so that "
+            "nothing tells a thought from a call: leave it out, or name the mark that the model "
+            "was taught, such as --swap.end_of_thought '</think>'"
+        )
+    reader = ResponseReader(model.tokenizer, run.method.end_of_thought)
+    least = ThoughtBudget(tokens, run.method.close_template, reader).least_limit
+    limit = args.rollout.max_new_tokens
+    if limit < least:
+        raise ConfigError(
+            f"{flag}, but --rollout.max_new_tokens {limit} leaves no room for an answer behind the "
+            f"{least - tokens - 1} tokens that close the thought: use at least {least}, or a "
+            "smaller budget"
+        )
 
 
 def advise_on_rate(run: Configuration, model: TriedModel) -> list[str]:

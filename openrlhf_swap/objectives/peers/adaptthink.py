@@ -28,6 +28,7 @@ class AdaptThink(Objective):
     normaliser = "none"
     needs_marks = True
     reshapes_responses = True
+    limits_thoughts = True
     flags: ClassVar[dict[str, Any]] = {"actor.policy_loss_type": "gspo"}
     reference: str = setting(
         "", f"file with the reference policy's accuracies: {MAKER}", is_path=True

@@ -33,6 +33,7 @@ class HBPO(Objective):
     needs_marks = True
     boxes_answers = True
     reshapes_responses = True
+    limits_thoughts = True
     budgets: Numbers = numbers("512,1024,2048,2560", "tokens; each has its share of a group")
     max_length: int = setting(4096, "L_max: the run's longest response, in tokens", ge=1)
 

@@ -33,6 +33,7 @@ class L1Exact(Objective):
     charges_wrong_for_length = True
     boxes_answers = True
     rewrites_evaluation = True
+    limits_thoughts = True
     shortest: int = setting(100, "smallest budget, in tokens", ge=1)
     longest: int = setting(4000, "largest; drawn uniformly once a row")
     alpha: float = setting(0.0003, "subtracted for each token of difference")

@@ -11,6 +11,11 @@ from openrlhf_swap.objectives.base import Batch, Objective, setting
 from openrlhf_swap.objectives.group_statistics import group_mean, whitened
 
 
+def trained_tokens(batch: Batch) -> Tensor:
+    """(G, N) int64, the tokens of each response, less those that closed its thought at a budget."""
+    return batch.lengths - batch.each(lambda rollout: len(rollout.closing)).long()
+
+
 class DrGRPO(Objective):
     """A = c - p (Dr. GRPO, after commit dfca49d)."""
 
@@ -32,7 +37,7 @@ class DLER(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch).double()
-        return whitened(correct - group_mean(correct), batch.lengths)
+        return whitened(correct - group_mean(correct), trained_tokens(batch))
 
 
 class GDPO(Objective):
@@ -48,7 +53,7 @@ class GDPO(Objective):
     def rewards(self, batch: Batch) -> Tensor:
         answer = outcome_advantages(batch.correct)
         length = outcome_advantages(batch.lengths <= self.target_length)
-        return whitened(answer + length, batch.lengths)
+        return whitened(answer + length, trained_tokens(batch))
 
 
 class GFPO(Objective):
@@ -98,5 +103,6 @@ class OnPolicySFT(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = batch.correct.double()
-        imitated = (batch.lengths * correct).sum()
-        return correct * (batch.lengths.sum() / imitated.clamp(min=1))
+        tokens = trained_tokens(batch)
+        imitated = (tokens * correct).sum()
+        return correct * (tokens.sum() / imitated.clamp(min=1))

@@ -34,6 +34,7 @@ class SABER(Objective):
     boxes_answers = True
     needs_marks = True
     rewrites_evaluation = True
+    limits_thoughts = True
     budgets: Numbers = numbers(
         "0,128,4096,32768", "thinking tokens, one for each row; 0: no thought; 32768: no limit"
     )

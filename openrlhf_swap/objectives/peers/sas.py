@@ -42,7 +42,7 @@ class SAS(Objective):
 
     def _silenced(self, reader: ResponseReader, rollout: Rollout) -> list[Span]:
         assert rollout.logprobs is not None
-        steps = self.steps(rollout.response_ids, reader)
+        steps = self.steps(rollout.response_ids, reader, rollout.closing)
         confidence = []
         for start, end in steps:
             of_step = rollout.logprobs[start:end].mean()
@@ -60,14 +60,19 @@ class SAS(Objective):
             spans.append(Span(start, stop, value=0.0))
         return spans
 
-    def steps(self, ids: Sequence[int], reader: ResponseReader) -> list[tuple[int, int]]:
+    def steps(
+        self, ids: Sequence[int], reader: ResponseReader, closing: Sequence[int] = ()
+    ) -> list[tuple[int, int]]:
         """The first token of each step of a thought, and the one after its last.
 
-        The end token of an open thought belongs to no step. A thought that ends with a blank line
-        has no empty step after it; the authors count one.
+        A thought that was closed at its budget ends before the first of the places `closing`. The
+        end token of an open thought belongs to no step. A thought that ends with a blank line has
+        no empty step after it; the authors count one.
         """
         closed = reader.thought_length(ids)
         thought = ids[:-1] if closed is None else ids[:closed]
+        if closing:
+            thought = thought[: closing[0]]
         for token in set(thought) - self._blank.keys():
             self._blank[token] = "\n\n" in reader.text([token])
         ends = [place for place, token in enumerate(thought, 1) if self._blank[token]]

@@ -10,6 +10,7 @@ from openrlhf_swap.objectives.base import Numbers, Objective, setting
 class Staged(Objective):
     """Has a stage, from 0 on, that `sampling` sets: rewards belong to the stage of the sampling."""
 
+    limits_thoughts = True
     state: ClassVar[tuple[str, ...]] = ("stage",)
     limits: Numbers = setting(
         "",

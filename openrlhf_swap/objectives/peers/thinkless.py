@@ -22,6 +22,7 @@ class Thinkless(Objective):
 
     normaliser = "centre"
     needs_marks = True
+    limits_thoughts = True
     outcome_weight = 0.0
     short: str = setting("<short>", "first token of a short answer")
     think: str = setting("<think>", "first token of a thought")

@@ -58,6 +58,19 @@ def evaluated(graded, tmp_path):
 
 
 @pytest.fixture
+def budgets(evaluated):
+    """The folders of two budgets of the thought, 64 and 8 tokens, with the samples above."""
+    folders = []
+    for budget, name in ((64, "short"), (8, "base")):
+        folder = evaluated / "model" / f"budget_{budget}"
+        shutil.copytree(evaluated / name, folder)
+        settings = {**read_settings(folder), "thought_budget": budget}
+        settings_path(folder).write_text(json.dumps(settings))
+        folders.append(folder)
+    return folders
+
+
+@pytest.fixture
 def asked(evaluated):
     """The first of them, with its problems and the settings that it is sampled by again."""
     folder = evaluated / "base"

@@ -19,7 +19,21 @@ def test_accuracy_within_a_budget(evaluated):
     assert figures.accuracy_within(samples, [9, 10, 49, 50]) == [0, 0.25, 0.25, 0.5]
 
 
-def test_every_figure_is_drawn(evaluated, tmp_path, scored):
+def test_accuracy_over_budgets_of_the_thought(budgets):
+    """base, with the samples of short under the larger budget: half of them right, then all."""
+    (line,) = figures.thoughts(budgets).axes[0].lines
+    assert line.get_xdata().tolist() == [8, 64]
+    assert line.get_ydata().tolist() == [50, 100]
+    assert line.get_label() == "model"
+
+
+def test_a_figure_of_budgets_needs_budgets(evaluated, capsys):
+    words = ["thoughts", str(evaluated / "base"), "--output", str(evaluated / "figure")]
+    assert run_command(figures.main, words) == 2
+    assert "base has no budget of the thought" in capsys.readouterr().err
+
+
+def test_every_figure_is_drawn(evaluated, budgets, tmp_path, scored):
     traces = tmp_path / "base.scored.jsonl"
     rows = [scored("p", True, [0.6, 0.1], tokens) for tokens in range(20, 32)]
     write_rows(traces, rows)
@@ -28,6 +42,7 @@ def test_every_figure_is_drawn(evaluated, tmp_path, scored):
     write_rows(metrics, rows)
     both = [evaluated / "base", evaluated / "short"]
     inputs = {"pareto": both, "budget": both, "gains": [traces], "dynamics": [metrics]}
+    inputs["thoughts"] = budgets
     assert set(inputs) == set(figures.FIGURES)
     for name, paths in inputs.items():
         output = tmp_path / "out" / name

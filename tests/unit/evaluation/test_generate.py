@@ -8,7 +8,7 @@ from support.engine_of_vllm import EngineOfVllm
 from openrlhf_swap.evaluation import generate, run
 from openrlhf_swap.evaluation.generate import SampleRequest
 from openrlhf_swap.evaluation.samples import seed_of
-from openrlhf_swap.rollouts.families import prompt_ids
+from openrlhf_swap.rollouts.families import R1, prompt_ids
 
 SETTINGS = {
     "temperature": 0.6,
@@ -82,3 +82,30 @@ def test_prompts_have_the_arguments_of_the_template_and_the_system_prompt(sample
     settings = {**vars(args), "end_of_thought": "</think>"}
     sample(engine, [("own", "p", 0, "1 + 1")], settings)
     assert tokenizer.decode(engine.asked[0][0]) == "3.1 + 1<think>"
+
+
+def test_a_thought_beyond_its_budget_is_closed_and_goes_on(sample, tokenizer):
+    """Texts that end in a space were cut off; the second sample ends within the budget."""
+    ids = tokenizer("aaaa ", add_special_tokens=False)["input_ids"]
+    close = tokenizer("\n</think>\n\n", add_special_tokens=False)["input_ids"]
+    texts = {seed_of("own", "p", 0, 3): "aaaa ", seed_of("own", "p", 1, 3): "a</think>b"}
+    engine = EngineOfVllm(tokenizer, lambda _, asked: [texts.get(asked.seed, "\\boxed{2}")])
+    settings = {
+        **SETTINGS,
+        "max_tokens": 40,
+        "thought_budget": len(ids),
+        "close_template": R1.close_template,
+    }
+    rows = {}
+    for _, row in sample(engine, [("own", "p", 0, "1 + 1"), ("own", "p", 1, "1 + 1")], settings):
+        rows[row["sample"]] = row
+    assert rows[0]["text"] == "aaaa \n</think>\n\n\\boxed{2}"
+    assert rows[0]["closed_by_budget"]
+    assert not rows[0]["truncated"]
+    prompt = prompt_ids(tokenizer, "1 + 1")
+    going_on, parameters = engine.asked[2]
+    assert going_on == [*prompt, *ids, *close]
+    assert parameters.max_tokens == 40 - len(ids) - len(close)
+    assert rows[1]["text"] == "a</think>b"
+    assert "closed_by_budget" not in rows[1]
+    assert engine.asked[0][1].max_tokens == len(ids)

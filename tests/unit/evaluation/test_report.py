@@ -137,3 +137,14 @@ def test_evaluations_that_were_not_graded_alike_are_named(tmp_path, capsys, othe
     assert run_command(report.main, [first, second]) == 0
     said = capsys.readouterr().err
     assert said.startswith(f"warning: {warning}") if warning else not said
+
+
+def test_a_row_of_budgets_for_each_model(budgets, capsys):
+    """Right in a half of the samples and in all; 40 and 10 tokens."""
+    assert run_command(report.main, [*map(str, budgets), "--format", "markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (header,) = [line for line in lines if "by thought budget" in line]
+    row = lines[lines.index(header) + 2]
+    assert [cell.strip() for cell in header.split("|")[2:5]] == ["benchmark", "8", "64"]
+    cells = [cell.strip() for cell in row.split("|")[1:5]]
+    assert cells == ["model", "own", "50.0% / 40", "100.0% / 10"]

@@ -8,7 +8,7 @@ from support.paths import POLICY, ROOT
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation import run
-from openrlhf_swap.evaluation.samples import SampleFiles
+from openrlhf_swap.evaluation.samples import SampleFiles, thought_budget
 from openrlhf_swap.files import appending, write_rows
 
 ONE = [{"id": "p", "problem": "1 + 1?", "answer": "2"}]
@@ -38,7 +38,7 @@ def evaluate(tmp_path, out, monkeypatch, capsys, grader):
 
     def sample(args, requests, _):
         response = {"text": "a</think>\\boxed{2}", "tokens": 9, "thinking_tokens": 5}
-        with appending(out.path("samples")) as append:
+        with appending(SampleFiles(args.output, "own").path("samples")) as append:
             for request in requests:
                 key = {"id": request.id, "sample": request.sample}
                 append({**key, **response, "truncated": False})
@@ -97,3 +97,28 @@ def test_a_limit_may_grow_and_shrink(evaluate, out):
     # What has samples keeps its problem, and with it the texts that later starts compare.
     assert [row["id"] for row in out.rows("problems")] == ["p", "q", "r"]
     assert evaluate([*TWO, third], "--limit", "1").startswith("error: --benchmarks has own")
+
+
+def test_each_budget_of_the_thought_has_a_folder_of_its_own(evaluate, out):
+    assert evaluate(ONE, "--thought-budgets", "16", "32") == ("1", "100.0")
+    assert evaluate(ONE, "--thought-budgets", "8") == ("1", "100.0")
+    assert not out.path("samples").exists()
+    for budget in (8, 16, 32):
+        folder = out.folder / f"budget_{budget}"
+        assert thought_budget(folder) == budget
+        assert len(list(SampleFiles(folder, "own").rows("grades"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--thought-budgets 16 0", "--thought-budgets has 0; use at least 1"),
+        (
+            "--thought-budgets 16 --max-tokens 20",
+            "--thought-budgets has 16, but --max-tokens 20 leaves no room for an answer behind it: "
+            "use at least 21, or a smaller budget",
+        ),
+    ],
+)
+def test_a_budget_that_cannot_work_is_refused(evaluate, words, message):
+    assert evaluate(ONE, *words.split()) == f"error: {message}"

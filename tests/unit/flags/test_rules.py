@@ -79,7 +79,10 @@ REFUSED = """
 --rollout.batch_size 2 --train.batch_size 5 => --train.batch_size
 --train.colocate_all --train.async_enable
 --train.enable_ema | --train.micro_batch_size 3
---train.partial_rollout_enable
+--train.partial_rollout_enable | --rollout.thought_budget 0
+--rollout.thought_budget 9 --swap.objective l1_max
+--rollout.thought_budget 9 --swap.objective thinkprune
+--rollout.thought_budget 9 --swap.objective lc_r1
 --swap.objective vsrm --train.async_enable --train.partial_rollout_enable => \
 --train.partial_rollout_enable
 --vllm.gpu_memory_utilization 1.5
@@ -124,6 +127,7 @@ def test_what_cannot_work_is_refused(case):
         "--train.dynamic_batch_enable --actor.num_gpus_per_node 8 --train.micro_batch_size 3",
         "--eval.dataset d --eval.steps 5",
         "--rollout.top_p 0.95",
+        "--rollout.thought_budget 512 --swap.objective vsrm",
         "--algo.advantage.is_correction_level token",
         "--swap.step_reward need --swap.need_window 4 --swap.step_discount 0",
         "--swap.step_reward need --swap.objective step_only",

@@ -8,6 +8,7 @@ import ray
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from support.actors import GROUP_SIZE, GROUPS, learn, make_config
 from support.conformance import NoPolicy
@@ -61,12 +62,12 @@ def experiences_of(arguments, tokenizer, monkeypatch):
     monkeypatch.setattr(ray, "get", lambda value, timeout=None: value)
     monkeypatch.setattr(ray, "put", lambda value: value)
 
-    def make(objective):
+    def make(objective, closing=()):
         record = {"label": "4", "scores": 0.0, "rollout_log_probs": None}
         rollouts = []
         for row in range(GROUPS * GROUP_SIZE):
             made = rollout("", LONGEST - row % 3, row % 2, part=0.0)
-            rollouts.append(replace(made, record=record))
+            rollouts.append(replace(made, record=record, closing=closing))
         args = run_args(arguments, ".", swap=objective.config)
         group = NoPolicy()
         driver = Policy(SimpleNamespace(args=args), tokenizer, group, None, [])
@@ -117,3 +118,38 @@ def test_what_stands_behind_a_response_reaches_no_update(experiences_of):
     plain = experiences_of(Objective(config))
     for ours, theirs in zip(experiences_of(Behind(config)), plain, strict=True):
         assert torch.equal(ours.advantages, theirs.advantages)
+
+
+def test_what_closed_a_thought_at_its_budget_changes_no_gradient(experiences_of):
+    """The advantage of a token is its place here; the gradient is compared with that by hand."""
+
+    class ByPlace(Objective):
+        def token_advantages(self, batch):
+            return torch.arange(LONGEST).double().expand(TOKENS)
+
+    closing = (2, 3)
+    objective = ByPlace(make_config(objective="my_module:ByPlace"))
+    outcomes = experiences_of(Objective(make_config(objective="grpo")))
+    rows = zip(experiences_of(objective, closing), outcomes, strict=True)
+    for experience, outcome in rows:
+        logits = torch.randn(*experience.action_mask.shape, 5, requires_grad=True)
+        chosen = torch.randint(5, experience.action_mask.shape)
+        log_probs = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+        loss = PolicyLoss()(
+            log_probs, log_probs.detach(), experience.advantages, experience.action_mask
+        )
+        loss[0].backward()
+        expected = torch.zeros_like(logits)
+        probabilities = logits.detach().softmax(-1)
+        for row, index in enumerate(experience.index):
+            start = int(outcome.action_mask[row].nonzero()[0])
+            length = LONGEST - index % 3
+            for place in range(length):
+                if place not in closing:
+                    action = start + place
+                    advantage = outcome.advantages[row, action] + place
+                    change = probabilities[row, action].clone()
+                    change[chosen[row, action]] -= 1
+                    expected[row, action] = advantage * change
+        trained = sum(LONGEST - index % 3 - len(closing) for index in experience.index)
+        torch.testing.assert_close(logits.grad, (expected / trained).to(logits.grad.dtype))

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 from support.command_lines import GOOD, rows_file, run_main
+from support.paths import ROOT
 
 from openrlhf_swap import train
 from openrlhf_swap.command import run_command
@@ -85,6 +86,9 @@ REFUSALS = """
 --eval.steps 5 --eval.dataset OTHER_COLUMNS => --data.input_key is problem, but
 --train.colocate_all --vllm.enable_sleep => --vllm.enable_sleep needs a GPU, but torch is a CPU
 --data.max_len 100000 => --data.max_len is 100000
+--rollout.thought_budget 316 => --rollout.thought_budget is 316, but --rollout.max_new_tokens 320 le
+--rollout.thought_budget 9 --swap.end_of_thought= --train.agent_func_path AGENT => \
+--rollout.thought_budget is 9 with --train.agent_func_path
 --swap.objective thinkprune => --swap.thinkprune.limits has 4000
 """
 
@@ -93,7 +97,8 @@ REFUSALS = """
 def test_what_contradicts_model_data_or_machine_is_refused(capsys, tmp_path, prompts_file, case):
     flags, begins = case.split(" => ")
     other = rows_file(tmp_path / "other.jsonl", [{"question": "What is 1?", "answer": "1"}])
-    words = flags.replace("OTHER_COLUMNS", other).split()
+    agent = str(ROOT / "examples" / "agents" / "calculator.py")
+    words = flags.replace("OTHER_COLUMNS", other).replace("AGENT", agent).split()
     out = tmp_path / "out"
     given = ["--data.prompt_dataset", str(prompts_file), "--swap.output_dir", str(out)]
     status, line = run_main(capsys, *given, *words)
