@@ -81,7 +81,7 @@ class EvaluationEngine:
         set_template_arguments(tokenizer, *map(settings.get, RENDERING))
         reader = ResponseReader(tokenizer, settings["end_of_thought"])
         budget = None
-        if BUDGET in settings:
+        if settings.get(BUDGET) is not None:
             budget = ThoughtBudget(settings[BUDGET], settings["close_template"], reader)
         prompts = {}
         for request in requests:

@@ -59,7 +59,7 @@ class NoPolicy:
 class ChunkReader(CharacterReader):
     """Cuts thoughts into steps of `STEP` tokens; the last one may have fewer."""
 
-    def step_ends(self, response_ids, turn_starts=()):
+    def step_ends(self, response_ids, turn_starts=(), closing=()):
         thought = self.reasoning_length(response_ids)
         return [*range(STEP - 1, thought - 1, STEP), thought - 1]
 

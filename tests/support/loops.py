@@ -24,7 +24,7 @@ def run_args(arguments, folder, **changes):
 class StepReader(CharacterReader):
     """Cuts a response after every 64 characters of its thought."""
 
-    def step_ends(self, response_ids, turn_starts=()):
+    def step_ends(self, response_ids, turn_starts=(), closing=()):
         length = self.reasoning_length(response_ids)
         return [*range(63, length - 1, 64), length - 1]
 

@@ -76,8 +76,9 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with pytest.raises(SystemExit):
         runpy.run_module("openrlhf.cli.train_ppo_ray", run_name="__main__", alter_sys=True)
-    # This is the one flag of ours that is not named after swap.
+    # These are the flags of ours that are not named after swap.
     assert vars(ours.args.data).pop("chat_template_kwargs") is None
+    assert vars(ours.args.rollout).pop("thought_budget") is None
     assert trained == [ours.args]
 
 

@@ -15,7 +15,7 @@ from openrlhf_swap.objectives.registry import build
 class TurnReader(CharacterReader):
     """Each turn is a step; of the last one the last token is the answer."""
 
-    def step_ends(self, response_ids, turn_starts=()):
+    def step_ends(self, response_ids, turn_starts=(), closing=()):
         return [*(start - 1 for start in turn_starts), len(response_ids) - 2]
 
 
