@@ -124,5 +124,7 @@ def test_a_symbol_of_the_paper_is_answered_with_its_setting(symbol):
 
 
 def test_a_value_of_another_type_in_the_options_is_one_line():
-    with pytest.raises(ConfigError, match="^--swap.options is 3, which should be a valid string$"):
+    with pytest.raises(
+        ConfigError, match=r"^--swap\.options is 3, which should be a valid string$"
+    ):
         SwapConfig(options={"limit": 3})

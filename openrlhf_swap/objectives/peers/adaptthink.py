@@ -67,7 +67,15 @@ class AdaptThink(Objective):
                 f"--swap.adaptthink.reference is {self.reference!r}, which is not a file; "
                 f"make it with {MAKER}"
             )
-        return {row["key"]: row["accuracy"] for row in read_rows(path)}
+        accuracies = {}
+        for number, row in enumerate(read_rows(path), start=1):
+            if not {"key", "accuracy"} <= set(row):
+                raise DataError(
+                    f"--swap.adaptthink.reference is {self.reference}, whose line {number} lacks "
+                    f"key or accuracy; make it with {MAKER}"
+                )
+            accuracies[row["key"]] = row["accuracy"]
+        return accuracies
 
     def _accuracy(self, prompt: str) -> float:
         """The reference accuracy of a prompt, whether or not its thought was opened for it."""

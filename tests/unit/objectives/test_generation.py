@@ -118,6 +118,14 @@ def test_adaptthink_samples_both_ways_with_their_probabilities(reference_file):
         method.check_prompts(["p", "q"])
 
 
+def test_a_reference_row_without_a_key_is_named_by_its_line(tmp_path):
+    path = tmp_path / "reference.jsonl"
+    path.write_text('{"key": "a", "accuracy": 0.5}\n{"accuracy": 0.75}\n')
+    method = objective("adaptthink", reference=path)
+    with pytest.raises(DataError, match=r"reference\.jsonl, whose line 2 lacks key or accuracy"):
+        method.check_prompts(["p"])
+
+
 def test_thinkless_needs_a_template_that_leaves_the_thought_open():
     objective("thinkless").check_prompts(["<u>1<a>"])
     with pytest.raises(DataError, match=r"--swap\.thinkless\.think is '<think>', with which the"):
