@@ -267,8 +267,8 @@ class Study:
         started = now()
         left = self.deadline.left()
         if left < work.needed:
-            fault = f"not begun: {max(0, left):.0f} seconds were left, it needs {work.needed:.0f}"
-            return self.record(work.run, work.stage, started, 0.0, fault)
+            reason = f"not begun: {max(0, left):.0f} seconds were left, it needs {work.needed:.0f}"
+            return self.record(work.run, work.stage, started, 0.0, reason)
         clock = time.monotonic()
         log = self.output / "logs" / f"{work.run.name}.{work.stage}.txt"
         fault = run_before(work.command, log, self.deadline, work.reserve, cache)
