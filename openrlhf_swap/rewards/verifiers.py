@@ -22,6 +22,7 @@ REGEX = "regex:"
 BUILT_IN = {
     MATH: "openrlhf_swap.rewards.mathematics:verify",
     "multiple_choice": "openrlhf_swap.rewards.choices:verify",
+    "none": "openrlhf_swap.rewards.verifiers:unjudged",
 }
 # The verdict, among what the reward function logs of a response.
 GRADED_CORRECT = "swap/graded_correct"
@@ -57,6 +58,18 @@ class Verdict:
 
 NO_ANSWER = Verdict(0.0, answered=False)
 Verify = Callable[[str, str, str, Metadata], "Verdict | bool | float"]
+
+
+class Unjudged:
+    """A verifier that judges nothing, for objectives that learn from no verdict, such as crisp."""
+
+    answer_is_text = False
+
+    def __call__(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
+        return Verdict(0.0, why="not judged")
+
+
+unjudged = Unjudged()
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,8 @@ class Rollout:
         turn_rewards: an environment's reward for each turn; empty where it is not known.
         closing: the places in `response_ids` of tokens that closed a thought at its budget. The
             policy did not choose these tokens, and is not trained on them.
+        teacher_prompt_ids: the prompt behind which the reference model reads the response, for
+            `--algo.kl.use_loss`; empty where that is `prompt_ids`.
     """
 
     prompt: str
@@ -70,6 +72,7 @@ class Rollout:
     observations: Sequence[tuple[int, Sequence[int]]] = ()
     turn_rewards: Sequence[float] = ()
     closing: Sequence[int] = ()
+    teacher_prompt_ids: Sequence[int] = ()
 
     @property
     def start(self) -> int:

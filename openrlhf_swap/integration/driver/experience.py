@@ -1,7 +1,7 @@
 """Rollouts as OpenRLHF's rows of a batch, and OpenRLHF's experience maker for them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -47,13 +47,12 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     logprobs = rollout.record["rollout_log_probs"]
     if logprobs is not None:
         logprobs = torch.tensor([logprobs[1 : len(ids)]])
-    score = rollout.record["scores"]
-    scores = None if score is None else torch.tensor([score])
     rewards = torch.tensor([rollout.reward])
 
     info = {"response_clip_ratio": torch.tensor([len(ids) >= context]), "reward": rewards}
-    if scores is not None:
-        info["score"] = scores
+    score = rollout.record["scores"]
+    if score is not None:
+        info["score"] = torch.tensor([score])
     for name, value in rollout.record.get("extra_logs", {}).items():
         info[name] = torch.tensor([float(value)])
     return Experience(
@@ -62,12 +61,8 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
         action_mask=is_action[1:].unsqueeze(0),
         rollout_log_probs=logprobs,
         prompts=[rollout.prompt],
-        labels=[rollout.record["label"]],
-        images=[None],
-        mm_train_inputs=[None],
         rewards=rewards,
-        scores=scores,
-        response_length=torch.tensor([int(is_action[1:].sum())]),
+        response_length=torch.tensor([len(rollout.response_ids)]),
         truncated=torch.tensor([rollout.truncated]),
         total_length=torch.tensor([float(len(ids))]),
         info=info,
@@ -96,10 +91,9 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             nothing was asked.
     """
 
-    def __init__(self, *models: Any, requests: Mapping[str, Sequence[Any]] | None = None) -> None:
-        """Take the arguments of OpenRLHF's maker, and the requests."""
+    def __init__(self, *models: Any) -> None:
         super().__init__(*models)
-        self.requests = requests or {}
+        self.requests: dict[str, Any] = {}
         self.answers: list[ScoredForward] = []
 
     def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
@@ -125,9 +119,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         for result in chain.from_iterable(found[::duplicate_factor]):
             if isinstance(result, ScoredForward):
                 self.answers.append(result)
-                log_probs.append(result.action_log_probs)
-            else:
-                log_probs.append(result)
+                result = result.action_log_probs
+            log_probs.append(result)
         return log_probs
 
     def get_cumulative_returns(self, rewards: Tensor, action_mask: Tensor, gamma: float) -> Tensor:

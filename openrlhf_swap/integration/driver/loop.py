@@ -77,7 +77,7 @@ class Loop:
         self._step += 1
         self._objective.resume(sampled.objective_step, sampled.objective_state)
         metrics: Metrics = dict(sampled.metrics)
-        skipped: str | None
+        skipped = None
         try:
             with clock.phase("make_experience"):
                 rollouts = cut_into_steps(sampled.groups, self._objective, self._reader)
@@ -92,8 +92,8 @@ class Loop:
                 self._publish()
             metrics |= batch_metrics(batch, terms, self._objective)
             metrics["timing/score"] = forward.scoring_seconds
-            ruined = metrics["swap/skipped_updates"]
-            skipped = "a loss or gradient was not finite" if ruined else None
+            if metrics["swap/skipped_updates"]:
+                skipped = "a loss or gradient was not finite"
         except NonFiniteError as error:
             batch = None
             skipped = str(error)

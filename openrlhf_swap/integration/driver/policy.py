@@ -8,6 +8,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import ray
+import torch
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
 from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
@@ -54,34 +55,50 @@ class Policy:
         self._actors = actors
         self._engines = engines
         kl_controller = FixedKLController(self._args.algo.kl.init_coef)
-        models = (actors, None, None, reference)
         self.experience_maker = partial(
-            SwapExperienceMaker, *models, kl_controller, strategy, tokenizer
+            SwapExperienceMaker, actors, None, None, reference, kl_controller, strategy, tokenizer
         )
-        """Makes OpenRLHF's experience maker for one batch; takes `requests` to the policy."""
+        """Makes OpenRLHF's experience maker for one batch."""
+        self._reference = reference and Policy(strategy, tokenizer, reference, None, ())
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
 
     def forward(self, rollouts: Sequence[Rollout], objective: Objective) -> Forward:
         """Ask the policy for log-probabilities and for what else the objective needs."""
-        context = self._args.data.max_len
-        rows = [experience_row(rollout, context) for rollout in rollouts]
-        micro_batches = self.experience_maker().split_rollout_samples(rows)
+        rows = [experience_row(rollout, self._args.data.max_len) for rollout in rollouts]
+        maker = self.experience_maker()
+        micro_batches = maker.split_rollout_samples(rows)
         requests = self._requests(micro_batches, rollouts, objective)
-        asked: dict[str, Sequence[Any]] = {}
         if objective.wanted_signals:
-            wanted = [objective.wanted_signals] * len(requests)
-            asked = {"requests": requests, "wanted": wanted}
-        maker = self.experience_maker(requests=asked)
+            maker.requests = {
+                "requests": requests,
+                "wanted": [objective.wanted_signals] * len(requests),
+            }
+        has_teacher = self._reference and rollouts[0].teacher_prompt_ids
+        if has_teacher:
+            maker.initial_model_group = None  # it is asked below
         micro_batches = maker.make_experience(micro_batches)
+        if has_teacher:
+            self._ask_teacher(micro_batches, rollouts, objective)
         known = _with_logprobs(rollouts, micro_batches)
         if maker.answers:
             known = _with_signals(known, micro_batches, requests, maker.answers)
-        if objective.reshapes_responses:
-            for micro_batch in micro_batches:
-                _set_chances(micro_batch, known)
+        for micro_batch in micro_batches:
+            _set_chances(micro_batch, known)
         seconds = sum(answer.seconds for answer in maker.answers)
         return Forward(micro_batches, known, seconds / policy_ranks(self._args))
+
+    def _ask_teacher(
+        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
+    ) -> None:
+        """Take the reference model's log-probabilities from behind `teacher_prompt_ids`."""
+        taught = [replace(each, prompt_ids=each.teacher_prompt_ids) for each in rollouts]
+        read = self._reference.forward(taught, objective).rollouts
+        for micro_batch in micro_batches:
+            micro_batch.base_action_log_probs = torch.zeros_like(micro_batch.action_log_probs)
+            for row, index in enumerate(micro_batch.index):
+                actions = rollouts[index].positions - 1
+                micro_batch.base_action_log_probs[row, actions] = read[index].logprobs
 
     def update(self, micro_batches: list[Experience]) -> Metrics:
         """Update the policy once with the whole batch; returns what OpenRLHF reports."""
@@ -131,8 +148,7 @@ class Policy:
 
     def restored_states(self) -> LoopStates:
         """The loop's states of the checkpoint that the policy has loaded; empty for none."""
-        states: LoopStates = self._do("get_checkpoint_states")[0]
-        return states
+        return self._do("get_checkpoint_states")[0]
 
     def _requests(
         self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective

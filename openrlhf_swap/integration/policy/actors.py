@@ -55,7 +55,6 @@ class IntrinsicRewardActor(_StockPolicyActor):
         """
         if requests is None:
             return super().forward(**batch)
-        batch.pop("mm_train_inputs_list", None)  # for models that see, which are refused
         return self._scorer.forward(**batch, requests=requests, wanted=wanted)
 
     def fit(self, kl_ctl: float = 0) -> Metrics:

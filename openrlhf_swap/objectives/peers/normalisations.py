@@ -23,6 +23,24 @@ class DrGRPO(Objective):
     needs_all_groups = False
 
 
+class OPO(Objective):
+    """A = r - sum(L r)/sum(L), r the grader's reward: the group's baseline is a mean over tokens.
+
+    It is the baseline with the least variance of the gradient if all tokens have gradients of the
+    same size. On-Policy RL with Optimal Reward Baseline (arXiv 2505.23585), after verl (commit
+    26b5d6b).
+    """
+
+    normaliser = "none"
+    needs_all_groups = False
+
+    def rewards(self, batch: Batch) -> Tensor:
+        rewards = super().rewards(batch)
+        weighted = (batch.lengths * rewards).sum(-1, keepdim=True)
+        baseline = weighted / batch.lengths.sum(-1, keepdim=True)
+        return rewards - baseline
+
+
 class DLER(Objective):
     """A = whiten(c - p) over the batch's tokens; cut off or unclosed is wrong.
 

@@ -30,6 +30,12 @@ def test_hmpo_pays_up_to_the_median_length():
     assert_rows(rewards("hmpo", group((5, 9), (False, False))), [[0, 0]])
 
 
+def test_opo_takes_the_mean_over_tokens_for_its_baseline():
+    # Of 5,000 tokens 3,500 belong to right responses: the baseline is .7.
+    assert_rows(rewards("opo"), [[0.3, 0.3, -0.7, 0.3]])
+    assert_rows(rewards("opo", group((5, 9), (False, False))), [[0, 0]])
+
+
 def test_dler_takes_a_response_that_was_cut_off_for_wrong():
     pair = [rollout(RIGHT, 50, correct=False), rollout(RIGHT, 50, truncated=True)]
     assert_rows(rewards("dler", pair), [[0, 0]])

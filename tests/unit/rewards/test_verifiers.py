@@ -2,6 +2,7 @@
 
 import pytest
 
+from openrlhf_swap.data.references import find_faults
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.rewards import Grade, Grader
 from openrlhf_swap.rewards.openrlhf_reward import reward_func
@@ -72,7 +73,7 @@ def test_a_pattern_reads_the_answer(grade):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("math_verify", "use one of math, multiple_choice, regex:PATTERN, or a"),
+        ("math_verify", "use one of math, multiple_choice, none, regex:PATTERN, or a"),
         ("regex:", "put the pattern after it"),
         ("regex:(", "which is not a regular expression"),
         ("no_such_module:f", "which cannot be imported (No module named 'no_such_module')"),
@@ -86,6 +87,11 @@ def test_a_grader_that_does_not_exist(name, message):
         find_verifier(name)
     assert str(raised.value).startswith("--swap.grader is ")
     assert message in str(raised.value)
+
+
+def test_without_answers_nothing_is_judged(grade):
+    assert grade("none", "7", "") == Grade(False, "ok")
+    assert find_faults([Reference("")], "none", "swap") == [None]
 
 
 def test_a_function_of_ones_own_gives_part_scores(grade):
