@@ -39,8 +39,8 @@ class CRISP(Objective):
     """
 
     no_numbers = (
-        "its loss is a KL and its advantages are 0; `tests/unit/objectives/test_crisp.py` compares "
-        "the gradient with that of the authors' loss"
+        "its loss is a KL, and its advantages are 0; a test compares the gradient with that of the "
+        "authors' loss"
     )
     flags: ClassVar[dict[str, Any]] = {
         "algo.kl.use_loss": True,

@@ -1,4 +1,4 @@
-"""A teacher: the reference model reads the responses behind a prompt of its own."""
+"""A teacher: the reference model reads responses behind its own prompt, for the KL loss."""
 
 import copy
 from types import SimpleNamespace
@@ -7,11 +7,13 @@ import pytest
 import ray
 import torch
 from openrlhf.models import Actor
+from openrlhf.models.utils import compute_approx_kl
 from support.actors import changed, make_config
 from support.paths import POLICY
 from transformers import AutoModelForCausalLM
 
 from openrlhf_swap.integration.driver.policy import Policy
+from openrlhf_swap.objectives.peers.crisp import CRISP
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rollouts.rollout import Rollout
 
@@ -96,3 +98,27 @@ def test_each_model_reads_the_responses_behind_its_prompt(
             torch.testing.assert_close(found, own, rtol=0, atol=1e-4)
             seen.append(index)
     assert sorted(seen) == list(range(len(RESPONSES)))
+
+
+def test_the_expected_gradient_is_that_of_the_authors_loss():
+    drawn = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, generator=drawn, dtype=torch.float64).requires_grad_()
+    of_teacher = torch.randn(3, 5, generator=drawn, dtype=torch.float64).log_softmax(-1)
+
+    # Their `_compute_reverse_kl_loss`: over the whole vocabulary, the mean of the tokens.
+    log_probs = logits.log_softmax(-1)
+    loss = (log_probs.exp() * (log_probs - of_teacher)).sum(-1).mean()
+    (expected,) = torch.autograd.grad(loss, logits, retain_graph=True)
+
+    # OpenRLHF's loss at each token that could be drawn, by its probability.
+    kl = compute_approx_kl(
+        log_probs,
+        of_teacher,
+        log_probs.detach(),
+        CRISP.flags["algo.kl.estimator"],
+        CRISP.flags["algo.kl.unbiased_gradient"],
+    )
+    weighted = (log_probs.exp().detach() * kl).sum(-1).mean()
+    (found,) = torch.autograd.grad(weighted, logits)
+    torch.testing.assert_close(weighted, loss, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
