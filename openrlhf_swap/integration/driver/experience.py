@@ -44,6 +44,7 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     is_action = torch.zeros(len(ids), dtype=torch.int64)
     is_action[rollout.positions] = 1
     is_action[rollout.positions[list(rollout.closing)]] = 0
+    action_mask = is_action[1:].unsqueeze(0)
     logprobs = rollout.record["rollout_log_probs"]
     if logprobs is not None:
         logprobs = torch.tensor([logprobs[1 : len(ids)]])
@@ -58,11 +59,11 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     return Experience(
         sequences=torch.tensor([ids]),
         attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
-        action_mask=is_action[1:].unsqueeze(0),
+        action_mask=action_mask,
         rollout_log_probs=logprobs,
         prompts=[rollout.prompt],
         rewards=rewards,
-        response_length=torch.tensor([len(rollout.response_ids)]),
+        response_length=action_mask.sum(1),
         truncated=torch.tensor([rollout.truncated]),
         total_length=torch.tensor([float(len(ids))]),
         info=info,

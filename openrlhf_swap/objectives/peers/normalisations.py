@@ -36,8 +36,9 @@ class OPO(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         rewards = super().rewards(batch)
-        weighted = (batch.lengths * rewards).sum(-1, keepdim=True)
-        baseline = weighted / batch.lengths.sum(-1, keepdim=True)
+        tokens = trained_tokens(batch)
+        total = (tokens * rewards).sum(-1, keepdim=True)
+        baseline = total / tokens.sum(-1, keepdim=True)
         return rewards - baseline
 
 
