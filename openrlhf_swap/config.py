@@ -71,8 +71,8 @@ class FlagSettings(BaseModel):
         if first["type"] == "extra_forbidden":
             owner = prefix.rpartition(".")[2]
             known = ", ".join(cls.declared()) or "none"
-            remedy = symbol_remedy(name) if prefix == "swap" else ""
-            return ConfigError(f"unknown flag {flag}; {remedy or f'{owner} has: {known}'}")
+            hint = symbol_remedy(name) if prefix == "swap" else ""
+            return ConfigError(f"unknown flag {flag}; {hint or f'{owner} has: {known}'}")
         value = repr(first["input"])
         remedy = extra(cls.model_fields[name]).get("remedy")
         if remedy:
