@@ -22,6 +22,7 @@ from tabulate import tabulate
 # Flags that make each of them small.
 SMALL = {
     "advantages": "--groups 32 --tokens 4000",
+    "allocator": "--tokens 400 --layers 4 --repeats 2",
     "beside_trl": "--steps 2 --prompts 4 --responses 4 --tokens 100 --rows 8",
     "bfloat16": "--repeats 3",
     "driver": "--responses 256 --tokens 3000",

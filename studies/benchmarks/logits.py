@@ -107,24 +107,24 @@ def peaks(args: argparse.Namespace) -> dict[str, float]:
 
     The passes are an update and a log-probability pass.
     """
-
-    def peak() -> float:  # getrusage would include the process that started this one
-        (line,) = re.findall(
-            r"^VmHWM:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE
-        )
-        return int(line) / 2**20
-
     update, log_probs = make_step(
         make_model(args.vocabulary, args.layers), MODES[args.mode], args.tokens
     )
     small, _ = make_step(make_model(args.vocabulary, 1), MODES[args.mode], 8)
     small()  # loads what only the first step needs
-    sizes = {"model": peak()}
+    sizes = {"model": peak_gib()}
     log_probs()
-    sizes["log-probabilities"] = peak() - sizes["model"]
+    sizes["log-probabilities"] = peak_gib() - sizes["model"]
     update()
-    sizes["update"] = peak() - sizes["model"]
+    sizes["update"] = peak_gib() - sizes["model"]
     return sizes
+
+
+def peak_gib() -> float:
+    """The most main memory that this process has had; `getrusage` would count its parent's."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    (line,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    return int(line) / 2**20
 
 
 def seconds(args: argparse.Namespace) -> dict[str, list[float]]:
