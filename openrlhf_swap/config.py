@@ -325,6 +325,11 @@ class RunConfig(FlagSettings):
         "OpenRLHF does",
         ge=0,
     )
+    reuse_logprobs: bool = setting(
+        False,
+        "run no pass for log-probabilities where nothing reads them and a step has one update, "
+        "which then compares with its own; a line at the start says whether it does",
+    )
     engine_sequences: int = setting(
         0,
         "responses that a vLLM engine generates at a time; 0: all of a step, at most 1,024 "

@@ -129,7 +129,7 @@ fi
 if [[ "$PROFILE" == cpu ]]; then
     printf "[setup] compiling DeepSpeed's communication op\n"
     PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
-        'from openrlhf_swap.integration.runtime.cpu import build_communication_op; build_communication_op()' 2>>"$LOG" \
+        'from openrlhf_swap.integration.startup.communication_op import build_communication_op; build_communication_op()' 2>>"$LOG" \
         || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
 else
     # OpenRLHF requires flash-attn; openrlhf_swap/integration/runtime/attention.py stands in for it.

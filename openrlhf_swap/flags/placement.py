@@ -29,6 +29,12 @@ def gpus_of_run(args: SimpleNamespace) -> int:
     return policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
 
 
+def updates_a_step(args: SimpleNamespace) -> int:
+    """How often a training step's responses are learned from, in batches of the optimizer."""
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    return int(responses * args.train.max_epochs // args.train.batch_size)
+
+
 def responses_of_an_engine(args: SimpleNamespace) -> int:
     """The most responses that an engine generates in a step."""
     responses = int(args.rollout.batch_size * args.rollout.n_samples_per_prompt)

@@ -70,6 +70,7 @@ NAMED = frozenset(
         "reward.stop_properly_penalty_coef",
         "train.agent_func_path",
         # The advantages and the loss.
+        "swap.reuse_logprobs",
         "actor.aux_loss_coef",
         "actor.dual_clip",
         "actor.entropy_coef",

@@ -113,6 +113,8 @@ class Objective:
     """Whether the policy has to score the answer after every step."""
     reads_entropies: bool = False
     """Whether the mean token entropy of every step is needed, of every response."""
+    reads_logprobs: ClassVar[bool] = False
+    """Whether it reads `Rollout.logprobs`; a class of your own is given them in any case."""
     reads_turn_rewards: bool = False
     """Whether an agent's rewards of single turns are read, of every response."""
     continues: ClassVar[bool] = False

@@ -42,7 +42,7 @@ class Rollout:
         signals: what the policy gives for the steps by name (`algorithm.signals`): float tensors
             whose first dimension is K or K+1. Empty before they are read.
         logprobs: (L,) log-probabilities of the tokens under the policy, at the rollouts'
-            temperature; None before the policy's forward.
+            temperature; None before the policy's forward, and where no pass reads them.
         probes: the beginnings that were continued for grading, in order.
         graded_correct: whether the grader called it correct; None if it gave a reward only.
         metadata: what the objective keeps from sampling to update.

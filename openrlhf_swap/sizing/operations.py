@@ -85,7 +85,7 @@ def step_flops(
         scoring += hiding_flops(model, settings, prompt, response, steps)
     return {
         "generate": forward,
-        "log-probabilities": forward,
+        "log-probabilities": 0.0 if settings.reuses_logprobs else forward,
         "score": scoring,
         "update": epochs * update,
     }

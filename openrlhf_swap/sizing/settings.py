@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
 from openrlhf_swap.sizing.models import Model, read_model
 
@@ -44,6 +45,7 @@ class Settings:
     hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
     need_window: int = 0  # steps after a hidden one that are read again; 0 for all
     need_every: int = 1  # one step of so many is hidden
+    reuses_logprobs: bool = False  # no pass reads log-probabilities before the update
     reference: bool  # a frozen reference model shares the actor's GPUs
     shared: bool  # vLLM shares the actor's GPUs
     vllm_sleeps: bool  # vLLM frees its memory while the actor works
@@ -109,6 +111,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
     score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
+    reads_logprobs = why_logprobs_are_read(configuration, objective) is not None
     settings = Settings(
         ranks=ranks,
         stage=ds.zero_stage,
@@ -127,6 +130,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         hides_steps=NEED.name in objective.wanted_signals,
         need_window=configuration.method.need_window,
         need_every=configuration.method.need_every,
+        reuses_logprobs=run.reuse_logprobs and not reads_logprobs,
         reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
         shared=train.colocate_all,
         vllm_sleeps=vllm.enable_sleep and train.colocate_all,

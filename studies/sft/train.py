@@ -35,7 +35,8 @@ def main(argv: list[str]) -> None:
         check_white_space(tokenizer)
     sys.argv[1:] = [word for word in sys.argv[1:] if word != TRUST_FLAG]
     # The integration prepares the process before OpenRLHF is imported.
-    from openrlhf_swap.integration.runtime.cpu import build_communication_op, is_cpu_build
+    from openrlhf_swap.integration.startup.communication_op import build_communication_op
+    from openrlhf_swap.packages import is_cpu_build
 
     if is_cpu_build():
         build_communication_op()

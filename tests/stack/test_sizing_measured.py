@@ -18,7 +18,7 @@ from openrlhf_swap.sizing.models import read_model
 ENGINE = """
 import json, os, sys
 from pathlib import Path
-from openrlhf_swap.integration.runtime.cpu import build_communication_op
+from openrlhf_swap.integration.startup.communication_op import build_communication_op
 import deepspeed
 from torch import bfloat16, is_tensor
 from transformers import AutoModelForCausalLM

@@ -13,7 +13,7 @@ import torch
 
 from openrlhf_swap.integration.policy.safe_loading import forbid_pickles
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
-from openrlhf_swap.integration.runtime.cpu import build_communication_op
+from openrlhf_swap.integration.startup.communication_op import build_communication_op
 from support.paths import POLICY
 
 OPTIONS = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.01}

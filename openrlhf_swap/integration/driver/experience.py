@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
@@ -100,9 +101,12 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
         """Overrides RemoteExperienceMaker: the policy also gets the requests.
 
-        A wait for models that take turns on a GPU ends as `results` says.
+        A wait for models that take turns on a GPU ends as `results` says. An update that takes its
+        own log-probabilities (`--swap.reuse_logprobs`) gets zeros in their place.
         """
         if group is self.actor_model_group:
+            if self.args.swap_run.reuse_logprobs:
+                return [ray.put([torch.zeros(mask.shape) for mask in batch["action_mask"]])]
             batch |= self.requests
         refs: list[Any] = super()._dispatch_forward(group, False, **batch)
         if sync_condition:

@@ -80,7 +80,9 @@ class Policy:
         micro_batches = maker.make_experience(micro_batches)
         if has_teacher:
             self._ask_teacher(micro_batches, rollouts, objective)
-        known = _with_logprobs(rollouts, micro_batches)
+        known = list(rollouts)
+        if not self._args.swap_run.reuse_logprobs:
+            known = _with_logprobs(rollouts, micro_batches)
         if maker.answers:
             known = _with_signals(known, micro_batches, requests, maker.answers)
         for micro_batch in micro_batches:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from openrlhf_swap.errors import RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import policy_ranks
+from openrlhf_swap.flags.placement import policy_ranks, updates_a_step
 from openrlhf_swap.integration.budget import budget_of
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.loop import Loop
@@ -68,7 +68,7 @@ def train(
     torch.manual_seed(args.train.seed)  # the loader of the prompts takes its own seed from this
     prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
     if args.swap_run.training_steps:
-        max_steps = args.swap_run.training_steps * _updates_a_step(args)
+        max_steps = args.swap_run.training_steps * updates_a_step(args)
     prepared = _prepare_engines(args, engines, tokenizer)
     # The policy's process starts while the engines do. It loads when they sleep; beside engines
     # that stay on its GPUs it loads at once, unless they measure what is free there.
@@ -145,12 +145,6 @@ def run_loop(
     except BaseException:
         sampler.stop()
         raise
-
-
-def _updates_a_step(args: SimpleNamespace) -> int:
-    """How often a training step's responses are learned from, in batches of the optimizer."""
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    return int(responses * args.train.max_epochs // args.train.batch_size)
 
 
 def make_strategy(args: SimpleNamespace) -> SwapStrategy:

@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import ray
@@ -96,6 +97,8 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         # With engines, OpenRLHF would connect one rank with them in its own way.
         super().__init__(*args, vllm_engines=None, **kwargs)
         self.vllm_engines = vllm_engines
+        if self.args.swap_run.reuse_logprobs:
+            self.actor_loss_fn = partial(loss_beside_itself, self.actor_loss_fn)
         if vllm_engines:
             model = self.actor.model.module
             plain = adapters.without_adapters(model)
@@ -112,3 +115,11 @@ class SwapPolicyTrainer(ActorPPOTrainer):
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
         torch.cuda.empty_cache()  # vLLM wakes on the same GPU next
         torch_dist_barrier_and_cuda_sync()
+
+
+def loss_beside_itself(loss: Any, log_probs: Tensor, _: Tensor, *batch: Any, **sizes: Any) -> Any:
+    """OpenRLHF's loss of an update whose old (B, A) log-probabilities are its own.
+
+    Ratios are 1, and their gradients those of the log-probabilities.
+    """
+    return loss(log_probs, log_probs.detach(), *batch, **sizes)

@@ -14,7 +14,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from openrlhf_swap.errors import RunError, SwapError
 from openrlhf_swap.integration.driver.run import train
 from openrlhf_swap.integration.runtime import attention
-from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS, build_communication_op
+from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS
+from openrlhf_swap.integration.startup.communication_op import build_communication_op
 from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.weights.way import engine_arguments, expert_kernels
 from openrlhf_swap.process.console import say

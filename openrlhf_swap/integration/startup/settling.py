@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, THOUGHT_BUDGET, Configuration
+from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.rules import check_flags
 from openrlhf_swap.integration.budget import ThoughtBudget
 from openrlhf_swap.integration.startup.model import TriedModel
@@ -107,6 +108,18 @@ def settle_packing(given: Configuration, model: TriedModel) -> SettledRun:
     )
     change = f"responses are padded instead of packed ({rows})"
     return SettledRun(padded, (f"{change}: {model.path} {reason}",))
+
+
+def settle_logprobs(given: Configuration, objective: Objective) -> SettledRun:
+    """Keep `--swap.reuse_logprobs` where nothing reads log-probabilities before the update."""
+    if not given.run.reuse_logprobs:
+        return SettledRun(given, ())
+    reason = why_logprobs_are_read(given, objective)
+    if reason is None:
+        line = "no pass for log-probabilities: the update of a step compares with its own"
+        return SettledRun(given, (line,))
+    kept = replace(given, run=given.run.replaced(reuse_logprobs=False))
+    return SettledRun(kept, (f"the pass for log-probabilities is not left out: {reason}",))
 
 
 def packs(configuration: Configuration) -> bool:

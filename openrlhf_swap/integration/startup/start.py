@@ -14,7 +14,12 @@ from openrlhf_swap.integration.startup.model import MODEL, TriedModel, read_poli
 from openrlhf_swap.integration.startup.places import place
 from openrlhf_swap.integration.startup.prepared import PreparedRun
 from openrlhf_swap.integration.startup.ray import starting_ray
-from openrlhf_swap.integration.startup.settling import choose_scoring, settle, warn_of_length_charge
+from openrlhf_swap.integration.startup.settling import (
+    choose_scoring,
+    settle,
+    settle_logprobs,
+    warn_of_length_charge,
+)
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.card import try_write_card
@@ -49,6 +54,7 @@ def start(given: Configuration, words: list[str]) -> None:
     objective = build(run.method)
     tell(warn_of_length_charge(objective))
     tell(choose_scoring(run, objective, model))
+    run = tell(settle_logprobs(run, objective)).configuration
     data = write_data(run, objective, model.tokenizer)
     checkpoint = checkpoint.with_setting(TRAINED_ON, data.trained_on)
     checkpoint.write()

@@ -27,6 +27,7 @@ class SAS(Objective):
 
     outcome_weight = 0.0  # `token_advantages` holds all of it
     needs_all_groups = False
+    reads_logprobs = True
     share: float = setting(0.3, "share of a response's steps that are not trained on", ge=0, le=1)
 
     def __init__(self, config: SwapConfig) -> None:

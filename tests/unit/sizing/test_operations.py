@@ -131,6 +131,8 @@ def test_a_step_by_hand():
         "score": 0,
         "update": 4 * FORWARD,
     }
+    without_a_pass = of_step(replace(UNSCORED, reuses_logprobs=True))
+    assert without_a_pass["log-probabilities"] == 0
     at_once = of_step(replace(UNSCORED, logits_chunk=0))
     assert at_once["update"] == 4 * FORWARD - 2_000
     twice = of_step(replace(UNSCORED, checkpointing=False), epochs=2)

@@ -15,6 +15,7 @@ from support.conformance import NoPolicy
 from support.loops import run_args
 from support.objectives import READER, rollout
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import SwapError
 from openrlhf_swap.integration.driver.experience import SwapExperienceMaker
 from openrlhf_swap.integration.driver.policy import Policy
@@ -44,7 +45,7 @@ def test_models_that_take_turns_on_a_gpu_do_what_the_stock_ones_do(monkeypatch, 
     )
     monkeypatch.setattr(ray, "get", lambda refs, timeout=None: calls.append(refs))
     maker = object.__new__(SwapExperienceMaker)
-    maker.args = SimpleNamespace(swap_run=SimpleNamespace(generation_timeout=1.0))
+    maker.args = SimpleNamespace(swap_run=RunConfig(generation_timeout=1.0))
     maker.actor_model_group = group
     maker.requests = {}
     refs = maker._dispatch_forward(group, takes_turns, sequences=[1])
@@ -62,15 +63,14 @@ def experiences_of(arguments, tokenizer, monkeypatch):
     monkeypatch.setattr(ray, "get", lambda value, timeout=None: value)
     monkeypatch.setattr(ray, "put", lambda value: value)
 
-    def make(objective, closing=()):
+    def make(objective, closing=(), group=None, **run):
         record = {"label": "4", "scores": 0.0, "rollout_log_probs": None}
         rollouts = []
         for row in range(GROUPS * GROUP_SIZE):
             made = rollout("", LONGEST - row % 3, row % 2, part=0.0)
             rollouts.append(replace(made, record=record, closing=closing))
-        args = run_args(arguments, ".", swap=objective.config)
-        group = NoPolicy()
-        driver = Policy(SimpleNamespace(args=args), tokenizer, group, None, [])
+        args = run_args(arguments, ".", swap=objective.config, run=run)
+        driver = Policy(SimpleNamespace(args=args), tokenizer, group or NoPolicy(), None, [])
         return learn(driver, objective, READER, rollouts).experiences
 
     return make
@@ -78,6 +78,24 @@ def experiences_of(arguments, tokenizer, monkeypatch):
 
 def objective_with(**methods):
     return type("Mine", (Objective,), methods)(make_config(objective="my_module:Mine"))
+
+
+def test_without_a_pass_the_policy_is_not_asked_and_the_advantages_stay(experiences_of):
+    class Unasked:
+        """Stands in for the policy's actor group, which would have no method at all."""
+
+    class SeesNoLogprobs(Objective):
+        def rewards(self, batch):
+            assert all(rollout.logprobs is None for group in batch.groups for rollout in group)
+            return super().rewards(batch)
+
+    objective = SeesNoLogprobs(make_config(objective="grpo"))
+    without = experiences_of(objective, group=Unasked(), reuse_logprobs=True)
+    plain = experiences_of(Objective(make_config(objective="grpo")))
+    for ours, theirs in zip(without, plain, strict=True):
+        assert torch.equal(ours.advantages, theirs.advantages)
+        assert ours.action_log_probs.shape == ours.action_mask.shape
+        assert ours.info.keys() == theirs.info.keys()
 
 
 def nan_at(values, *place):

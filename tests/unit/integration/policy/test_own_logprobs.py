@@ -1,0 +1,53 @@
+"""An update that compares with its own log-probabilities, against one after a pass of their own."""
+
+import pytest
+import torch
+from openrlhf.models import PolicyLoss
+from support.passes import actor_of, micro_batch, model_of
+
+from openrlhf_swap.integration.policy.actors import loss_beside_itself
+
+
+def read_one_by_one(actor):
+    """The log-probabilities of each response alone, as a pass with other micro-batches has them."""
+    ids, actions, mask, _ = micro_batch()
+    actor.eval()
+    with torch.no_grad():
+        rows = [actor(ids[row, None], actions[row, None], mask[row, None]) for row in range(2)]
+    actor.train()
+    return torch.cat(rows)
+
+
+def update(model, loss, packing, old=None):
+    """The loss and the gradients of one update; without old log-probabilities it gets zeros."""
+    model.zero_grad()
+    ids, actions, mask, _ = micro_batch()
+    actor = actor_of(model, packing)
+    given = torch.zeros(actions.shape) if old is None else old(actor)
+    log_probs = actor.train()(ids, actions, mask)
+    advantages = torch.linspace(-1, 1, actions.numel()).view(actions.shape)
+    value, clipped, kl, *_ = loss(log_probs, given, advantages, action_mask=actions)
+    value.backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    return value.detach(), gradients, clipped, kl
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("kind", ["ppo", "gspo"])
+@pytest.mark.parametrize("family", ["qwen2", "gemma3_text"])
+def test_the_update_is_that_after_a_pass(family, kind, packing):
+    model = model_of(family, torch.float32)
+    loss = PolicyLoss(policy_loss_type=kind)
+    expected, theirs, _, _ = update(model, loss, packing, old=read_one_by_one)
+
+    def without_a_pass(*given, **sizes):
+        return loss_beside_itself(loss, *given, **sizes)
+
+    found, ours, clipped, kl = update(model, without_a_pass, packing)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert any(gradient.norm() > 1e-3 for gradient in theirs.values())
+    for name, gradient in ours.items():
+        error = (gradient - theirs[name]).norm()
+        assert error <= 1e-5 * max(theirs[name].norm(), 1e-3), name
+    assert clipped == 0  # every ratio is 1
+    assert kl == 0
