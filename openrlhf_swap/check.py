@@ -39,7 +39,7 @@ from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.metrics import STEP_PHASES
 from openrlhf_swap.runs.model_code import check_model_files
 from openrlhf_swap.runs.provenance import made_of
-from openrlhf_swap.sizing.fitting import Machine, place_optimizer
+from openrlhf_swap.sizing.fitting import Machine, fit
 from openrlhf_swap.sizing.memory import phases
 from openrlhf_swap.sizing.models import gib
 from openrlhf_swap.sizing.settings import read_run
@@ -359,7 +359,7 @@ def planned_bytes(output: Path, total: int) -> dict[str, int]:
     """Bytes on the GPU by phase, as the plan computes them for the run that wrote `output`."""
     run = configure(["--config", str(output / "run.yaml")], on_cpu=False)
     model, given = read_run(run, build(run.method))
-    settings = place_optimizer(model, given, Machine(total, 1))
+    settings = fit(model, given, Machine(total, 1))
     return {phase: sum(parts.values()) for phase, parts in phases(model, settings, total).items()}
 
 

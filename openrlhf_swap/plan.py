@@ -36,7 +36,8 @@ from openrlhf_swap.sizing.fitting import (
     Machine,
     copied_bytes,
     describe_place,
-    place_optimizer,
+    describe_update,
+    fit,
     savings,
 )
 from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
@@ -60,7 +61,6 @@ SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
     "train.colocate_all": True,
     "vllm.enable_sleep": True,
     "ds.enable_sleep": True,
-    "actor.gradient_checkpointing_enable": True,
     "vllm.gpu_memory_utilization": 0.7,
 }
 
@@ -111,6 +111,7 @@ class Plan:
     gpus: int
     settings: Settings
     optimizer: str | None  # where it is while vLLM generates, on shared GPUs
+    update: str | None  # what it recomputes, if the plan decides
     copied_bytes: int  # of a GPU, in a step, to the main memory and back
     phases: dict[str, BytesByUse]  # bytes on a GPU by phase and use
     vllm: EngineCapacity
@@ -201,7 +202,6 @@ def _one_node(gpus: int, args: SimpleNamespace) -> FlagValues:
     return {
         "actor.num_gpus_per_node": gpus - engines // 2 * size,
         "vllm.num_engines": engines // 2,
-        "actor.gradient_checkpointing_enable": True,
     }
 
 
@@ -220,7 +220,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
         )
     node = own.node_memory and int(own.node_memory * GIB)
     machine = Machine(gpu, args.actor.num_gpus_per_node, node)
-    settings = place_optimizer(model, given, machine)
+    settings = fit(model, given, machine)
     prompt, response = _lengths(own, settings)
     vllm = engine_capacity(model, settings, gpu, prompt + response)
     step = _step(own, training, model, settings, prompt, response)
@@ -238,6 +238,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
         gpus=settings.gpus,
         settings=settings,
         optimizer=describe_place(model, given, settings) if settings.shared else None,
+        update=describe_update(settings) if settings.may_keep_all else None,
         copied_bytes=copied_bytes(model, settings),
         phases=phases(model, settings, gpu),
         vllm=vllm,
@@ -394,6 +395,8 @@ def _lines(plan: Plan) -> Iterator[str]:
         facts["steps"] = plan.step.advice
     if plan.optimizer:
         facts["optimizer"] = plan.optimizer
+    if plan.update:
+        facts["the update"] = plan.update
     warnings = [("warning:", text) for text in plan.warnings]
     for label, text in [*facts.items(), *warnings]:
         yield textwrap.fill(

@@ -1,4 +1,4 @@
-"""What fits into a machine: where the optimizer stays, and which flags save what is missing."""
+"""What fits into a machine: where the optimizer stays, what is recomputed, and which flags help."""
 
 import math
 from dataclasses import dataclass, replace
@@ -21,6 +21,8 @@ from openrlhf_swap.sizing.models import Model, gib
 from openrlhf_swap.sizing.settings import BytesByUse, Settings
 
 MOST_UTILIZATION = 0.95
+# Of a GPU, in an update that keeps all activations: rows of other lengths leave gaps between them.
+MOST_KEPT = 0.9
 VLLM_CACHE = "vLLM's cache"  # what may be too small besides
 NODE_MEMORY = "main memory"
 
@@ -51,6 +53,26 @@ class Machine:
     def holds(self, model: Model, settings: Settings) -> bool:
         """Whether nothing is missing."""
         return max(self.missing(model, settings).values()) <= 0
+
+
+def fit(model: Model, given: Settings, machine: Machine) -> Settings:
+    """The settings as a run follows them: the places, then what the backward pass recomputes.
+
+    An update recomputes nothing where all activations fit with a tenth of the GPU to spare.
+    """
+    placed = place_optimizer(model, given, machine)
+    if not given.may_keep_all:
+        return placed
+    kept = replace(placed, checkpointing=False)
+    update = total(phases(model, kept, machine.gpu)["update"])
+    return kept if update <= MOST_KEPT * machine.gpu else placed
+
+
+def describe_update(settings: Settings) -> str:
+    """What an update recomputes, where nobody has said it."""
+    if settings.checkpointing:
+        return "recomputes each layer, because not all activations fit"
+    return "recomputes nothing, because all activations fit"
 
 
 def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:
@@ -133,11 +155,11 @@ def _free_share(model: Model, settings: Settings, gpu: int) -> float:
 
 def savings(model: Model, given: Settings, machine: Machine) -> dict[str, BytesByUse]:
     """What each flag saves, by itself, of what is missing: place -> flags -> bytes, most first."""
-    missing = machine.missing(model, place_optimizer(model, given, machine))
+    missing = machine.missing(model, fit(model, given, machine))
     lacking = [place for place, size in missing.items() if size > 0]
     saved: dict[str, BytesByUse] = {place: {} for place in lacking}
     for flag, changes in _alternatives(model, given, machine.gpu).items():
-        changed = place_optimizer(model, replace(given, **changes), machine)
+        changed = fit(model, replace(given, **changes), machine)
         left = machine.missing(model, changed)
         for place, flags in saved.items():
             if left[place] < missing[place]:

@@ -20,6 +20,7 @@ FP32 = 4
 MEAN_PROMPT = 200  # assumed: mean tokens of a prompt
 BRANCH_TOKENS = 24  # assumed: tokens of close template and answer together
 ANSWER_TOKENS = 6  # assumed: tokens of the answer
+CHECKPOINTING = "actor.gradient_checkpointing_enable"
 BytesByUse = dict[str, int]
 """What memory is used for -> bytes."""
 
@@ -34,6 +35,7 @@ class Settings:
     accumulate_bytes: int  # bytes of an accumulated gradient
     overlap: bool  # gradients are reduced during the backward pass
     checkpointing: bool  # the backward pass recomputes each layer
+    may_keep_all: bool = False  # it recomputes nothing where all activations fit
     context: int  # most tokens of prompt and response together
     prompt_limit: int  # most tokens of a prompt
     update_rows: int  # responses of a micro-batch
@@ -87,6 +89,11 @@ class Settings:
         return max(self.context, self.score_limit or whole)
 
 
+def may_keep_all(configuration: Configuration) -> bool:
+    """Whether the plan says what an update recomputes: on GPUs, unless the flag is given."""
+    return not configuration.on_cpu and CHECKPOINTING not in configuration.named
+
+
 def read_run(configuration: Configuration, objective: Objective) -> tuple[Model, Settings]:
     """Read a run's model and the settings that determine its size.
 
@@ -111,6 +118,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
     score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
     near = train.colocate_all or train.colocate_actor_ref
+    may_keep = may_keep_all(configuration)
     reads_logprobs = why_logprobs_are_read(configuration, objective) is not None
     settings = Settings(
         ranks=ranks,
@@ -118,7 +126,8 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         adam_offload=ds.adam_offload,
         accumulate_bytes=FP32 if in_float else BIT16,
         overlap=ds.overlap_comm,
-        checkpointing=actor.gradient_checkpointing_enable,
+        checkpointing=actor.gradient_checkpointing_enable or may_keep,
+        may_keep_all=may_keep,
         context=context,
         prompt_limit=context - (rollout.max_new_tokens or context),
         update_rows=train.micro_batch_size,

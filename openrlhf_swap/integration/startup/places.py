@@ -16,10 +16,10 @@ from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.integration.startup.model import TriedModel
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.sizing.engine import cache_bytes
-from openrlhf_swap.sizing.fitting import Machine, describe_place, place_optimizer
+from openrlhf_swap.sizing.fitting import Machine, describe_place, describe_update, fit
 from openrlhf_swap.sizing.host import PROCESS, cpu_bytes, host_bytes
 from openrlhf_swap.sizing.models import GIB, gib, head_size
-from openrlhf_swap.sizing.settings import read_run
+from openrlhf_swap.sizing.settings import CHECKPOINTING, may_keep_all, read_run
 
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
 LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
@@ -38,8 +38,9 @@ class Places:
 
     Attributes:
         engine_limits: arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
-        flags: the flags of OpenRLHF that place optimizer and vLLM, with their values.
-        messages: lines about the optimizer's place.
+        flags: the flags of OpenRLHF that place optimizer and vLLM, or say what an update
+            recomputes, with their values.
+        messages: lines about both.
     """
 
     engine_limits: Mapping[str, int]
@@ -55,13 +56,18 @@ def place(run: Configuration, objective: Objective, model: TriedModel) -> Places
     """
     limits = engine_limits(run, model.config)
     if "RAY_ADDRESS" in os.environ:
-        return Places(limits)
+        return Places(limits, recomputing(run))
     if run.on_cpu:
         check_cpu_memory(run, objective, limits[CACHE])
         return Places(limits)
     check_gpus(run.args)
     placed = place_on_gpus(run, objective, smallest_gpu(run.args))
     return Places({**limits, **placed.engine_limits}, placed.flags, placed.messages)
+
+
+def recomputing(run: Configuration) -> FlagValues:
+    """Let an update recompute each layer, where neither a flag nor a plan says what fits."""
+    return {CHECKPOINTING: True} if may_keep_all(run) else {}
 
 
 def check_gpus(args: SimpleNamespace) -> None:
@@ -85,7 +91,7 @@ def smallest_gpu(args: SimpleNamespace) -> int:
 
 
 def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
-    """Keep on GPUs of `gpu` bytes what fits there: the optimizer, and vLLM beside it.
+    """Keep on GPUs of `gpu` bytes what fits there: the optimizer, vLLM beside it, activations.
 
     `--ds.enable_sleep` and `--vllm.enable_sleep` let them leave. An engine that stays although it
     might leave gets the size of its cache: vLLM then need not measure its room, and the policy may
@@ -98,18 +104,24 @@ def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
         model, given = read_run(run, objective)
     except ConfigError as error:  # there is no formula for this model
         line = f"the optimizer leaves the GPU while vLLM generates: {error}"
-        return Places({}, messages=(line,) if may_leave else ())
-    settings = place_optimizer(model, given, Machine(gpu, args.actor.num_gpus_per_node))
+        return Places({}, recomputing(run), (line,) if may_leave else ())
+    settings = fit(model, given, Machine(gpu, args.actor.num_gpus_per_node))
     check_memory(host_bytes(model, settings, args.actor.num_gpus_per_node))
+    flags: FlagValues = {}
+    messages = []
+    if given.may_keep_all:
+        flags[CHECKPOINTING] = settings.checkpointing
+        messages.append(f"the update {describe_update(settings)}")
     if not may_leave:
-        return Places({})
-    flags = {
+        return Places({}, flags, tuple(messages))
+    flags |= {
         "ds.enable_sleep": settings.actor_sleeps,
         "vllm.enable_sleep": settings.vllm_sleeps,
         "vllm.gpu_memory_utilization": settings.utilization,
     }
     limits = {} if settings.vllm_sleeps else {CACHE: cache_bytes(model, settings, gpu)}
-    return Places(limits, flags, (f"the optimizer {describe_place(model, given, settings)}",))
+    messages.append(f"the optimizer {describe_place(model, given, settings)}")
+    return Places(limits, flags, tuple(messages))
 
 
 def check_cpu_memory(run: Configuration, objective: Objective, cache: int) -> None:

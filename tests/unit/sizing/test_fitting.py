@@ -9,7 +9,7 @@ from support.sizing import R1
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engine import cache_bytes
-from openrlhf_swap.sizing.fitting import Machine, copied_bytes, place_optimizer
+from openrlhf_swap.sizing.fitting import Machine, copied_bytes, fit, place_optimizer
 from openrlhf_swap.sizing.host import host_bytes
 from openrlhf_swap.sizing.models import GIB, Model
 from openrlhf_swap.sizing.settings import Settings, read_run
@@ -92,3 +92,32 @@ def test_neither_leaves_where_both_fit_with_all_responses_of_a_step():
     weights_alone = replace(run.given, actor_sleeps=False)
     assert copied_bytes(run.model, weights_alone) == 2 * 2 * 1_777_088_000
     assert host_bytes(run.model, run.settings, 1) == {}  # nothing sleeps in main memory either
+
+
+@pytest.mark.parametrize(
+    ("tokens", "gib", "recomputes"),
+    [
+        # 28 layers keep 103,480 bytes of each of 6,000 tokens, 16.2 GiB; with 3.3 of weights, 19.9
+        # of the optimizer, 6.6 of gradients and 2.3 of their buckets, 4 that are kept free and
+        # vLLM's 14%, 11.1: 63.6 GiB of 79.1, less than 90%.
+        ("6000", 79.1, False),
+        ("9000", 79.1, True),  # 8.1 more: 71.7, more than 71.2
+        ("14000", 79.1, True),
+        ("14000", 141, False),
+    ],
+)
+def test_an_update_recomputes_nothing_where_a_tenth_stays_free(tokens, gib, recomputes):
+    placed = place(gib, *SHORT, "--train.max_tokens_per_gpu", tokens)
+    assert placed.given.checkpointing
+    assert placed.given.may_keep_all
+    machine = Machine(int(gib * GIB), 1)
+    fitted = fit(placed.model, placed.given, machine)
+    assert fitted == replace(placed.settings, checkpointing=recomputes)
+
+
+@pytest.mark.parametrize("flag", ["--actor", "--no-actor"])
+def test_a_flag_says_what_is_recomputed(flag):
+    placed = place(141, *SHORT, f"{flag}.gradient_checkpointing_enable")
+    fitted = fit(placed.model, placed.given, Machine(int(141 * GIB), 1))
+    assert fitted == placed.settings
+    assert fitted.checkpointing == (flag == "--actor")

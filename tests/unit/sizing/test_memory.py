@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.paths import POLICY
 from support.sizing import NODE, R1
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from transformers import (
     AttentionInterface,
     AttentionMaskInterface,
+    AutoConfig,
     AutoModelForCausalLM,
     Qwen2Config,
 )
@@ -267,6 +269,52 @@ def test_the_update_allocates_what_the_plan_says(
     traced = traced_peak(update, config, rows, tokens, chunk, checkpointing)
     # All but positions and their embedding: some 500 bytes a token.
     assert planned == pytest.approx(traced, rel=0.005)
+
+
+def small_qwen2(folder):
+    """Four layers with weights of any numbers, which real tensors pass."""
+    sizes = {"hidden_size": 256, "intermediate_size": 1024, "vocab_size": 1000}
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2}
+    config = Qwen2Config(num_hidden_layers=4, **sizes, **heads)
+    config.save_pretrained(folder)
+    return str(folder)
+
+
+def bytes_for_the_backward(actor, sequences, mask):
+    """Bytes of all storages that a forward keeps for its backward pass, but for weights."""
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        log_probs = actor(sequences, mask[:, 1:], mask)
+    for weight in actor.model.parameters():
+        kept.pop(weight.untyped_storage().data_ptr(), None)
+    assert log_probs.requires_grad  # so that all of it is still there
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("packing", [False, True])
+@pytest.mark.parametrize("embedded", [False, True])
+def test_an_update_that_recomputes_nothing_keeps_what_the_plan_says(
+    openrlhf_without_cuda, tmp_path, embedded, packing
+):
+    """Two rows of 400 and 300 tokens, which a packed row holds without padding."""
+    path = str(POLICY) if embedded else small_qwen2(tmp_path)
+    actor = make_actor(AutoConfig.from_pretrained(path), chunk=64)
+    actor.packing_samples = packing
+    sequences = torch.ones(2, 400, dtype=torch.int64)
+    mask = torch.ones_like(sequences)
+    mask[1, 300:] = 0
+    kept = bytes_for_the_backward(actor, sequences, mask)
+    settings = replace(NODE, checkpointing=False, context=400, update_rows=2)
+    if packing:
+        settings = replace(settings, update_limit=700)
+    planned = memory.update_moments(read_model(path, 400), settings)["loss"]["kept activations"]
+    assert planned == pytest.approx(kept, rel=0.05)
 
 
 @pytest.mark.parametrize("chunk", [0, 1024])

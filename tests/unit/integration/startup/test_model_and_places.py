@@ -177,7 +177,7 @@ def test_gpus_that_are_not_there_are_said_before_ray_waits_for_them(
         places.place(run, objective, model)
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     placed = places.place(run, objective, model)
-    assert placed.flags == {}
+    assert placed.flags == {"actor.gradient_checkpointing_enable": True}  # nobody counted
     assert placed.messages == ()
 
 
@@ -214,13 +214,40 @@ def test_what_fits_stays_on_the_gpu(monkeypatch, flags, gpu, sleep, says):
     args = run.replace_flags(placed.flags).args
     assert (args.ds.enable_sleep, args.vllm.enable_sleep) == sleep
     assert args.vllm.gpu_memory_utilization <= 0.7
-    if says is None:
-        assert placed.messages == ()
-    else:
-        (line,) = placed.messages
+    lines = [line for line in placed.messages if line.startswith(OPTIMIZER)]
+    assert len(lines) == (says is not None)
+    for line in lines:
         assert line.startswith(says)
     limited = ["kv_cache_memory_bytes"] if sleep == (False, False) else []
     assert list(placed.engine_limits) == limited
+
+
+UPDATE = "the update recomputes"
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpu", "checkpoints", "says"),
+    [
+        ("", 80, True, f"{UPDATE} each layer, because not all"),
+        ("--train.micro_batch_size 1", 141, False, f"{UPDATE} nothing, because all"),
+        (SHORT, 80, False, f"{UPDATE} nothing, because all"),
+        # No formula: nobody can say what fits.
+        ("--actor.model_name_or_path no/model", 141, True, None),
+        # The flag is the user's word.
+        (f"{SHORT} --actor.gradient_checkpointing_enable", 80, True, None),
+        ("--no-actor.gradient_checkpointing_enable", 24, False, None),
+    ],
+)
+def test_what_an_update_recomputes(monkeypatch, flags, gpu, checkpoints, says):
+    run = configure((SHARED + flags).split(), on_cpu=False)
+    monkeypatch.setattr(places, "check_memory", lambda pinned: None)  # not this machine's
+    placed = places.place_on_gpus(run, build(run.method), gpu * GIB)
+    args = run.replace_flags(placed.flags).args
+    assert args.actor.gradient_checkpointing_enable == checkpoints
+    lines = [line for line in placed.messages if line.startswith(UPDATE)]
+    assert len(lines) == (says is not None)
+    for line in lines:
+        assert line.startswith(says)
 
 
 ON_CPU = (
