@@ -70,7 +70,7 @@ class ChunkedActor(_StockActor):
         layer = base.get_output_embeddings()
         if type(layer) is not nn.Linear:
             return f"its head is a {type(layer).__name__}"
-        transform = find_logit_transform(base.config, type(base))
+        transform = find_logit_transform(base.config, type(base), layer.weight.device)
         if transform is None:
             return f"what a {type(base).__name__} does after its head is not known"
         self.head = Head(layer, transform, tokens)
@@ -204,20 +204,23 @@ class _HeadOfRows:
         self.of_rows = output
 
 
-def find_logit_transform(config: PretrainedConfig, build: Any) -> LogitTransform | None:
+def find_logit_transform(
+    config: PretrainedConfig, build: Any, device: torch.device
+) -> LogitTransform | None:
     """The transform of a family's head; None if it is not known.
 
-    A small random model of the family is tried.
+    A small random model of the family is tried where the policy is: a family's kernels may work on
+    a GPU only.
     """
-    probes = torch.linspace(-_PROBES, _PROBES, WORDS).expand(1, 2, WORDS)
+    probes = torch.linspace(-_PROBES, _PROBES, WORDS, device=device).expand(1, 2, WORDS)
 
     def probe(hidden: Tensor) -> Tensor:
         return probes + 0 * hidden[..., :1]
 
     try:
-        model = small_model(config, build)
+        model = small_model(config, build).to(device)
         head = model.get_output_embeddings()
-        ids = torch.zeros(1, 2, dtype=torch.int64)
+        ids = torch.zeros(1, 2, dtype=torch.int64, device=device)
         with torch.no_grad(), replaced(head, "forward", probe):
             logits = model(ids, use_cache=False).logits
     except MODEL_ERRORS:

@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,16 @@ class TriedModel:
 def read_policy(given: Configuration) -> TriedModel:
     """Read and check the model that a run trains; its tokenizer gets the template's arguments.
 
-    Raises ConfigError for a model that cannot be read, trained, or served by vLLM.
+    Raises ConfigError for a model that cannot be read, trained, or served by vLLM, and for kernels
+    that are not here.
     """
     args = given.args
     path = args.actor.model_name_or_path
     model = TriedModel.read(path, args.data.max_len, given.run.trust_remote_code)
     set_template_arguments(model.tokenizer, args.data.chat_template_kwargs)
     check_weights(MODEL, path)
+    if args.ds.use_liger_kernel:
+        check_liger(given.on_cpu)
     if given.on_cpu:
         check_heads(model)
     return model
@@ -142,6 +146,17 @@ def check_weights(flag: str, folder: str) -> None:
         remedy = "copy, download or export it again"
         with reader_errors(f"{problem}; {remedy}", ConfigError), safe_open(path, "pt"):
             pass
+
+
+def check_liger(on_cpu: bool) -> None:
+    """Raise ConfigError where Liger's kernels cannot run: the policy would fail as it loads."""
+    if on_cpu:
+        problem = "whose kernels need a GPU, but torch is a CPU build: leave it out"
+    elif find_spec("liger_kernel") is None:
+        problem = "but its package is not installed: pip install liger-kernel, or leave it out"
+    else:
+        return
+    raise ConfigError(f"--ds.use_liger_kernel is True, {problem}")
 
 
 def check_heads(model: TriedModel) -> None:

@@ -1,11 +1,17 @@
 """An update that compares with its own log-probabilities, against one after a pass of their own."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 import torch
 from openrlhf.models import PolicyLoss
+from support.actors import changed
 from support.passes import actor_of, micro_batch, model_of
+from torch import distributed
 
-from openrlhf_swap.integration.policy.actors import loss_beside_itself
+from openrlhf_swap.config import RunConfig
+from openrlhf_swap.integration.policy.actors import SwapPolicyTrainer, loss_beside_itself
 
 
 def read_one_by_one(actor):
@@ -51,3 +57,32 @@ def test_the_update_is_that_after_a_pass(family, kind, packing):
         assert error <= 1e-5 * max(theirs[name].norm(), 1e-3), name
     assert clipped == 0  # every ratio is 1
     assert kl == 0
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """A group of this process alone, in which a trainer waits for the others."""
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("reuses", "loss", "kl"),
+    [
+        # Ratios of exp(-1) and exp(-2) with advantages of 1, or ratios of 1.
+        (False, -(math.exp(-1) + math.exp(-2)) / 2, 1.5),
+        (True, -1.0, 0.0),
+    ],
+)
+def test_the_trainer_compares_with_what_the_run_settled_on(one_rank, arguments, reuses, loss, kl):
+    args = changed(arguments, {"swap_run": RunConfig(reuse_logprobs=reuses)})
+    strategy = SimpleNamespace(args=args)
+    trainer = SwapPolicyTrainer(strategy, None, None, None, None, vllm_engines=None)
+    log_probs = torch.tensor([[-1.0, -2.0]])
+    ones = torch.ones(1, 2)
+    found = trainer.actor_loss_fn(log_probs, torch.zeros(1, 2), ones, action_mask=ones)
+    assert found[0].item() == pytest.approx(loss)
+    assert found[2].item() == pytest.approx(kl)

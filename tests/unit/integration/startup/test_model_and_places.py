@@ -1,6 +1,7 @@
 """What is found out about model and machine before Ray starts."""
 
 import copy
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import places
-from openrlhf_swap.integration.startup.model import TriedModel, check_heads
+from openrlhf_swap.integration.startup.model import TriedModel, check_heads, read_policy
 from openrlhf_swap.integration.startup.settling import (
     advise_on_rate,
     choose_scoring,
@@ -157,6 +158,19 @@ def test_heads_that_the_engine_does_not_take_on_a_cpu_are_refused(family, sizes,
     refused = "have 16 dimensions, which vLLM does not take on a CPU: use a model wi"
     with pytest.raises(ConfigError, match=refused):
         check_heads(model)
+
+
+@pytest.mark.parametrize(
+    ("on_cpu", "refused"),
+    [(True, "need a GPU, but torch is a CPU build"), (False, "is not installed: pip install lig")],
+)
+def test_ligers_kernels_are_refused_where_they_cannot_run(monkeypatch, on_cpu, refused):
+    # As in an environment without the package.
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    words = f"--actor.model_name_or_path {POLICY} --data.max_len 400 --rollout.max_new_tokens 300"
+    run = configure([*words.split(), "--ds.use_liger_kernel"], on_cpu)
+    with pytest.raises(ConfigError, match=f"^--ds.use_liger_kernel is True, .*{refused}"):
+        read_policy(run)
 
 
 @pytest.mark.parametrize(("colocate_all", "needed"), [(True, 2), (False, 4)])
