@@ -98,7 +98,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         super().__init__(*args, vllm_engines=None, **kwargs)
         self.vllm_engines = vllm_engines
         if self.args.swap_run.reuse_logprobs:
-            self.actor_loss_fn = partial(loss_beside_itself, self.actor_loss_fn)
+            self.actor_loss_fn: Any = partial(loss_beside_itself, self.actor_loss_fn)
         if vllm_engines:
             model = self.actor.model.module
             plain = adapters.without_adapters(model)

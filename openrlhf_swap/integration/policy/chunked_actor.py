@@ -218,7 +218,8 @@ def find_logit_transform(
         return probes + 0 * hidden[..., :1]
 
     try:
-        model = small_model(config, build).to(device)
+        model: Any = small_model(config, build)  # its `to` is untyped
+        model.to(device)
         head = model.get_output_embeddings()
         ids = torch.zeros(1, 2, dtype=torch.int64, device=device)
         with torch.no_grad(), replaced(head, "forward", probe):
