@@ -41,8 +41,9 @@ CUT = 0.25  # the necessity from which a step counts as needed
 OTHER_CUTS = (0.125, 0.5)
 DRAWS = 4000
 PAPERS = "gain"
+POSITION = "early position"
 HALF = "half of the truth, against the other half"
-NOT_IN_NATS = ("need per token", "entropy", "length", "early position")
+NOT_IN_NATS = ("need per token", "entropy", "length", POSITION)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Recognition:
             found[f"AUC, {cut:g}"] = f"{value:.2f}"
         found["AUC less gain's"] = str(self.difference)
         found["rank"] = str(self.rank)
-        found["given position"] = str(self.partial)
+        found["given position"] = "" if self.name == POSITION else str(self.partial)
         found["rank, wasted tokens"] = str(self.wasted)
         found["paid by needed"] = "" if self.paid is None else f"{self.paid:.0%}"
         return found
