@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from support.paths import ROOT
 
 from studies.real_model import signal_table
 from studies.real_model.chosen_thoughts import choose
@@ -154,3 +155,10 @@ def test_kept_rows_come_back(tmp_path):
     path = tmp_path / "kept.jsonl.gz"
     keep([{name: rounded(value) for name, value in row.items()} for row in rows], path)
     assert read_kept(path) == [{"id": "a", "need": [0.12346, 1.0]}]
+
+
+def test_the_page_has_the_table_of_the_kept_rows():
+    page = (ROOT / "docs" / "method" / "signals.md").read_text(encoding="utf-8")
+    thoughts = [KnownThought.of(row) for row in read_kept()]
+    assert signal_table.summary(thoughts) in " ".join(page.split())
+    assert signal_table.Judge(thoughts).table() in page
