@@ -67,10 +67,17 @@ def main(argv: list[str]) -> None:
     check_model_files("--model", args.model, args.trust_remote_code)
     check_writable("--output", args.output)
     with locked({"--output": args.output}):
-        measured = {}
-        for one in evaluations(args):
-            evaluate(one, argv)
-            measured[one.output.name] = measure_evaluation(one.output)
+        chosen = evaluations(args)
+        problems = [prepare(one, argv) for one in chosen]
+        with ExitStack() as stack:
+            if args.engines > 1:
+                stack.enter_context(private_ray())
+            if not args.verbose:
+                log = args.output / "evaluate.log"
+                stack.enter_context(quiet_console(log, MARK, "--verbose"))
+            for one, of_one in zip(chosen, problems, strict=True):
+                sample_and_grade(one, of_one)
+        measured = {one.output.name: measure_evaluation(one.output) for one in chosen}
         print(evaluation_table(measured, "terminal"))
 
 
@@ -85,8 +92,8 @@ def evaluations(args: Namespace) -> list[Namespace]:
     return found
 
 
-def evaluate(args: Namespace, argv: list[str]) -> None:
-    """Generate and grade what is missing in one folder; `argv` are the words of the command."""
+def prepare(args: Namespace, argv: list[str]) -> Problems:
+    """Settle an evaluation, and write its problems and settings; `argv` are the command's words."""
     problems = load_problems(args)
     marks = thought_marks(args)
     args.end_of_thought = marks.end_of_thought
@@ -100,13 +107,7 @@ def evaluate(args: Namespace, argv: list[str]) -> None:
     for name, rows in problems.items():
         write_problems(SampleFiles(args.output, name), rows, args.limit)
     samples.write_settings(args, origin, graders)
-    with ExitStack() as stack:
-        if args.engines > 1:
-            stack.enter_context(private_ray())
-        if not args.verbose:
-            log = args.output / "evaluate.log"
-            stack.enter_context(quiet_console(log, MARK, "--verbose"))
-        sample_and_grade(args, problems)
+    return problems
 
 
 def parse_flags(argv: Sequence[str]) -> Namespace:
