@@ -11,7 +11,6 @@ import shutil
 import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +90,11 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
     """Delete unfinished checkpoints, and point DeepSpeed's `latest` at the newest complete one.
 
     Returns the tag of that one, None to start from the beginning, and lines that tell the user
-    what happened. Raises CheckpointError if its files are not those that were written.
+    what happened. Raises CheckpointError if its files are not those that were written, or if
+    there is none among other files.
     """
     messages = []
-    for unfinished in sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")):
+    for unfinished in [*sorted(path.glob(f"{FOLDER}/{UNFINISHED}*")), *_empty(path / FOLDER)]:
         _delete(unfinished)
         messages.append(f"checkpoint {unfinished.name} is deleted: it was not written completely")
     tag = newest(path)
@@ -104,9 +104,24 @@ def recover(path: Path) -> tuple[str | None, list[str]]:
         return tag, [*messages, f"resuming from checkpoint {tag} in {path}"]
     for name in (LATEST, "zero_to_fp32.py"):  # the latter is DeepSpeed's
         (path / FOLDER / name).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):  # OpenRLHF would take the folder for a checkpoint
-        (path / FOLDER).rmdir()
+    _remove_folder(path / FOLDER)
     return None, [*messages, f"no complete checkpoint in {path}: starting from the beginning"]
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove the folder of checkpoints, which OpenRLHF would take for one.
+
+    Raises CheckpointError for a folder that holds something.
+    """
+    if not folder.exists():
+        return
+    others = sorted(entry.name for entry in folder.iterdir())
+    if others:
+        raise CheckpointError(
+            f"{folder} holds {others[0]} but no checkpoint of a run; move it away, or give another "
+            "--ckpt.path"
+        )
+    folder.rmdir()
 
 
 def write_checksums(checkpoint: Path, rank: int, ranks: int) -> None:
@@ -214,8 +229,16 @@ def _bytes_in(folder: Path) -> int:
 
 def _complete(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first; the best one follows that of its step."""
-    found = [entry for entry in folder.glob("*global_step*") if _TAG.fullmatch(entry.name)]
-    return sorted(filter(_has_files, found), key=_age)
+    return sorted(filter(_has_files, _tagged(folder)), key=_age)
+
+
+def _empty(folder: Path) -> list[Path]:
+    """The folders that have the name of a checkpoint and nothing in them."""
+    return [entry for entry in _tagged(folder) if entry.is_dir() and not _has_files(entry)]
+
+
+def _tagged(folder: Path) -> list[Path]:
+    return [entry for entry in folder.glob("*global_step*") if _TAG.fullmatch(entry.name)]
 
 
 def _has_files(checkpoint: Path) -> bool:

@@ -153,3 +153,16 @@ def test_of_a_checkpoint_on_another_disk_the_link_is_deleted(tmp_path):
     checkpoints.rotate(tmp_path, keep=1, max_bytes=1e9)
     assert names(tmp_path) == {"global_step2", "latest"}
     assert (elsewhere / "states.pt").exists()
+
+
+def test_an_empty_folder_is_deleted_and_one_with_other_files_is_named(tmp_path):
+    actor = tmp_path / "_actor"
+    (actor / "global_step2").mkdir(parents=True)
+    begins = f"no complete checkpoint in {tmp_path}: starting from the beginning"
+    deleted = "checkpoint global_step2 is deleted: it was not written completely"
+    assert checkpoints.recover(tmp_path) == (None, [deleted, begins])
+    assert not actor.exists()
+    (actor / "notes").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"_actor holds notes but no checkpoint of a run; "):
+        checkpoints.recover(tmp_path)
+    assert (actor / "notes").is_dir()
