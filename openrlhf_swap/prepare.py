@@ -19,6 +19,9 @@ evaluation/eval_benchmarks.sh does. OUTPUT.removed.jsonl lists every dropped row
 and, if there is one, the benchmark problem that it repeats. OUTPUT.source.json records what was
 read, with the commit of a hub data set: it may change, and --revision COMMIT reads the same rows
 again.
+
+The data set is read two times, row by row. Of a row about 0.4 kB stay in memory, and its problem
+stands in a temporary file beside OUTPUT.
 """
 
 from __future__ import annotations
@@ -27,8 +30,10 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import tee
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from openrlhf_swap.command import Parser, check_writable, flags_called, run_command
 from openrlhf_swap.data.benchmarks import PAPER_BENCHMARKS, load_benchmark, title_of
@@ -36,10 +41,10 @@ from openrlhf_swap.data.chats import problem_text, read_chat
 from openrlhf_swap.data.clean import SPECIAL, Reason, find_reasons
 from openrlhf_swap.data.contamination import BenchmarkIndex
 from openrlhf_swap.data.files import DATA_FILES
-from openrlhf_swap.data.references import example_answers, read_references
-from openrlhf_swap.data.tables import read_table, revision_of, source_rows
+from openrlhf_swap.data.references import ExampleAnswers, read_references
+from openrlhf_swap.data.tables import Source, open_source
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
-from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.files import Row, replacing, to_line, write_rows
 from openrlhf_swap.flags.configuration import parse_with_settings
 from openrlhf_swap.rewards.answers import SUFFIX
 from openrlhf_swap.rewards.references import Reference
@@ -48,7 +53,7 @@ from openrlhf_swap.rewards.verifiers import find_verifier
 DATASET = "agentica-org/DeepScaleR-Preview-Dataset"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
     """A row of the data set.
 
@@ -56,13 +61,13 @@ class Candidate:
         row: as it is read.
         chat: its problem as messages, of which the last is the user's; empty for a faulty problem.
         reference: its reference answer.
-        reason: why it is dropped; None if it is kept.
+        fault: what is wrong with its chat; None for nothing.
     """
 
     row: Row
     chat: list[Row]
     reference: Reference
-    reason: Reason | None = None
+    fault: str | None
 
     @property
     def problem(self) -> str:
@@ -73,39 +78,57 @@ class Candidate:
 def main(argv: list[str]) -> None:
     args = parse_with_settings(_parser(), ("grader",), argv)
     _check(args)
-    table = read_table(args.input, args.split, args.revision, args.config)
-    rows = source_rows(table, args.input, args.problem_key, args.answer_key, args.grader)
-    candidates = _read_candidates(rows, args)
-    kept = [each for each in candidates if each.reason is None]
-    reasons = [each.reason for each in candidates if each.reason]
-    if not kept:
-        counts = Counter(reason["reason"] for reason in reasons)
-        faults = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
-        raise DataError(
-            f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
-        )
-    revision = revision_of(table)
-    _write(args, candidates, kept, revision)
-    print(f"{len(rows):6} rows read from {args.input}")
+    source = open_source(args.input, args.split, args.revision, args.config)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    choice = _choose(source, args)
+    kept = _write(source, args, choice)
+    reasons = [reason for reason in choice.reasons if reason]
+    print(f"{len(choice.reasons):6} rows read from {args.input}")
     print(*_summary_of_dropped(reasons, args.no_benchmarks), sep="\n")
     dropped = removed_path(args.output)
-    print(f"{len(kept):6} rows written to {args.output}; dropped rows: {dropped}")
-    _advise(args, kept, revision)
+    print(f"{kept.count:6} rows written to {args.output}; dropped rows: {dropped}")
+    _advise(args, kept, source.revision)
 
 
-def _advise(args: argparse.Namespace, kept: Sequence[Candidate], revision: str | None) -> None:
+@dataclass(frozen=True)
+class Choice:
+    """Which rows are kept.
+
+    Attributes:
+        reasons: why each row is dropped; None for a row that is kept.
+        as_chats: whether problems are written as chats: all or none, so that a column has one type.
+    """
+
+    reasons: list[Reason | None]
+    as_chats: bool
+
+
+@dataclass
+class Kept:
+    """What is told about the rows that are kept."""
+
+    count: int = 0
+    rendered: int = 0  # those with special tokens of a chat template in their text
+    answers: ExampleAnswers = field(default_factory=ExampleAnswers)
+
+    def add(self, candidate: Candidate) -> None:
+        self.count += 1
+        self.rendered += bool(SPECIAL.search(candidate.problem))
+        self.answers.add(candidate.row["answer"], candidate.reference.answer)
+
+
+def _advise(args: argparse.Namespace, kept: Kept, revision: str | None) -> None:
     """Print what to know before a training: templates, the data set's revision, and answers."""
-    rendered = sum(bool(SPECIAL.search(each.problem)) for each in kept)
-    if rendered:
+    if kept.rendered:
         print(
-            f"{rendered} prompts have special tokens of a chat template in their text: train "
+            f"{kept.rendered} prompts have special tokens of a chat template in their text: train "
             "without --data.apply_chat_template, or give the user's turns alone"
         )
     if revision and revision != args.revision:
         print(f"The data set may change; --revision {revision} reads these rows again.")
     if find_verifier(args.grader).answer_is_text:
         print("Answers as they are graded and scored, for example:")
-        for line in example_answers((each.row["answer"], each.reference.answer) for each in kept):
+        for line in kept.answers.lines():
             print(f"  {line}")
 
 
@@ -145,25 +168,39 @@ def _check(args: argparse.Namespace) -> None:
     find_verifier(args.grader)
 
 
-def _read_candidates(rows: list[Row], args: argparse.Namespace) -> list[Candidate]:
-    """The rows with their chats, reference answers and the reasons to drop them."""
-    source = f"--input is {args.input}"
-    references = read_references(rows, "problem", "answer", args.grader, source)
-    candidates = []
-    faults = []
+def _choose(source: Source, args: argparse.Namespace) -> Choice:
+    """Read the data set and choose its rows; DataError if none can be used."""
+    has_turns = bytearray()  # 1 for a row whose chat has several messages
+
+    def noted() -> Iterator[Candidate]:
+        for candidate in _read_candidates(source, args):
+            has_turns.append(len(candidate.chat) > 1)
+            yield candidate
+
+    index = None if args.no_benchmarks else _read_benchmarks(args.benchmarks)
+    with TemporaryDirectory(prefix=".prepare_", dir=args.output.parent) as folder:
+        reasons = find_reasons(noted(), index, args.grader, Path(folder))
+    if all(reasons):
+        counts = Counter(reason["reason"] for reason in reasons if reason)
+        faults = ", ".join(f"{count} with {reason}" for reason, count in counts.items())
+        raise DataError(
+            f"--input is {args.input}, of which no row can be used: {faults or 'it is empty'}"
+        )
+    of_kept = (turns for turns, reason in zip(has_turns, reasons, strict=True) if not reason)
+    return Choice(reasons, any(of_kept))
+
+
+def _read_candidates(source: Source, args: argparse.Namespace) -> Iterator[Candidate]:
+    """The rows with their chats and reference answers."""
+    answered, rows = tee(source.rows(args.problem_key, args.answer_key, args.grader))
+    called = f"--input is {args.input}"
+    references = read_references(answered, "problem", "answer", args.grader, called)
     for row, reference in zip(rows, references, strict=True):
         messages, fault = read_chat(row["problem"])
         if messages:
             # Without the suffix, so that a prepared file can be prepared again.
             messages[-1]["content"] = messages[-1]["content"].removesuffix(args.suffix)
-        candidates.append(Candidate(row, messages, reference))
-        faults.append(fault)
-    index = None if args.no_benchmarks else _read_benchmarks(args.benchmarks)
-    problems = [each.problem for each in candidates]
-    reasons = find_reasons(problems, references, index, args.grader, faults)
-    for each, reason in zip(candidates, reasons, strict=True):
-        each.reason = reason
-    return candidates
+        yield Candidate(row, messages, reference, fault)
 
 
 def _read_benchmarks(folder: Path | None) -> BenchmarkIndex:
@@ -176,26 +213,29 @@ def _read_benchmarks(folder: Path | None) -> BenchmarkIndex:
     return BenchmarkIndex(benchmarks)
 
 
-def _write(
-    args: argparse.Namespace,
-    candidates: list[Candidate],
-    kept: list[Candidate],
-    revision: str | None,
-) -> None:
-    """Write the prompt set, the dropped rows, and what was read."""
-    # For all rows or none: a column has one type.
-    as_chats = any(len(each.chat) > 1 for each in kept)
-    source = {"input": args.input, "config": args.config, "split": args.split, "revision": revision}
-    contents = {
-        removed_path(args.output): list(_dropped_rows(candidates)),
-        args.output: [_prompt_row(each, args.suffix, as_chats) for each in kept],
-        args.output.with_name(args.output.name + ".source.json"): [source],
-    }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    for path, content in contents.items():
-        message = f"--output needs {path}, which cannot be written ({{reason}}); use another"
-        with reader_errors(message, ConfigError):
-            write_rows(path, content)
+def _write(source: Source, args: argparse.Namespace, choice: Choice) -> Kept:
+    """Read the data set again, and write the prompt set, the dropped rows, and what was read."""
+    record = {name: getattr(args, name) for name in ("input", "config", "split")}
+    kept = Kept()
+    candidates = _read_candidates(source, args)
+    message = f"--output is {args.output}, which cannot be written ({{reason}}); use another"
+    with (
+        reader_errors(message, ConfigError),
+        replacing(args.output) as prompts,
+        replacing(removed_path(args.output)) as removed,
+    ):
+        for number, candidate in enumerate(candidates):
+            reason = choice.reasons[number]
+            if reason:
+                removed.write(to_line(_dropped_row(candidate, number, reason)))
+                continue
+            kept.add(candidate)
+            prompts.write(to_line(_prompt_row(candidate, args.suffix, choice.as_chats)))
+        write_rows(
+            args.output.with_name(args.output.name + ".source.json"),
+            [{**record, "revision": source.revision}],
+        )
+    return kept
 
 
 def _prompt_row(candidate: Candidate, suffix: str, as_chat: bool) -> Row:
@@ -207,19 +247,16 @@ def _prompt_row(candidate: Candidate, suffix: str, as_chat: bool) -> Row:
     return row
 
 
-def _dropped_rows(candidates: Sequence[Candidate]) -> Iterator[Row]:
-    """The dropped rows with their reasons; rows are counted from 1."""
-    for number, candidate in enumerate(candidates, 1):
-        if candidate.reason is None:
-            continue
-        row: Row = {"row": number}
-        if "id" in candidate.row:
-            row["id"] = candidate.row["id"]
-        row |= candidate.reason
-        if "duplicate_of" in row:
-            row["duplicate_of"] += 1
-        row["problem"] = candidate.problem
-        yield row
+def _dropped_row(candidate: Candidate, number: int, reason: Reason) -> Row:
+    """A dropped row, whose number counts from 0 here and from 1 in the file, with the reason."""
+    row: Row = {"row": number + 1}
+    if "id" in candidate.row:
+        row["id"] = candidate.row["id"]
+    row |= reason
+    if "duplicate_of" in row:
+        row["duplicate_of"] += 1
+    row["problem"] = candidate.problem
+    return row
 
 
 def _summary_of_dropped(reasons: Sequence[Reason], no_benchmarks: bool) -> Iterator[str]:

@@ -19,6 +19,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TextIO
 
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.problem_texts import (
@@ -32,6 +34,7 @@ from openrlhf_swap.data.problem_texts import (
 
 FEWEST_ROWS = 3  # that begin and end with the same texts, for these to be a wrapper
 COMMON = 0.1  # share of the rows that have the same triple, for it to belong to wrappers
+COUNTED_TOGETHER = 2000  # rows whose triples are counted before rare ones are forgotten
 FEWEST_LETTERS = 4  # of a wrapper behind the problem: many problems end with a term such as "2x"
 BEGINNING = 8  # characters of a problem's key by which it is looked up
 
@@ -72,21 +75,42 @@ class Occurrence:
 class Wrappers:
     """What the rows of a data set begin and end with.
 
-    Args:
-        rows: the variants of each distinct row, see `read_variants`.
+    Add all rows before asking.
 
-    Attributes:
-        triples: those of three rows and a tenth of all rows, at least; they belong to wrappers.
+    Args:
+        keys: an empty file for the rows' keys, one row a line.
     """
 
-    def __init__(self, rows: Sequence[Sequence[Text]]) -> None:
-        self._keys = [_keys_without_numbers(variants) for variants in rows]
-        self._counts: dict[tuple[str, str], int] = {}
-        counts: Counter[Triple] = Counter()
-        for variants in rows:
-            counts.update(variants[0].triples)
-        fewest = max(FEWEST_ROWS, COMMON * len(rows))
-        self.triples = {triple for triple, count in counts.items() if count >= fewest}
+    def __init__(self, keys: TextIO) -> None:
+        self._keys = keys
+        self._rows = 0
+        self._counts: Counter[Triple] = Counter()
+        self._forgotten = 0  # of each count, at most
+        self._are_around: dict[tuple[str, str], bool] = {}
+
+    def add(self, variants: Sequence[Text]) -> None:
+        """Take a distinct row by its variants, see `read_variants`."""
+        keys = {_without_numbers(text.key) for text in variants}
+        self._keys.write("\t".join(keys) + "\n")  # no key has either
+        self._rows += 1
+        self._counts.update(variants[0].triples)
+        if self._rows % COUNTED_TOGETHER == 0:
+            self._forget_rare_triples()
+
+    def _forget_rare_triples(self) -> None:
+        """Lower each count by one, and forget those that are then 0 (Misra and Gries 1982).
+
+        A triple of a tenth of the rows is never among them.
+        """
+        lower = {triple: count - 1 for triple, count in self._counts.items() if count > 1}
+        self._counts = Counter(lower)
+        self._forgotten += 1
+
+    @cached_property
+    def triples(self) -> set[Triple]:
+        """Those of three rows and a tenth of all rows, at least; they belong to wrappers."""
+        fewest = max(FEWEST_ROWS, COMMON * self._rows) - self._forgotten
+        return {triple for triple, count in self._counts.items() if count >= fewest}
 
     def has(self, before: str, after: str) -> bool:
         """Whether the texts before and after a problem are a wrapper, or the problem's number."""
@@ -96,20 +120,20 @@ class Wrappers:
             return not before.strip("()<>*-# ") and not after.strip("*")
         if _FORMULA.match(after) or 0 < _letters(after) < FEWEST_LETTERS:
             return False
-        return self._rows_around(before, after) >= FEWEST_ROWS
+        if (before, after) not in self._are_around:
+            self._are_around[before, after] = self._find_around(before, after)
+        return self._are_around[before, after]
 
-    def _rows_around(self, before: str, after: str) -> int:
-        """How many rows begin and end with these texts."""
-        if (before, after) not in self._counts:
-            rows = 0
-            for keys in self._keys:
-                rows += any(key.startswith(before) and key.endswith(after) for key in keys)
-            self._counts[before, after] = rows
-        return self._counts[before, after]
-
-
-def _keys_without_numbers(variants: Iterable[Text]) -> set[str]:
-    return {_without_numbers(text.key) for text in variants}
+    def _find_around(self, before: str, after: str) -> bool:
+        """Whether enough rows begin and end with these texts."""
+        self._keys.seek(0)
+        rows = 0
+        for line in self._keys:
+            keys = line.rstrip("\n").split("\t")
+            rows += any(key.startswith(before) and key.endswith(after) for key in keys)
+            if rows == FEWEST_ROWS:
+                return True
+        return False
 
 
 def _without_numbers(key: str) -> str:
@@ -139,6 +163,19 @@ class BenchmarkIndex:
         self._by_beginning[problem.text.key[:BEGINNING]].append(problem)
         for triple in problem.text.triples:
             self._by_triple[triple].append(place)
+
+    def may_repeat(self, variants: Sequence[Text]) -> bool:
+        """Whether a problem is a part of a row, or shares most triples of the shorter with it.
+
+        Only of such a row the methods below find one.
+        """
+        for text in variants:
+            if next(self._occurrences(text.key), None):
+                return True
+            for problem, shared in self._likeliest(text):
+                if shared >= SHARED * min(len(problem.text.triples), len(text.triples)):
+                    return True
+        return False
 
     def find_wrapped(self, variants: Sequence[Text], wrappers: Wrappers) -> BenchmarkProblem | None:
         """The first problem that is all of a row, or all of it but a wrapper; None without one."""

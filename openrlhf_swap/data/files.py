@@ -10,7 +10,6 @@ Imports nothing heavy: `train` looks into its data files before anything slow is
 """
 
 import csv
-import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
@@ -54,6 +53,24 @@ def read_entries(
         if not rows or (needs_all and faulty):
             raise DataError(describe_faults(entries) or "it has no rows")
     return entries
+
+
+def stream_rows(path: Path, flag: str) -> Iterator[Row]:
+    """The rows of a JSONL, JSON or CSV file one at a time.
+
+    A JSON file that is one list is read whole. Raises DataError, at its end, for a file with an unreadable row or without rows.
+    """
+    faulty = []
+    count = 0
+    with reader_errors(f"{flag} is {path}, which cannot be read: {{reason}}"):
+        for entry in _entries(path):
+            count += 1
+            if entry.row is None:
+                faulty.append(entry)
+            else:
+                yield entry.row
+        if faulty or not count:
+            raise DataError(describe_faults(faulty) or "it has no rows")
 
 
 def readable_rows(entries: Sequence[Entry]) -> list[Row]:
@@ -124,8 +141,11 @@ def _list_entries(content: bytes) -> Iterator[Entry]:
 
 
 def _csv_entries(path: Path) -> Iterator[Entry]:
-    text = path.read_bytes().decode("utf-8-sig", "surrogateescape")
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+        yield from _field_entries(csv.DictReader(lines, strict=True))
+
+
+def _field_entries(reader: "csv.DictReader[str]") -> Iterator[Entry]:
     names = reader.fieldnames or []
     for name in names:
         if names.count(name) > 1:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from importlib.metadata import version
@@ -42,15 +42,14 @@ _LONGER = re.compile(r"\w|[.,]\d|\s*(?:[-+/^_=]|\*(?!\*))")  # as an answer that
 
 
 def read_references(
-    rows: list[Row], problem_key: str, answer_key: str, grader: str, source: str
-) -> list[Reference]:
+    rows: Iterable[Row], problem_key: str, answer_key: str, grader: str, source: str
+) -> Iterator[Reference]:
     """The `read_reference` of each row; its errors become a DataError with source and row."""
-    references = []
     fault = "the answer begins as a label and cannot be read ({reason})"
     for number, row in enumerate(rows, 1):
         with reader_errors(f"{source}, row {number}: {fault}; give the reference answer alone"):
-            references.append(read_reference(row, problem_key, answer_key, grader))
-    return references
+            reference = read_reference(row, problem_key, answer_key, grader)
+        yield reference
 
 
 def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> Reference:
@@ -178,20 +177,34 @@ def remembered_file() -> Path:
 
 
 def example_answers(pairs: Iterable[tuple[object, str]]) -> list[str]:
-    """Some answers of a data set for the console, a line each: changed ones first.
-
-    `pairs` are an answer as the data set gives it and as it is graded.
-    """
-    # Dictionaries as ordered sets.
-    changed: dict[str, None] = {}
-    same: dict[str, None] = {}
+    """The `ExampleAnswers` of pairs of an answer as it is given and as it is graded."""
+    examples = ExampleAnswers()
     for given, answer in pairs:
+        examples.add(given, answer)
+    return examples.lines()
+
+
+class ExampleAnswers:
+    """Some answers of a data set for the console: the first distinct ones."""
+
+    def __init__(self) -> None:
+        # Dictionaries as ordered sets.
+        self._changed: dict[str, None] = {}
+        self._same: dict[str, None] = {}
+
+    def add(self, given: object, answer: str) -> None:
+        """Take an answer as the data set gives it and as it is graded."""
         bare = strip_answer(answer)
         text = str(given)
         if len(text) > LONGEST_SHOWN:
             text = "..." + text[3 - LONGEST_SHOWN :]
         if text.strip("$") == bare:
-            same[repr(bare)] = None
+            kind, line = self._same, repr(bare)
         else:
-            changed[f"{bare!r} (from {text!r})"] = None
-    return [*changed, *same][:EXAMPLES]
+            kind, line = self._changed, f"{bare!r} (from {text!r})"
+        if len(kind) < EXAMPLES:
+            kind[line] = None
+
+    def lines(self) -> list[str]:
+        """A line for each, changed ones first."""
+        return [*self._changed, *self._same][:EXAMPLES]

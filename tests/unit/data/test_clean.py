@@ -2,6 +2,8 @@
 
 import html
 import random
+from dataclasses import dataclass
+from io import StringIO
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +15,11 @@ from openrlhf_swap.data.clean import (
     DUPLICATE,
     NEAR_BENCHMARK,
     SAME_AS_BENCHMARK,
+    ProblemComparison,
     find_reasons,
-    find_repeated,
 )
 from openrlhf_swap.data.contamination import BenchmarkIndex
-from openrlhf_swap.data.problem_texts import nearly_same, read_text, read_variants
+from openrlhf_swap.data.problem_texts import nearly_same, read_text
 from openrlhf_swap.data.references import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.references import Reference
@@ -30,8 +32,18 @@ DIE = (
 )
 
 
+@dataclass
+class Row:
+    problem: str
+    reference: Reference
+    fault: str | None = None
+
+
 def find(problem, index):
-    return find_repeated({problem: read_variants(problem)}, index).get(problem)
+    """The reason to drop a problem that is alone in its data set."""
+    comparison = ProblemComparison(index, StringIO(), StringIO())
+    digest = comparison.add(problem)
+    return comparison.find_repeated().get(digest)
 
 
 def same(one, other):
@@ -218,7 +230,7 @@ PROBLEMS = [
 
 
 def reasons_of(problems, index):
-    return find_reasons(problems, [Reference("1")] * len(problems), index)
+    return find_reasons([Row(problem, Reference("1")) for problem in problems], index)
 
 
 # Ways in which data sets write their problems: by the problem and its number.
@@ -320,11 +332,10 @@ def test_every_reason():
         ("What is $3+6$?", r"\frac{18}{2}", None),
         ("What is $3+7$? Answer: 10", "10", {"reason": STATED_ANSWER}),
     ]
-    problems = [problem for problem, *_ in table]
-    references = [Reference(answer) for _, answer, _ in table]
-    assert find_reasons(problems, references, index) == [expected for *_, expected in table]
+    rows = [Row(problem, Reference(answer)) for problem, answer, _ in table]
+    assert find_reasons(rows, index) == [expected for *_, expected in table]
     # Without benchmarks their problems are rows like others.
-    assert find_reasons(problems, references, None)[1] is None
+    assert find_reasons(rows, None)[1] is None
 
 
 @pytest.mark.parametrize(
