@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from openrlhf_swap.command import check_writable, run_command
 from openrlhf_swap.data.files import DATA_FILES, check_quickly
-from openrlhf_swap.errors import StoppedBySignal
+from openrlhf_swap.errors import ConfigError, StoppedBySignal
 from openrlhf_swap.flags.configuration import (
     FOLDERS,
     Configuration,
@@ -28,7 +29,7 @@ from openrlhf_swap.flags.help import print_help, print_objectives
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.process.console import MARK, quiet_console, say
 from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
-from openrlhf_swap.process.locks import locked
+from openrlhf_swap.process.locks import is_locked, locked
 from openrlhf_swap.process.private_ray import private_ray
 from openrlhf_swap.recipes import as_words, find_value
 from openrlhf_swap.runs import checkpoints
@@ -79,6 +80,7 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
         "--ckpt.path": Path(ckpt.path),
         "--ckpt.output_dir": Path(ckpt.output_dir),
     }
+    _refuse_places_inside_runs(folders)
     console: AbstractContextManager[Any] = nullcontext()
     if not configuration.run.verbose:
         console = quiet_console(output / "train.log", MARK, "--swap.verbose")
@@ -93,6 +95,19 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
             if isinstance(error, StoppedBySignal):
                 raise StoppedBySignal(error.number, remedy) from None
             raise KeyboardInterrupt(remedy) from None
+
+
+def _refuse_places_inside_runs(folders: Mapping[str, Path]) -> None:
+    """Raise ConfigError for a folder, by its flag, inside that of another run under way."""
+    own = {folder.resolve() for folder in folders.values()}
+    for flag, folder in folders.items():
+        for outer in folder.resolve().parents:
+            is_of_a_run = outer not in own and (outer / checkpoints.CONFIGURATION).exists()
+            if is_of_a_run and is_locked(outer):
+                raise ConfigError(
+                    f"{flag} is {folder}, which is inside {outer}, where another run is under way; "
+                    "use a place outside of it"
+                )
 
 
 def _check_quickly(configuration: Configuration) -> None:

@@ -58,7 +58,8 @@ def read_entries(
 def stream_rows(path: Path, flag: str) -> Iterator[Row]:
     """The rows of a JSONL, JSON or CSV file one at a time.
 
-    A JSON file that is one list is read whole. Raises DataError, at its end, for a file with an unreadable row or without rows.
+    A JSON file that is one list is read whole. Raises DataError, at its end, for a file with an
+    unreadable row or without rows.
     """
     faulty = []
     count = 0

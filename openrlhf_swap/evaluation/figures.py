@@ -165,7 +165,7 @@ def dynamics(files: Sequence[Path]) -> Figure:
     names = ("accuracy of rollouts, %", "tokens per rollout")
     figure, (accuracy, tokens) = _panels([{"xlabel": "step", "ylabel": name} for name in names])
     for file in files:
-        rows = pd.DataFrame(read_steps(file))
+        rows = pd.DataFrame(read_steps(file, ["swap/accuracy", "length/mean"]))
         name = file.parent.name
         accuracy.plot(rows["step"], 100 * rows["swap/accuracy"], label=name)
         tokens.plot(rows["step"], rows["length/mean"], label=name)

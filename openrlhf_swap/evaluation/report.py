@@ -34,6 +34,7 @@ from openrlhf_swap.evaluation.samples import (
     flag_of,
     graded_benchmarks,
     read_settings,
+    settings_path,
     thought_budget,
 )
 from openrlhf_swap.rewards.answers import strip_answer
@@ -108,6 +109,8 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
     """One line for each setting that differs, apart from those of the model and the seed."""
     runs = {folder: read_settings(folder) for folder in folders}
     warnings = []
+    for folder in (folder for folder, settings in runs.items() if not settings):
+        warnings.append(f"{settings_path(folder)} is missing, so its settings are not compared")
     for name in SETTINGS:
         if name in ("model", "seed", "end_of_thought"):
             continue

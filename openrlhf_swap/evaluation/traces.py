@@ -8,18 +8,18 @@ One line per response: benchmark, id, sample, problem, answer, response, correct
 page` and `eval figures` read the scores in the folder.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, check_writable, counted
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import DataError, reader_errors
 from openrlhf_swap.evaluation.samples import (
     asked,
     files_as_written,
     graded_benchmarks,
     read_settings,
 )
-from openrlhf_swap.files import Row, read_rows, write_rows
+from openrlhf_swap.files import Row, checked_row, read_rows, write_rows
 
 # The fields that `openrlhf-swap score` gives a row.
 SCORED = {"answer", "step_ends", "answer_logprobs", "gains", "local_gains", "steps"}
@@ -75,10 +75,15 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
 def read_scored(place: Path) -> list[Row]:
     """Scored traces that have at least one step, from a file or an evaluation's folder.
 
-    Raises DataError if there is none.
+    Raises DataError if there is none, and for a row that no page can hold.
     """
     file = place / "scored.jsonl" if place.is_dir() else place
-    rows = [row for row in read_rows(file) if row.keys() >= SCORED and row["gains"]]
+    rows = []
+    for number, row in enumerate(read_rows(file), 1):
+        with reader_errors(f"{file}, row {number}: {{reason}}; remove that line"):
+            checked_row(row)
+        if row.keys() >= SCORED and row["gains"]:
+            rows.append(row)
     if not rows:
         raise DataError(f"{file} holds no scored traces; make them with openrlhf-swap score")
     return rows
@@ -89,13 +94,18 @@ def label_of(place: Path) -> str:
     return place.name if place.is_dir() else place.name.partition(".")[0]
 
 
-def read_steps(metrics: Path) -> list[Row]:
+def read_steps(metrics: Path, names: Iterable[str]) -> list[Row]:
     """A run's training steps from its metrics.jsonl, in order; DataError if there is none.
 
-    A resumed run repeats steps, and the last row of a step counts. A step whose scores were not
+    Each has `step` and the metrics of these names, None for one that the step does not have. A
+    resumed run repeats steps, and the last row of a step counts. A step whose scores were not
     finite has measured nothing and is left out.
     """
-    rows = {row["step"]: row for row in read_rows(metrics) if "swap/accuracy" in row}
+    wanted = ["step", *names]
+    rows = {}
+    for row in read_rows(metrics):
+        if isinstance(row, dict) and "swap/accuracy" in row:
+            rows[row["step"]] = {name: row.get(name) for name in wanted}
     if not rows:
         raise DataError(f"{metrics} holds no training steps; it should be a run's metrics.jsonl")
     return [rows[step] for step in sorted(rows)]

@@ -25,6 +25,21 @@ def locked(folders: Mapping[str, Path]) -> Iterator[None]:
         yield
 
 
+def is_locked(folder: Path) -> bool:
+    """Whether a run under way holds the lock on a folder."""
+    from filelock import FileLock, Timeout
+
+    lock = folder / LOCK
+    if not lock.exists():
+        return False
+    with suppress(OSError):  # there are no locks here, or no rights
+        try:
+            FileLock(lock, timeout=0, fallback_to_soft=False).acquire().lock.release()
+        except Timeout:
+            return True
+    return False
+
+
 @contextmanager
 def locked_file(flag: str, file: Path) -> Iterator[None]:
     """Hold a lock beside a file that a command continues; otherwise as `locked`."""

@@ -121,7 +121,11 @@ def _training(run: Path) -> Row:
     """What the template says about the steps of a run."""
     from pandas import DataFrame
 
-    steps = DataFrame(read_rows(run / METRICS))
+    columns = {"step", "rollout/num_samples", "timing/step_total"}
+    columns.update(column for _, column, _ in CURVES)
+    # A row has some hundred metrics, and a long run's rows with all of them fill the memory.
+    rows = read_rows(run / METRICS)
+    steps = DataFrame({name: row[name] for name in columns & row.keys()} for row in rows)
     if steps.empty:
         return {"steps": 0, "responses": "0", "time": "no time", "measures": ""}
     return {

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
-from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows
+from openrlhf_swap.files import Row, free_name, read_rows, replacing, to_line, write_rows
 from openrlhf_swap.process.console import say
 from openrlhf_swap.runs.diagnostics import is_looping, length_correctness
 
@@ -263,18 +264,23 @@ def drop_metrics_after(folder: Path, step: int) -> None:
     for path in filter(Path.exists, (folder / METRICS, folder / EVALUATIONS)):
         if step == 0:
             before = path.with_suffix(".before.jsonl")
-            write_rows(before, [*read_rows(before), *read_rows(path)])
+            write_rows(before, chain(read_rows(before), read_rows(path)))
             path.unlink()
         else:
-            rows = list(read_rows(path))
-            of_steps = [row for row in rows if _has_step(row)]
-            if len(of_steps) < len(rows):
-                say(f"{len(rows) - len(of_steps)} rows of {path} are of no step and are removed")
-            write_rows(path, [row for row in of_steps if row["step"] <= step])
+            _keep_rows_until(step, path)
 
 
-def _has_step(row: object) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("step"), int)
+def _keep_rows_until(step: int, path: Path) -> None:
+    """Rewrite a file of metrics row by row: a long run's takes gigabytes of memory as a whole."""
+    of_no_step = 0
+    with replacing(path) as kept:
+        for row in read_rows(path):
+            if not (isinstance(row, dict) and isinstance(row.get("step"), int)):
+                of_no_step += 1
+            elif row["step"] <= step:
+                kept.write(to_line(row))
+    if of_no_step:
+        say(f"{of_no_step} rows of {path} are of no step and are removed")
 
 
 def set_aside_rollouts_after(folder: Path, step: int) -> None:

@@ -1,6 +1,7 @@
 """Python code that comes with a model: found without running it, and refused unless allowed."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +41,20 @@ def check_model_files(
         )
 
 
-def find_model_code(flag: str, model: str) -> str | None:
-    """Where a model refers to code of its own, in words; None for nowhere."""
+def find_model_code(flag: str, model: str, seen: Sequence[Path] = ()) -> str | None:
+    """Where a model refers to code of its own, in words; None for nowhere.
+
+    `seen` are the folders of the adapters whose base the model is. Raises ConfigError for adapters
+    whose base has the same adapters.
+    """
     folder = Path(model)
     if not folder.is_dir():
         folder = _download(flag, model)
+    if folder.resolve() in seen:
+        raise ConfigError(
+            f"{flag} is {model} again; name the model that was adapted as "
+            f"base_model_name_or_path in {ADAPTERS}"
+        )
     if (folder / GENERATE).exists():
         return GENERATE
     for file in sorted(folder.rglob("*.json")):
@@ -54,7 +64,7 @@ def find_model_code(flag: str, model: str) -> str | None:
     base = _base_of_adapters(flag, folder)
     if base is None:
         return None
-    place = find_model_code(f"{flag} is {folder}, and its base", base)
+    place = find_model_code(f"{flag} is {folder}, and its base", base, [*seen, folder.resolve()])
     return place and f"{place} of {base}, the base of its adapters"
 
 
@@ -80,6 +90,8 @@ def _base_of_adapters(flag: str, folder: Path) -> str | None:
     broken = f"{flag} is {folder}, whose {ADAPTERS} cannot be read ({{reason}}); repair it"
     with reader_errors(broken, ConfigError):
         base = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+        if base and not isinstance(base, str):
+            raise TypeError(f"base_model_name_or_path is {base!r}")
     if not base or Path(base) == folder:
         return None
     return str(base)

@@ -1,6 +1,5 @@
 """Provenance: what a file was made of. It is recorded, and compared when work is resumed."""
 
-import json
 import math
 import shlex
 import subprocess
@@ -13,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from openrlhf_swap import rewards
-from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.files import Row, read_rows, to_line, write_text
+from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.files import Row, parse_row, read_rows, to_line, write_text
 from openrlhf_swap.rewards.verifiers import REGEX
 
 # The packages whose versions are recorded.
@@ -190,7 +189,9 @@ def record_or_compare(output: Path, settings: Row) -> None:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_text(record, to_line(settings, indent=1))
     elif record.exists():
-        recorded = json.loads(record.read_bytes())
+        unusable = f"{record} cannot be read ({{reason}}); restore it, or use another --output"
+        with reader_errors(unusable):
+            recorded = parse_row(record.read_bytes())
         work = f"the rows in {output} were made"
         refuse_other_settings(settings, recorded, work, "use another --output")
         for note in notes_on(settings, recorded):

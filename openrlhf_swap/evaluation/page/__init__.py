@@ -9,7 +9,8 @@ evaluation's folder (see `openrlhf-swap eval traces`). Scored traces from elsewh
 a file. The evaluations' table stands above, and a training run's curves can be added (--metrics).
 """
 
-from dataclasses import asdict
+import argparse
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from openrlhf_swap.command import Parser, counted
@@ -17,6 +18,8 @@ from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.files import write_text
 from openrlhf_swap.flags.configuration import parse_with_settings
 
+PROBLEMS = 200
+LARGE = 20_000_000  # bytes of a page that browsers still open quickly
 # The report's columns that a phone has the width for.
 SUMMARY_COLUMNS = ("pass@1 %", "95%", "tokens", "cut off %")
 
@@ -42,16 +45,42 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--limit",
         type=int,
-        default=200,
-        help="maximum number of problems on the page (default: 200)",
+        help=f"maximum number of problems on the page (default: {PROBLEMS}, or as many as make a "
+        f"page of {LARGE // 10**6} MB)",
     )
     # Of the penalty that is shown.
     names = ("length_coef", "tau", "weights_from", "step_price")
     args = parse_with_settings(parser, names, argv)
     penalty = SwapConfig(**{name: getattr(args, name) for name in names})
+    page = make_page(args, penalty, args.limit or PROBLEMS)
+    note = ""
+    if page.size > LARGE:
+        note = f", {page.size / 1e6:.0f} MB, which browsers open slowly: give a smaller --limit"
+    if page.size > LARGE and args.limit is None:
+        note = (
+            f" of {page.problems}: all would take {page.size / 1e6:.0f} MB, which browsers open "
+            f"slowly; --limit {page.problems} shows them"
+        )
+        page = make_page(args, penalty, max(1, LARGE * page.problems // page.size))
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_text(args.output, page.html)
+    print(f"{args.output}: {counted(page.problems, 'problem')}{note}")
+
+
+@dataclass(frozen=True)
+class Page:
+    """An HTML page, the number of problems on it, and its size in bytes."""
+
+    html: str
+    problems: int
+    size: int
+
+
+def make_page(args: argparse.Namespace, penalty: SwapConfig, limit: int) -> Page:
+    """The page with the first `limit` problems, those that the most columns have first."""
     from openrlhf_swap.evaluation.page.contents import charts, page_data, render  # imports torch
 
-    data = page_data(args.inputs, penalty, args.limit)
+    data = page_data(args.inputs, penalty, limit)
     evaluations = [place for place in args.inputs if place.is_dir()]
     if args.metrics or evaluations:
         from openrlhf_swap.evaluation.measures import measure_evaluations
@@ -65,6 +94,5 @@ def main(argv: list[str]) -> None:
             "tables": [asdict(table) for table in (shown, differences) if table.rows],
             "charts": charts(args.metrics) if args.metrics else [],
         }
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_text(args.output, render(data))
-    print(f"{args.output}: {counted(len(data['problems']), 'problem')}")
+    html = render(data)
+    return Page(html, len(data["problems"]), len(html.encode()))

@@ -99,6 +99,22 @@ def test_the_base_of_adapters_is_searched_as_well(hostile, tmp_path):
     assert found.endswith(f"of {model}, the base of its adapters")
 
 
+def test_adapters_that_lead_to_no_model_are_one_line(tmp_path):
+    def write_base(name, base):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        content = json.dumps({"base_model_name_or_path": base})
+        (folder / "adapter_config.json").write_text(content)
+
+    write_base("first", str(tmp_path / "second"))
+    write_base("second", str(tmp_path / "first"))
+    with pytest.raises(ConfigError, match=r"first again; name the model that was adapted"):
+        find_model_code("--model", str(tmp_path / "first"))
+    write_base("first", 7)
+    with pytest.raises(ConfigError, match=r"cannot be read \(base_model_name_or_path is 7\)"):
+        find_model_code("--model", str(tmp_path / "first"))
+
+
 OUT = "--swap.output_dir {out} --ckpt.path {out}/checkpoints"
 TRAIN = (
     "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "

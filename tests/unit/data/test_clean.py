@@ -2,6 +2,7 @@
 
 import html
 import random
+import tracemalloc
 from dataclasses import dataclass
 from io import StringIO
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from openrlhf_swap.data import contamination
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.chats import EMPTY_PROBLEM
 from openrlhf_swap.data.clean import (
@@ -18,8 +20,8 @@ from openrlhf_swap.data.clean import (
     ProblemComparison,
     find_reasons,
 )
-from openrlhf_swap.data.contamination import BenchmarkIndex
-from openrlhf_swap.data.problem_texts import nearly_same, read_text
+from openrlhf_swap.data.contamination import BenchmarkIndex, Wrappers
+from openrlhf_swap.data.problem_texts import nearly_same, read_text, read_variants
 from openrlhf_swap.data.references import STATED_ANSWER, states_answer
 from openrlhf_swap.rewards.answers import EMPTY_ANSWER, UNPARSABLE_ANSWER
 from openrlhf_swap.rewards.references import Reference
@@ -336,6 +338,39 @@ def test_every_reason():
     assert find_reasons(rows, index) == [expected for *_, expected in table]
     # Without benchmarks their problems are rows like others.
     assert find_reasons(rows, None)[1] is None
+
+
+def test_half_a_kilobyte_of_a_row_stays_in_memory():
+    """Beside 15 MB of a block of rows and the counts of what rows have in common."""
+    index = BenchmarkIndex({"own": [Problem("p", "What is $3+4$?", "7")]})
+    count = 50_000
+    tracemalloc.start()
+    rows = (Row(f"Add {number} to {number % 97}", Reference("1")) for number in range(count))
+    reasons = find_reasons(rows, index)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(reasons) == count
+    assert not any(reasons)
+    assert peak < 15e6 + 500 * count
+
+
+def test_what_rows_have_in_common_is_known_of_many(monkeypatch):
+    """Where rare triples are forgotten meanwhile."""
+    monkeypatch.setattr(contamination, "COUNTED_TOGETHER", 50)
+    wrappers = Wrappers(StringIO())
+    for number in range(1000):
+        text = f"{number} apples and pears"
+        if number % 9 == 4:
+            text += " in each box"
+        if number % 11 == 4:
+            text += " on each table"
+        wrappers.add(read_variants(text))
+    assert {("apples", "and", "pears"), ("in", "each", "box")} <= wrappers.triples
+    # Of 91 rows; of 100, a tenth, are those that are counted.
+    assert ("on", "each", "table") not in wrappers.triples
+    assert len(wrappers._counts) < 300
+    assert wrappers.has("", "applesandpearsoneachtable")
+    assert not wrappers.has("", "applesandpearsoneachchair")
 
 
 @pytest.mark.parametrize(

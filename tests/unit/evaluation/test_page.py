@@ -7,6 +7,8 @@ import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.errors import DataError
+from openrlhf_swap.evaluation import page
 from openrlhf_swap.evaluation.page import main
 from openrlhf_swap.evaluation.page.contents import add_penalties
 from openrlhf_swap.files import write_rows
@@ -36,7 +38,9 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(make, tmp_path, sco
     html, _ = make(rows)
     line = rows.read_text().replace('"p"', r'"\ud800"')
     rows.write_text(line)
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(
+        DataError, match=r"row 1: a lone surrogate \(.ud800\), .*; remove that line"
+    ):
         main([str(rows), "--output", str(tmp_path / "page.html")])
     assert (tmp_path / "page.html").read_text() == html
 
@@ -129,3 +133,22 @@ def test_a_training_and_evaluations_stand_above(make, tmp_path, scored, evaluate
     assert [row[3] for row in table["rows"]] == ["50.0", "100.0"]
     assert [row[-1] for row in table["rows"]] == ["50.0", "50.0"]
     assert [row[0] for row in differences["rows"]] == ["short - base"]
+
+
+def test_a_large_page_shows_what_opens_quickly_unless_more_is_asked_for(
+    make, tmp_path, scored, monkeypatch, capsys
+):
+    traces = tmp_path / "base.jsonl"
+    write_rows(traces, [scored(f"problem {n}", True, [0.5] * 200, 2000) for n in range(40)])
+    whole, data = make(traces)
+    assert len(data["problems"]) == 40
+    assert capsys.readouterr().out.endswith("page.html: 40 problems\n")
+    monkeypatch.setattr(page, "LARGE", len(whole) // 2)
+    half, data = make(traces)
+    shown = len(data["problems"])
+    assert 10 <= shown <= 20
+    assert len(half) < 0.75 * len(whole)
+    out = capsys.readouterr().out
+    assert f"page.html: {shown} problems of 40: all would take " in out
+    assert make(traces, "--limit", "40")[0] == whole
+    assert "browsers open slowly: give a smaller --limit" in capsys.readouterr().out

@@ -44,6 +44,10 @@ def test_evaluations_that_were_not_made_alike_are_not_compared_in_silence(
     warned = f"warning: --max-model-len is not given in {base}, 4096 in {other}: do not compare"
     assert shown.err.startswith(warned)
     assert len(shown.err.splitlines()) == 1
+    (other / "run.json").unlink()
+    assert run_command(report.main, [str(base), str(other)]) == 0
+    warned = f"warning: {other}/run.json is missing, so its settings are not compared\n"
+    assert capsys.readouterr().err == warned
     # Both are called base.
     assert str(base) in shown.out
     assert str(other) in shown.out

@@ -11,7 +11,7 @@ import pytest
 from openrlhf_swap.command import run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.process.ctrl_c import STOPPING, ctrl_c_after, stopped_like_ctrl_c
-from openrlhf_swap.process.locks import LOCK, locked
+from openrlhf_swap.process.locks import LOCK, is_locked, locked
 
 HOLD = """
 import subprocess, sys, time
@@ -99,8 +99,11 @@ def test_a_second_run_is_refused_until_the_first_has_ended_or_was_killed(tmp_pat
                 pass
         with locked({"--swap.output_dir": tmp_path / "other"}):
             pass
+        assert is_locked(tmp_path / "run")
+        assert not is_locked(tmp_path)
         first.send_signal(signal.SIGKILL)
         first.wait()
+        assert not is_locked(tmp_path / "run")
         with locked(flags):
             pass
     finally:

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from support.paths import POLICY
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.runs import provenance
 from openrlhf_swap.runs.provenance import (
     changed_files,
@@ -142,6 +142,11 @@ def test_settings_may_change_until_something_is_written(tmp_path, capsys):
     with pytest.raises(ConfigError, match=f"^--flag is 1, but the rows in {output} were made with"):
         record_or_compare(output, {"--flag": 1})
     assert capsys.readouterr().out == ""
-    (tmp_path / "new" / "output.settings.json").unlink()
+    record = tmp_path / "new" / "output.settings.json"
+    for garbage in ("[1]", "{"):
+        record.write_text(garbage)
+        with pytest.raises(DataError, match=f"^{record} cannot be read .* use another --output$"):
+            record_or_compare(output, {"--flag": 1})
+    record.unlink()
     record_or_compare(output, {"--flag": 1})
     assert capsys.readouterr().out.startswith(f"note: {output}.settings.json is missing")
