@@ -366,7 +366,7 @@ def test_what_rows_have_in_common_is_known_of_many(monkeypatch):
             text += " on each table"
         wrappers.add(read_variants(text))
     assert {("apples", "and", "pears"), ("in", "each", "box")} <= wrappers.triples
-    # Of 91 rows; of 100, a tenth, are those that are counted.
+    # In 91 rows, less than a tenth.
     assert ("on", "each", "table") not in wrappers.triples
     assert len(wrappers._counts) < 300
     assert wrappers.has("", "applesandpearsoneachtable")
