@@ -109,8 +109,9 @@ def settings_that_differ(folders: Sequence[Path]) -> list[str]:
     """One line for each setting that differs, apart from those of the model and the seed."""
     runs = {folder: read_settings(folder) for folder in folders}
     warnings = []
-    for folder in (folder for folder, settings in runs.items() if not settings):
-        warnings.append(f"{settings_path(folder)} is missing, so its settings are not compared")
+    for folder, settings in runs.items():
+        if not settings and any(runs.values()):
+            warnings.append(f"{settings_path(folder)} is missing, so its settings are not compared")
     for name in SETTINGS:
         if name in ("model", "seed", "end_of_thought"):
             continue
