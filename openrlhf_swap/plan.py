@@ -20,6 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 from tabulate import tabulate
 
 from openrlhf_swap.algorithm.steps import advice_on_step_tokens
@@ -29,7 +30,7 @@ from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.objectives.registry import build
-from openrlhf_swap.sizing.engine import EngineCapacity, engine_capacity
+from openrlhf_swap.sizing.engine import EngineCapacity, cached_token, engine_capacity
 from openrlhf_swap.sizing.fitting import (
     NODE_MEMORY,
     VLLM_CACHE,
@@ -38,9 +39,17 @@ from openrlhf_swap.sizing.fitting import (
     describe_place,
     describe_update,
     fit,
+    lower_micro_batches,
+    of_mean_length,
     savings,
 )
-from openrlhf_swap.sizing.host import CheckpointBytes, checkpoint_bytes, host_bytes
+from openrlhf_swap.sizing.host import (
+    CheckpointBytes,
+    checkpoint_bytes,
+    cpu_bytes,
+    cpu_cache,
+    host_bytes,
+)
 from openrlhf_swap.sizing.memory import PHASES, phases
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, GpuModel, Model, gib
 from openrlhf_swap.sizing.operations import (
@@ -127,6 +136,8 @@ class Plan:
 
 def main(argv: list[str]) -> int:
     own, rest = _parser().parse_known_args(argv)
+    if own.gpu is None:
+        return plan_on_cpu(own, training_configuration(own, rest, on_cpu=True))
     plan = make_plan(own, training_configuration(own, rest))
     if own.json:
         print(json.dumps(asdict(plan), indent=2))
@@ -138,7 +149,8 @@ def main(argv: list[str]) -> int:
 def _parser() -> Parser:
     parser = Parser("openrlhf-swap plan", __doc__)
     add = parser.add_argument
-    add("--gpu", required=True, type=_gpu, help=f"{', '.join(GPUS)}, or a number of GiB")
+    text = f"{', '.join(GPUS)}, or a number of GiB; cpu for a run without GPUs"
+    add("--gpu", required=True, type=_gpu, help=text)
     add("--model", help=f"short for --actor.model_name_or_path; also {', '.join(SHORT_NAMES)}")
     text = (
         "plan one node of N GPUs, used in turn, or halved with --train.async_enable (default: what "
@@ -152,14 +164,16 @@ def _parser() -> Parser:
     add("--response", type=int, metavar="TOKENS", help=text)
     text = "share of correct responses, the only ones that are scored (default: 1)"
     add("--correct", type=float, default=1.0, metavar="SHARE", help=text)
-    text = "main memory of a node; warns if it is too small"
+    text = "main memory of a node; warns if it is too small (of a CPU's run: what is free here)"
     add("--node-memory", type=float, metavar="GIB", help=text)
     add("--json", action="store_true", help="print bytes and numbers as JSON")
     return parser
 
 
-def _gpu(name: str) -> GpuModel:
-    """A known GPU, or one of a size in GiB."""
+def _gpu(name: str) -> GpuModel | None:
+    """A known GPU, or one of a size in GiB; None for a run without GPUs."""
+    if name.lower() == "cpu":
+        return None
     known = GPUS.get(name.lower())
     if known:
         return known
@@ -168,11 +182,13 @@ def _gpu(name: str) -> GpuModel:
         if 0 < size < math.inf:
             return GpuModel(size)
     raise argparse.ArgumentTypeError(
-        f"{name} is unknown; use one of {', '.join(GPUS)}, or a number of GiB"
+        f"{name} is unknown; use one of {', '.join(GPUS)}, a number of GiB, or cpu"
     )
 
 
-def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Configuration:
+def training_configuration(
+    own: argparse.Namespace, words: Sequence[str], on_cpu: bool = False
+) -> Configuration:
     """Read the training's flags as `openrlhf-swap train` does.
 
     Raises ConfigError for what the run would refuse.
@@ -184,10 +200,10 @@ def training_configuration(own: argparse.Namespace, words: Sequence[str]) -> Con
     defaults: FlagValues = {"data.prompt_dataset": "unknown", "data.label_key": "answer"}
     if own.gpus is not None:
         defaults["actor.num_gpus_per_node"] = own.gpus
-    configuration = configure(words, on_cpu=False, defaults=defaults)
+    configuration = configure(words, on_cpu=on_cpu, defaults=defaults)
     if own.gpus is not None:
         defaults |= _one_node(own.gpus, configuration.args)
-        configuration = configure(words, on_cpu=False, defaults=defaults)
+        configuration = configure(words, on_cpu=on_cpu, defaults=defaults)
     check_flags(configuration)
     check_objective(configuration)
     return configuration
@@ -203,6 +219,69 @@ def _one_node(gpus: int, args: SimpleNamespace) -> FlagValues:
         "actor.num_gpus_per_node": gpus - engines // 2 * size,
         "vllm.num_engines": engines // 2,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuPlan:
+    """The main memory of a run without GPUs; `--json` prints the numbers by these names."""
+
+    model: str
+    parameters: int
+    available_bytes: int
+    update_rows: int  # responses of a micro-batch of the update, as the start lowers them
+    score_rows: int  # and of the log-probability pass
+    mean: BytesByUse  # bytes by process for responses of mean length
+    longest: BytesByUse  # and of full length
+    fits: bool  # for responses of mean length
+
+
+def plan_on_cpu(own: argparse.Namespace, training: Configuration) -> int:
+    """Print what a run without GPUs takes of the main memory; returns the exit status."""
+    model, given = read_run(training, build(training.method))
+    available = psutil.virtual_memory().available
+    if own.node_memory:
+        available = int(own.node_memory * GIB)
+    cache = cpu_cache(given.engine_responses * given.context * cached_token(model, given))
+    settings = lower_micro_batches(model, given, cache, available)
+    mean = cpu_bytes(model, of_mean_length(settings), cache)
+    plan = CpuPlan(
+        model=training.args.actor.model_name_or_path,
+        parameters=model.parameters,
+        available_bytes=available,
+        update_rows=settings.update_rows,
+        score_rows=settings.score_rows,
+        mean=mean,
+        longest=cpu_bytes(model, settings, cache),
+        fits=sum(mean.values()) <= available,
+    )
+    if own.json:
+        print(json.dumps(asdict(plan), indent=2))
+    else:
+        print(*_cpu_lines(plan), sep="\n")
+    return 0 if plan.fits else 1
+
+
+def _cpu_lines(plan: CpuPlan) -> Iterator[str]:
+    """The plan of a run without GPUs as text."""
+    yield f"{plan.model}, {plan.parameters:,} parameters"
+    yield f"on a CPU with {gib(plan.available_bytes)} GiB of free main memory"
+    yield "Computed from the settings. Nothing was measured.\n"
+    rows = []
+    for process, size in plan.mean.items():
+        rows.append([process, size / GIB, plan.longest[process] / GIB])
+    both = [plan.mean, plan.longest]
+    rows.append(["together", *(sum(sizes.values()) / GIB for sizes in both)])
+    head = ["GiB", "responses of mean length", "of full length"]
+    yield tabulate(rows, head, tablefmt="plain", floatfmt=".1f", numalign="right")
+    yield (
+        f"\nwith --train.micro_batch_size {plan.update_rows} --rollout.micro_batch_size "
+        f"{plan.score_rows}, which the start takes if larger ones do not fit"
+    )
+    if not plan.fits:
+        yield (
+            "warning: this does not fit; lower --data.max_len, train adapters (--ds.lora.rank 32), "
+            "or take a smaller model"
+        )
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:

@@ -92,10 +92,10 @@ def find_reasons(
         repeated = comparison.find_repeated()
     first: dict[bytes, int] = {}
     reasons: list[Reason | None] = []
-    for number, problem in enumerate(problems):
-        key = comparison.keys[problem]
+    for number, digest in enumerate(problems):
+        key = comparison.keys[digest]
         reason = _reason(chat_faults[number])
-        reason = reason or repeated.get(problem) or _reason(answer_faults[number])
+        reason = reason or repeated.get(digest) or _reason(answer_faults[number])
         if not reason and key in first:
             reason = {"reason": DUPLICATE, "duplicate_of": first[key]}
         if not reason:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
+from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.known import known_in
@@ -243,6 +247,50 @@ def step_line(step: int, last: int | None, metrics: Metrics) -> str:
         f"{show('length/mean', '{:.0f}')} tokens, target {show('length/target', '{:.0f}')}, "
         f"reward {show('rollout/reward_mean', '{:z.3f}')}, {show('timing/step_total', '{:.1f}')} s"
     )
+
+
+def first_step_lines(args: SimpleNamespace) -> dict[str, str]:
+    """Phase of a training step -> what a start says when its first step begins it.
+
+    The first step follows a silent minute, and may take many; later ones have a line at their end.
+    """
+    prompts = args.rollout.batch_size
+    responses = prompts * args.rollout.n_samples_per_prompt
+    return {
+        "generation": f"first step: generating {responses} responses to {prompts} prompts",
+        "make_experience": f"first step: log-probabilities and scores of {responses} responses",
+        "ppo_train": f"first step: updating the policy with {responses} responses",
+        "broadcast": f"first step: sending the weights to {args.vllm.num_engines} vLLM engine(s)",
+    }
+
+
+class StepClock:
+    """Measures a step from its own creation, and the phases that the step consists of.
+
+    `lines` has lines to print when a phase begins; a line that is printed is removed.
+    """
+
+    def __init__(self, lines: dict[str, str]) -> None:
+        self._lines = lines
+        self._started = monotonic()
+        self._phases: Metrics = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the block, also where it ends with an error."""
+        if name in self._lines:
+            say(self._lines.pop(name))
+        started = monotonic()
+        try:
+            yield
+        finally:
+            self._phases[f"timing/{name}"] = monotonic() - started
+
+    def metrics(self) -> Metrics:
+        """The seconds so far: of each phase, of what lies between, and of all of it."""
+        total = monotonic() - self._started
+        other = total - sum(self._phases.values())
+        return {**self._phases, "timing/other": other, "timing/step_total": total}
 
 
 def append_metrics(folder: Path, step: int, metrics: Metrics, file: str = METRICS) -> None:

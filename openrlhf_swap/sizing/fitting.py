@@ -15,7 +15,7 @@ from openrlhf_swap.sizing.engine import (
     engine_capacity,
     engine_weights,
 )
-from openrlhf_swap.sizing.host import host_bytes
+from openrlhf_swap.sizing.host import cpu_bytes, host_bytes
 from openrlhf_swap.sizing.memory import ADAM, partition, phases, total
 from openrlhf_swap.sizing.models import Model, gib
 from openrlhf_swap.sizing.settings import BytesByUse, Settings
@@ -111,6 +111,33 @@ def _side_by_side(model: Model, given: Settings, gpu: int) -> Settings:
     needed = engine_weights(model, given) + VLLM_OVERHEAD + VLLM_GRAPHS + cache
     share = math.ceil(100 * needed / gpu) / 100
     return replace(given, actor_sleeps=False, vllm_sleeps=False, utilization=share)
+
+
+def lower_micro_batches(model: Model, given: Settings, cache: int, available: int) -> Settings:
+    """The settings with the micro-batches that fit into a CPU's `available` bytes of main memory.
+
+    Those that responses of mean length overfill are halved until responses of full length fit, or
+    to one response. `cache` has the bytes of an engine's keys and values.
+    """
+
+    def fits(settings: Settings) -> bool:
+        return total(cpu_bytes(model, settings, cache)) <= available
+
+    if fits(of_mean_length(given)):
+        return given
+    lowered = given
+    while not fits(lowered) and max(lowered.update_rows, lowered.score_rows) > 1:
+        lowered = replace(
+            lowered,
+            update_rows=_fewer(lowered.update_rows),
+            score_rows=_fewer(lowered.score_rows),
+        )
+    return lowered
+
+
+def of_mean_length(settings: Settings) -> Settings:
+    """The settings with responses of mean length in place of the longest."""
+    return replace(settings, context=settings.mean)
 
 
 def copied_bytes(model: Model, settings: Settings) -> int:

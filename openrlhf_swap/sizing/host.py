@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from openrlhf_swap.sizing.engine import engine_weights
 from openrlhf_swap.sizing.memory import ADAM, ALLOWANCE, SUB_GROUP, partition, phases, total
@@ -14,6 +14,7 @@ SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
 LARGE = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
 PROCESS = 768 * MIB  # of a process that has imported torch, and vLLM or DeepSpeed
+LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
 
 
 @dataclass(frozen=True)
@@ -63,18 +64,25 @@ def host_bytes(model: Model, settings: Settings, gpus_of_node: int) -> BytesByUs
 def cpu_bytes(model: Model, settings: Settings, cache: int) -> BytesByUse:
     """What a run without GPUs takes of the main memory, by process.
 
-    Assumed are responses of mean length, so that a run which lacks memory lacks it surely. `cache`
-    has the bytes of an engine's keys and values. vLLM keeps a second, packed copy of its weights.
+    `cache` has the bytes of an engine's keys and values. vLLM keeps a second, packed copy of its
+    weights, and an engine has an actor of its own beside it.
     """
-    of_mean_length = replace(settings, context=settings.mean)
-    peaks = [total(parts) for parts in phases(model, of_mean_length, gpu=0).values()]
+    peaks = [total(parts) for parts in phases(model, settings, gpu=0).values()]
     policy = max(peaks) - ALLOWANCE
     engine = 2 * engine_weights(model, settings) + cache
     return {
         "policy": settings.ranks * (policy + PROCESS),
-        "engines": settings.engines * settings.tensor_parallel * (engine + PROCESS),
+        "engines": settings.engines * settings.tensor_parallel * (engine + 2 * PROCESS),
         "driver": PROCESS,
     }
+
+
+def cpu_cache(needed: int) -> int:
+    """Bytes of an engine's keys and values on a CPU, where all responses would take `needed`.
+
+    vLLM occupies all that it is given, so there are limits.
+    """
+    return min(max(needed, LEAST_CACHE), MOST_CACHE)
 
 
 def _sleeping_weights(model: Model, settings: Settings) -> int:

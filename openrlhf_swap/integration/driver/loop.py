@@ -10,14 +10,21 @@ from openrlhf_swap.integration.driver.advantages import set_advantages
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
 from openrlhf_swap.integration.driver.policy import Policy
-from openrlhf_swap.integration.driver.records import Records, StepClock, is_due
+from openrlhf_swap.integration.driver.records import Records, is_due
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
+from openrlhf_swap.process.console import say
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch
 from openrlhf_swap.runs.checkpoints import BestCheckpoint, LoopStates
 from openrlhf_swap.runs.guards import SkippedSteps
-from openrlhf_swap.runs.metrics import Metrics, batch_metrics, rollout_rows
+from openrlhf_swap.runs.metrics import (
+    Metrics,
+    StepClock,
+    batch_metrics,
+    first_step_lines,
+    rollout_rows,
+)
 
 FIRST_POSITION = {"episode": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
 
@@ -57,6 +64,7 @@ class Loop:
         self._skipped = SkippedSteps(args.swap_run.max_skipped_steps)
         self._group_size = args.rollout.n_samples_per_prompt
         self._step = 0
+        self._lines = first_step_lines(args)
 
     def fit(self) -> None:
         """Train to the end of the run."""
@@ -69,7 +77,7 @@ class Loop:
 
     def step(self, batches: Iterator[SampledBatch]) -> bool:
         """Do one training step with the next batch; False if there is none."""
-        clock = StepClock()
+        clock = StepClock(self._lines)
         with clock.phase("generation"):
             sampled = next(batches, None)
         if sampled is None:
@@ -128,7 +136,7 @@ class Loop:
     def _count(self, skipped: str | None) -> None:
         """Count the step, and the reason for which it was skipped, None if it was not."""
         if skipped:
-            print(f"[swap] warning: step {self._step} was skipped, because {skipped}", flush=True)
+            say(f"warning: step {self._step} was skipped, because {skipped}")
         self._skipped.observe(skipped)
 
     def _record(self, batch: Batch | None, metrics: Metrics, clock: StepClock) -> None:
@@ -163,11 +171,7 @@ class Loop:
         }
         if is_due(self._step, self._args.ckpt.save_steps):
             if self._skipped.in_a_row:
-                print(
-                    f"[swap] warning: no checkpoint is saved after step {self._step}: it was "
-                    "skipped",
-                    flush=True,
-                )
+                say(f"warning: no checkpoint is saved after step {self._step}: it was skipped")
             else:
                 self._policy.save(f"global_step{self._step}", states | self._best.states())
         self._evaluate_if_due(states)

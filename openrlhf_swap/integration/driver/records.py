@@ -3,10 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +15,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.files import Row, read_rows
 from openrlhf_swap.packages import import_named
+from openrlhf_swap.process.console import say
 from openrlhf_swap.runs import checkpoints
 from openrlhf_swap.runs.guards import Guards
 from openrlhf_swap.runs.metrics import (
@@ -35,29 +34,6 @@ MakeTable = Callable[[], list[Row]]
 def is_due(step: int, every: int) -> bool:
     """Whether what happens `every` so many steps is due after a step; never for less than 1."""
     return every > 0 and step % every == 0
-
-
-class StepClock:
-    """Measures a step from its own creation, and the phases that the step consists of."""
-
-    def __init__(self) -> None:
-        self._started = monotonic()
-        self._phases: Metrics = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measure the block, also where it ends with an error."""
-        started = monotonic()
-        try:
-            yield
-        finally:
-            self._phases[f"timing/{name}"] = monotonic() - started
-
-    def metrics(self) -> Metrics:
-        """The seconds so far: of each phase, of what lies between, and of all of it."""
-        total = monotonic() - self._started
-        other = total - sum(self._phases.values())
-        return {**self._phases, "timing/other": other, "timing/step_total": total}
 
 
 class SwapWandb(WandbLogger):
@@ -120,7 +96,7 @@ class Records:
             write_rollouts(self._folder, step, table())
             raise
         for line in lines:
-            print(f"[swap] {line}", flush=True)
+            say(line)
 
     def write_step(
         self,
@@ -137,7 +113,7 @@ class Records:
         append_metrics(self._folder, step, metrics)
         self._tell(step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has told about the step
-            print(f"[swap] {step_line(step, self._last_step, metrics)}", flush=True)
+            say(step_line(step, self._last_step, metrics))
         if is_due(step, self._args.logger.logging_steps):
             shown: Row = {**metrics, "generated_samples": sample} if sample else metrics
             for tracker in self._trackers:
@@ -157,11 +133,7 @@ class Records:
             if name.endswith("_pass1")
         ]
         tokens = metrics.get("eval_response_length_mean", math.nan)
-        print(
-            f"[swap] evaluation after step {step}: {', '.join(correct)} correct, "
-            f"{tokens:.0f} tokens",
-            flush=True,
-        )
+        say(f"evaluation after step {step}: {', '.join(correct)} correct, {tokens:.0f} tokens")
 
     def has_evaluation(self, step: int) -> bool:
         return any(row.get("step") == step for row in read_rows(self._folder / EVALUATIONS))

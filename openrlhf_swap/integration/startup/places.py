@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import psutil
@@ -16,13 +16,19 @@ from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.integration.startup.model import TriedModel
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.sizing.engine import cache_bytes
-from openrlhf_swap.sizing.fitting import Machine, describe_place, describe_update, fit
-from openrlhf_swap.sizing.host import PROCESS, cpu_bytes, host_bytes
+from openrlhf_swap.sizing.fitting import (
+    Machine,
+    describe_place,
+    describe_update,
+    fit,
+    lower_micro_batches,
+    of_mean_length,
+)
+from openrlhf_swap.sizing.host import MOST_CACHE, PROCESS, cpu_bytes, cpu_cache, host_bytes
 from openrlhf_swap.sizing.models import GIB, gib, head_size
 from openrlhf_swap.sizing.settings import CHECKPOINTING, may_keep_all, read_run
 
 BATCHED_TOKENS = 8192  # of prompts, and more than there are sequences
-LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
 # Tokens of a block of an engine's cache on a CPU, which keeps a prefix in whole ones: the least for
 # which vLLM has its fast kernels there. Its default is 128, which few prefixes fill.
 CPU_PREFIX_BLOCK = 32
@@ -58,8 +64,7 @@ def place(run: Configuration, objective: Objective, model: TriedModel) -> Places
     if "RAY_ADDRESS" in os.environ:
         return Places(limits, recomputing(run))
     if run.on_cpu:
-        check_cpu_memory(run, objective, limits[CACHE])
-        return Places(limits)
+        return place_on_cpu(run, objective, limits)
     check_gpus(run.args)
     placed = place_on_gpus(run, objective, smallest_gpu(run.args))
     return Places({**limits, **placed.engine_limits}, placed.flags, placed.messages)
@@ -124,24 +129,42 @@ def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
     return Places(limits, flags, tuple(messages))
 
 
-def check_cpu_memory(run: Configuration, objective: Objective, cache: int) -> None:
-    """Raise ConfigError for a machine without room for a run on its CPU; Ray would end it later.
+def place_on_cpu(run: Configuration, objective: Objective, limits: Mapping[str, int]) -> Places:
+    """Lower the micro-batches of a run on a CPU where the main memory has no room for them.
 
-    `cache` has the bytes of an engine's keys and values.
+    `limits` are those of the engines. Raises ConfigError where no micro-batch fits: Ray would end
+    the run later.
     """
-    try:
-        model, settings = read_run(run, objective)
-    except ConfigError:  # there is no formula for this model
-        return
     args = run.args
-    held = cpu_bytes(model, settings, cache)
+    try:
+        model, given = read_run(run, objective)
+    except ConfigError:  # there is no formula for this model
+        return Places(limits)
+    cache = limits[CACHE]
+    reference = 0
     if args.algo.kl.init_coef > 0:
-        held["reference model"] = PROCESS + BYTES * model.parameters
+        reference = PROCESS + BYTES * model.parameters
+    smallest = replace(of_mean_length(given), update_rows=1, score_rows=1)
+    held = {**cpu_bytes(model, smallest, cache), "reference model": reference}
     check_room(
         held,
-        f"lower --train.micro_batch_size ({args.train.micro_batch_size}) and --data.max_len "
-        f"({args.data.max_len}), train adapters (--ds.lora.rank 32), or take a smaller model",
+        f"with --train.micro_batch_size 1, too; lower --data.max_len ({args.data.max_len}), "
+        "train adapters (--ds.lora.rank 32), or take a smaller model",
     )
+    available = available_memory()
+    settings = lower_micro_batches(model, given, cache, available - reference)
+    if settings == given:
+        return Places(limits)
+    message = (
+        f"micro-batches are lowered to --train.micro_batch_size {settings.update_rows} and "
+        f"--rollout.micro_batch_size {settings.score_rows}, from {given.update_rows} and "
+        f"{given.score_rows}: {gib(available)} GiB of main memory are available"
+    )
+    flags = {
+        "train.micro_batch_size": settings.update_rows,
+        "rollout.micro_batch_size": settings.score_rows,
+    }
+    return Places(limits, flags, (message,))
 
 
 def check_memory(pinned: Mapping[str, int]) -> None:
@@ -157,7 +180,7 @@ def check_room(held: Mapping[str, int], remedy: str) -> None:
     available = available_memory()
     total = sum(held.values())
     if total > available:
-        parts = ", ".join(f"{name} {gib(size)}" for name, size in held.items())
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in held.items() if size)
         raise ConfigError(
             f"{gib(available)} GiB of main memory are available, but the run takes {gib(total)} "
             f"there ({parts}); {remedy}"
@@ -191,10 +214,7 @@ def engine_limits(run: Configuration, config: PretrainedConfig) -> dict[str, int
 
 
 def _cpu_cache(args: SimpleNamespace, config: PretrainedConfig) -> int:
-    """Bytes of the keys and values of all responses that an engine gets in a step.
-
-    vLLM occupies all that it is given, so there are limits.
-    """
+    """Bytes of the keys and values of all responses that an engine gets in a step, or nearly."""
     text = config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ()
     if getattr(text, "kv_lora_rank", None) or not ATTENTION.issuperset(kinds):
@@ -202,4 +222,4 @@ def _cpu_cache(args: SimpleNamespace, config: PretrainedConfig) -> int:
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     token = 2 * BYTES * text.num_hidden_layers * heads * head_size(text)
     needed = responses_of_an_engine(args) * args.data.max_len * token
-    return int(min(max(needed, LEAST_CACHE), MOST_CACHE))
+    return cpu_cache(needed)

@@ -273,25 +273,32 @@ ON_CPU = (
 
 
 @pytest.mark.parametrize(
-    ("flags", "policy", "fits"),
+    ("flags", "gib", "lowered"),
     [
         # The policy's process was seen with 10.5 to 12.7 GB; with micro-batches of 8 with 14.4.
-        ("--train.micro_batch_size 2", "12.3", True),
-        ("--train.micro_batch_size 8", "15.9", False),
-        ("--train.micro_batch_size 8 --ds.lora.rank 32", None, True),
+        ("--train.micro_batch_size 2", 18, None),
+        ("--train.micro_batch_size 8", 18, (1, 1)),
+        ("--train.micro_batch_size 8", 24, None),
+        # The whole run was seen with 9.9 GiB with micro-batches of 2.
+        ("--train.micro_batch_size 2 --ds.lora.rank 32", 10, None),
+        ("--train.micro_batch_size 8 --ds.lora.rank 32", 10, (2, 1)),
     ],
 )
-def test_a_cpu_without_room_for_a_run_is_told_before_it_starts(monkeypatch, flags, policy, fits):
+def test_a_cpu_without_room_for_a_run_gets_smaller_micro_batches(monkeypatch, flags, gib, lowered):
     run = configure((ON_CPU + flags).split(), on_cpu=True)
     objective = build(run.method)
-    monkeypatch.setattr(places, "available_memory", lambda: 18 * GIB)
-    cache = 2**29
-    if fits:
-        places.check_cpu_memory(run, objective, cache)
-        monkeypatch.setattr(places, "available_memory", lambda: 4 * GIB)
-    refused = rf"GiB of main memory are available, .*policy {policy or ''}.*micro_batch_size"
+    limits = {"kv_cache_memory_bytes": 2**29}
+    monkeypatch.setattr(places, "available_memory", lambda: gib * GIB)
+    placed = places.place_on_cpu(run, objective, limits)
+    args = run.replace_flags(placed.flags).args
+    given = (run.args.train.micro_batch_size, run.args.rollout.micro_batch_size)
+    assert (args.train.micro_batch_size, args.rollout.micro_batch_size) == (lowered or given)
+    assert len(placed.messages) == (lowered is not None)
+    assert placed.engine_limits == limits
+    monkeypatch.setattr(places, "available_memory", lambda: 4 * GIB)
+    refused = r"^4\.0 GiB of main memory are available, .*policy .*with --train\.micro_batch_size 1"
     with pytest.raises(ConfigError, match=refused):
-        places.check_cpu_memory(run, objective, cache)
+        places.place_on_cpu(run, objective, limits)
 
 
 def limits(model, flags="", on_cpu=False, engines=8, **run):
