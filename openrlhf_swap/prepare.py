@@ -20,8 +20,8 @@ and, if there is one, the benchmark problem that it repeats. OUTPUT.source.json 
 read, with the commit of a hub data set: it may change, and --revision COMMIT reads the same rows
 again.
 
-The data set is read two times, row by row. Of a row about 0.4 kB stay in memory, and its problem
-stands in a temporary file beside OUTPUT.
+The data set is read row by row, twice. About 0.5 kB of a row stay in memory, and its problem in a
+temporary file beside OUTPUT.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ import math
 import re
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,8 +20,10 @@ from openrlhf_swap.files import read_rows
 from openrlhf_swap.objectives.registry import OBJECTIVES, objective_class
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.metrics import (
+    StepClock,
     append_metrics,
     drop_metrics_after,
+    first_step_lines,
     rollout_rows,
     set_aside_rollouts_after,
     step_metrics,
@@ -210,3 +213,19 @@ def test_tables_of_rollouts_of_an_earlier_start_are_set_aside(tmp_path):
         assert (tmp_path / name / "step_000002.jsonl").exists()
     set_aside_rollouts_after(tmp_path, 0)
     assert not (tmp_path / "rollouts.before_3").exists()
+
+
+def test_the_first_step_has_a_line_as_each_phase_begins(capsys):
+    rollout = SimpleNamespace(batch_size=8, n_samples_per_prompt=4)
+    lines = first_step_lines(SimpleNamespace(rollout=rollout, vllm=SimpleNamespace(num_engines=2)))
+    said = []
+    for _ in range(2):
+        clock = StepClock(lines)
+        with clock.phase("generation"):
+            said.append(capsys.readouterr().out)
+    assert said == ["[swap] first step: generating 32 responses to 8 prompts\n", ""]
+    with clock.phase("broadcast"):
+        assert capsys.readouterr().out.startswith(
+            "[swap] first step: sending the weights to 2 vLLM"
+        )
+    assert {"timing/generation", "timing/broadcast", "timing/other"} < clock.metrics().keys()
