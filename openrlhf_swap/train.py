@@ -28,7 +28,7 @@ from openrlhf_swap.flags.configuration import (
 from openrlhf_swap.flags.help import print_help, print_objectives
 from openrlhf_swap.flags.rules import check_flags, check_objective, columns_of
 from openrlhf_swap.process.console import MARK, quiet_console, say
-from openrlhf_swap.process.ctrl_c import ctrl_c_after, stopped_like_ctrl_c
+from openrlhf_swap.process.ctrl_c import ctrl_c_after, saving_at_warning, stopped_like_ctrl_c
 from openrlhf_swap.process.locks import is_locked, locked
 from openrlhf_swap.process.private_ray import private_ray
 from openrlhf_swap.recipes import as_words, find_value
@@ -86,7 +86,7 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
         console = quiet_console(output / "train.log", MARK, "--swap.verbose")
     with locked(folders):
         try:
-            with stopped_like_ctrl_c(), private_ray(), console:
+            with stopped_like_ctrl_c(), saving_at_warning(), private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt as error:
             path = Path(ckpt.path)

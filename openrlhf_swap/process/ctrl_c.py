@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from openrlhf_swap.errors import StoppedBySignal
+from openrlhf_swap.process.console import say
 
 STOPPING = (signal.SIGTERM, signal.SIGHUP)
+WARNING = signal.SIGUSR1  # that a cluster sends before a job's time limit, where it is asked to
+_warned: list[int] = []  # what came; the loop looks here after each step
 
 
 @contextmanager
@@ -48,6 +51,39 @@ def ctrl_c_after() -> Iterator[None]:
             signal.signal(number, handler)
     if came:
         signal.raise_signal(came[0])
+
+
+@contextmanager
+def saving_at_warning() -> Iterator[None]:
+    """Note a `WARNING` that comes during the block; the loop then asks `end_if_warned`.
+
+    A signal that is handled already stays so. Only the main thread may enter.
+    """
+
+    def note(number: int, _: object) -> None:
+        _warned.append(number)
+        say("SIGUSR1: the run saves after this step and ends")
+
+    if signal.getsignal(WARNING) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(WARNING, note)
+    try:
+        yield
+    finally:
+        signal.signal(WARNING, signal.SIG_DFL)
+        _warned.clear()
+
+
+def is_warned() -> bool:
+    """Whether the run is to save after this step and to end."""
+    return bool(_warned)
+
+
+def end_if_warned() -> None:
+    """Raise StoppedBySignal if a `WARNING` has come; call it after a checkpoint."""
+    if is_warned():
+        raise StoppedBySignal(WARNING)
 
 
 @contextmanager

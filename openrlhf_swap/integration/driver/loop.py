@@ -14,6 +14,7 @@ from openrlhf_swap.integration.driver.records import Records, is_due
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
 from openrlhf_swap.objectives.base import Objective, evaluate
 from openrlhf_swap.process.console import say
+from openrlhf_swap.process.ctrl_c import end_if_warned, is_warned
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch
 from openrlhf_swap.runs.checkpoints import BestCheckpoint, LoopStates
@@ -160,8 +161,9 @@ class Loop:
     def _save(self, position: LoopStates) -> None:
         """Write a checkpoint and evaluate, if they are due.
 
-        After a skipped step neither the checkpoint nor a best one is written: a ruined policy must
-        not take the place of a good one.
+        A run that is warned of its time limit saves, too, and ends. After a skipped step neither
+        the checkpoint nor a best one is written: a ruined policy must not take the place of a good
+        one. Raises StoppedBySignal for a run that ends so.
         """
         states = {
             **position,
@@ -169,11 +171,12 @@ class Loop:
             "objective_state": self._objective.state_dict(),
             "guards": self._records.guards.history,
         }
-        if is_due(self._step, self._args.ckpt.save_steps):
+        if is_warned() or is_due(self._step, self._args.ckpt.save_steps):
             if self._skipped.in_a_row:
                 say(f"warning: no checkpoint is saved after step {self._step}: it was skipped")
             else:
                 self._policy.save(f"global_step{self._step}", states | self._best.states())
+        end_if_warned()
         self._evaluate_if_due(states)
 
     def _evaluate_if_due(self, states: LoopStates) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import signal
 from dataclasses import replace
 
 import pytest
@@ -13,11 +14,12 @@ from support.metric_names import meaning
 from support.objectives import MARKS, RIGHT, batch, rollout
 from support.running import of_the_run
 
-from openrlhf_swap.errors import ConfigError, NonFiniteError
+from openrlhf_swap.errors import ConfigError, NonFiniteError, StoppedBySignal
 from openrlhf_swap.files import read_rows
-from openrlhf_swap.integration.driver import records
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build
+from openrlhf_swap.process.ctrl_c import WARNING, saving_at_warning
+from openrlhf_swap.runs import metrics
 from openrlhf_swap.runs.checkpoints import BestCheckpoint
 from openrlhf_swap.runs.metrics import METRICS
 
@@ -142,7 +144,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(name, make, tmp_path):
 def test_the_phases_of_a_step_add_up_to_its_time(make, tmp_path, monkeypatch):
     """By the clock: scoring is a part of a phase, and what lies between the phases counts."""
     seconds = itertools.count()
-    monkeypatch.setattr(records, "monotonic", lambda: next(seconds))  # a second a look
+    monkeypatch.setattr(metrics, "monotonic", lambda: next(seconds))  # a second a look
     objective = build(MARKS.replaced(objective="step_entropy"))
     loop, _ = make(objective, Actors(), **{"ckpt.load_enable": False})
     loop.fit()
@@ -181,6 +183,29 @@ def test_after_a_skipped_step_no_checkpoint_is_written(skipping, tmp_path, capsy
     rows = list(read_rows(tmp_path / "run" / METRICS))
     assert [line["swap/skipped_steps"] for line in rows] == [0, 1, 2, 3, 3, 3]
     assert capsys.readouterr().out.count("no checkpoint is saved after step") == 2
+
+
+def test_a_warning_of_the_time_limit_saves_after_its_step_and_ends(make, tmp_path, capsys):
+    """The handler is there for the block alone; before the loop begins it counts as well."""
+    actors = Actors()
+    changes = {"ckpt.load_enable": False, "ckpt.save_steps": 100}
+    objective = build(MARKS.replaced(objective="grpo"))
+
+    def groups(objective):
+        if objective.step == 2:
+            signal.raise_signal(WARNING)
+        return groups_of(objective)
+
+    loop, _ = make(objective, actors, groups=groups, **changes)
+    before = signal.getsignal(WARNING)
+    with saving_at_warning(), pytest.raises(StoppedBySignal):
+        loop.fit()
+    assert [saved["tag"] for saved in actors.saved] == ["global_step3"]
+    assert len(list(read_rows(tmp_path / "run" / METRICS))) == 3
+    assert "SIGUSR1: the run saves after this step and ends" in capsys.readouterr().out
+    assert signal.getsignal(WARNING) == before
+    loop, _ = make(objective, Actors(), folder="again", **changes)  # of another run in the process
+    loop.fit()
 
 
 @pytest.mark.parametrize(
