@@ -66,11 +66,11 @@ FLASH_ATTENTION = (
 
 # glibc returns a freed block of more than 32 MiB to the kernel, which clears every page of the next
 # one: a quarter of the CPU time of a 0.5B's forward pass. With these limits, in bytes, a process
-# keeps what it frees until OpenRLHF calls `torch.cuda.empty_cache` after an update or a transfer.
+# keeps freed blocks of up to 1 GB, and about as much at the end of its heap, until OpenRLHF calls
+# `torch.cuda.empty_cache` after an update or a transfer.
 KEEPS_FREED_BLOCKS = {
-    "MALLOC_MMAP_THRESHOLD_": "8000000000",
-    "MALLOC_TRIM_THRESHOLD_": "8000000000",
-    "MALLOC_TOP_PAD_": "200000000",
+    "MALLOC_MMAP_THRESHOLD_": "1000000000",
+    "MALLOC_TRIM_THRESHOLD_": "1000000000",
 }
 
 VARIABLES: dict[str, dict[str, str]] = {
