@@ -168,9 +168,8 @@ def _load_cleaned(
     problem_key = args.data.input_key
     answer_key = args.data.label_key
     rows = load_prompts(args, source.trains)
-    references = read_references(
-        rows, problem_key, answer_key, configuration.run.grader, source.called
-    )
+    grader = configuration.run.grader
+    references = list(read_references(rows, problem_key, answer_key, grader, source.called))
     cleaned = []
     for row, reference in zip(rows, references, strict=True):
         problem = row[problem_key]
