@@ -114,7 +114,7 @@ SUMMARIES = {
     "thinkprune": "correctness alone, under a length limit that falls in stages",
     "dler": "correctness alone under a limit, normalised over the whole batch",
     "dr_grpo": "correctness less the group's mean, not divided by a deviation",
-    "opo": "correctness less the group's mean over tokens, in which long responses count more",
+    "opo": "correctness less the group's mean over tokens, where long responses count more",
     "laser": "a bonus for correct responses within one target length",
     "laser_d": "laser with a target length for each difficulty, measured during the training",
     "laser_de": "laser_d, which also rewards exploring beyond the target after a wrong answer",

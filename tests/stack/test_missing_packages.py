@@ -8,7 +8,7 @@ from support.scripts import python
 @pytest.mark.parametrize(
     ("command", "package", "extra"),
     [
-        ("prepare --input rows.jsonl --output new.jsonl --no-benchmarks", "datasets", "data"),
+        ("prepare --input owner/name --output new.jsonl --no-benchmarks", "datasets", "data"),
         (f"score --model {POLICY} --input rows.jsonl --output new", "torch", "core"),
     ],
 )

@@ -53,8 +53,9 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
 
     info = {"response_clip_ratio": torch.tensor([len(ids) >= context]), "reward": rewards}
     score = rollout.record["scores"]
-    if score is not None:
-        info["score"] = torch.tensor([score])
+    scores = None if score is None else torch.tensor([score])
+    if scores is not None:
+        info["score"] = scores
     for name, value in rollout.record.get("extra_logs", {}).items():
         info[name] = torch.tensor([float(value)])
     return Experience(
@@ -63,7 +64,11 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
         action_mask=action_mask,
         rollout_log_probs=logprobs,
         prompts=[rollout.prompt],
+        labels=[rollout.record["label"]],
+        images=[None],
+        mm_train_inputs=[None],
         rewards=rewards,
+        scores=scores,
         response_length=action_mask.sum(1),
         truncated=torch.tensor([rollout.truncated]),
         total_length=torch.tensor([float(len(ids))]),
