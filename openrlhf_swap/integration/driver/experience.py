@@ -65,8 +65,6 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
         rollout_log_probs=logprobs,
         prompts=[rollout.prompt],
         labels=[rollout.record["label"]],
-        images=[None],
-        mm_train_inputs=[None],
         rewards=rewards,
         scores=scores,
         response_length=action_mask.sum(1),

@@ -78,7 +78,7 @@ def test_each_model_reads_the_responses_behind_its_prompt(
             response_ids=tokenizer(text)["input_ids"],
             prompt_ids=prompt_ids,
             reward=0.0,
-            record={"scores": 0.0, "rollout_log_probs": None},
+            record={"label": "", "scores": 0.0, "rollout_log_probs": None},
             teacher_prompt_ids=teacher_ids if has_teacher else (),
         )
         rollouts.append(rollout)
