@@ -154,7 +154,7 @@ def step_rows(run: Run, metrics: Path) -> list[Row]:
     if not metrics.exists():
         return []
     rows = []
-    for row in read_steps(metrics):
+    for row in read_steps(metrics, ["swap/accuracy", "length/mean"]):
         curves = {"accuracy": row["swap/accuracy"], "tokens": row["length/mean"]}
         rows.append({"run": run.name, "step": row["step"], **curves})
     return rows
