@@ -256,12 +256,15 @@ def first_step_lines(args: SimpleNamespace) -> dict[str, str]:
     """
     prompts = args.rollout.batch_size
     responses = prompts * args.rollout.n_samples_per_prompt
-    return {
+    lines = {
         "generation": f"first step: generating {responses} responses to {prompts} prompts",
         "make_experience": f"first step: log-probabilities and scores of {responses} responses",
         "ppo_train": f"first step: updating the policy with {responses} responses",
         "broadcast": f"first step: sending the weights to {args.vllm.num_engines} vLLM engine(s)",
     }
+    if args.swap_run.reuse_logprobs:
+        del lines["make_experience"]
+    return lines
 
 
 class StepClock:

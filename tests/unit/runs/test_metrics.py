@@ -216,8 +216,15 @@ def test_tables_of_rollouts_of_an_earlier_start_are_set_aside(tmp_path):
 
 
 def test_the_first_step_has_a_line_as_each_phase_begins(capsys):
-    rollout = SimpleNamespace(batch_size=8, n_samples_per_prompt=4)
-    lines = first_step_lines(SimpleNamespace(rollout=rollout, vllm=SimpleNamespace(num_engines=2)))
+    args = SimpleNamespace(
+        rollout=SimpleNamespace(batch_size=8, n_samples_per_prompt=4),
+        vllm=SimpleNamespace(num_engines=2),
+        swap_run=SimpleNamespace(reuse_logprobs=False),
+    )
+    lines = first_step_lines(args)
+    assert "make_experience" in lines
+    args.swap_run.reuse_logprobs = True
+    assert "make_experience" not in first_step_lines(args)
     said = []
     for _ in range(2):
         clock = StepClock(lines)
