@@ -76,7 +76,7 @@ class Policy:
             }
         has_teacher = self._reference and rollouts[0].teacher_prompt_ids
         if has_teacher:
-            maker.initial_model_group = None  # it is asked below
+            maker.initial_model_group = None  # the teacher is asked below, behind its own prompts
         micro_batches = maker.make_experience(micro_batches)
         if has_teacher:
             self._ask_teacher(micro_batches, rollouts, objective)

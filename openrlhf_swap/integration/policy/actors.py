@@ -98,7 +98,7 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         super().__init__(*args, vllm_engines=None, **kwargs)
         self.vllm_engines = vllm_engines
         if self.args.swap_run.reuse_logprobs:
-            self.actor_loss_fn: Any = partial(loss_beside_itself, self.actor_loss_fn)
+            self.actor_loss_fn: Any = partial(loss_with_own_logprobs, self.actor_loss_fn)
         if vllm_engines:
             model = self.actor.model.module
             plain = adapters.without_adapters(model)
@@ -117,9 +117,12 @@ class SwapPolicyTrainer(ActorPPOTrainer):
         torch_dist_barrier_and_cuda_sync()
 
 
-def loss_beside_itself(loss: Any, log_probs: Tensor, _: Tensor, *batch: Any, **sizes: Any) -> Any:
-    """OpenRLHF's loss of an update whose old (B, A) log-probabilities are its own.
+def loss_with_own_logprobs(
+    loss: Any, log_probs: Tensor, _zeros: Tensor, *batch: Any, **sizes: Any
+) -> Any:
+    """OpenRLHF's loss of an update whose old (B, A) log-probabilities are its own, detached.
 
+    Without a pass before the update, the batch has zeros in their place (`SwapExperienceMaker`).
     Ratios are 1, and their gradients those of the log-probabilities.
     """
     return loss(log_probs, log_probs.detach(), *batch, **sizes)

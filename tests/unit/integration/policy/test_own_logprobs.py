@@ -11,7 +11,7 @@ from support.passes import actor_of, micro_batch, model_of
 from torch import distributed
 
 from openrlhf_swap.config import RunConfig
-from openrlhf_swap.integration.policy.actors import SwapPolicyTrainer, loss_beside_itself
+from openrlhf_swap.integration.policy.actors import SwapPolicyTrainer, loss_with_own_logprobs
 
 
 def read_one_by_one(actor):
@@ -47,7 +47,7 @@ def test_the_update_is_that_after_a_pass(family, kind, packing):
     expected, theirs, _, _ = update(model, loss, packing, old=read_one_by_one)
 
     def without_a_pass(*given, **sizes):
-        return loss_beside_itself(loss, *given, **sizes)
+        return loss_with_own_logprobs(loss, *given, **sizes)
 
     found, ours, clipped, kl = update(model, without_a_pass, packing)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
