@@ -62,7 +62,7 @@ def open_engine(
         options: for `vllm.LLM`; they override ours.
     """
     # Imports torch, before vLLM is imported.
-    from openrlhf_swap.integration.patches import CPU_COMMAND, install
+    from openrlhf_swap.integration.patches import CPU_COMMAND, CPU_ENGINE, install
     from openrlhf_swap.integration.runtime.cpu import WHOLE_PROMPTS
 
     _use_own_temporary_folder()
@@ -71,6 +71,7 @@ def open_engine(
     if is_cpu_build():
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
         install(CPU_COMMAND)
+        install(CPU_ENGINE)
         defaults |= {"enforce_eager": True, "gpu_memory_utilization": 0.2, **WHOLE_PROMPTS}
 
     from vllm import LLM, EngineArgs

@@ -16,6 +16,7 @@ from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, ins
 from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
+from openrlhf_swap.integration.runtime.cpu import release_memory
 from openrlhf_swap.integration.weights.source import PolicyWeights
 from openrlhf_swap.integration.weights.worker import make_sender
 from openrlhf_swap.runs.metrics import Metrics
@@ -109,11 +110,11 @@ class SwapPolicyTrainer(ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """Send all weights, those with LoRA adapters merged; OpenRLHF sends one at a time."""
-        torch.cuda.empty_cache()
+        release_memory()
         self._sender.send_weights()
         if self.args.vllm.enable_prefix_caching and torch.distributed.get_rank() == 0:
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
-        torch.cuda.empty_cache()  # vLLM wakes on the same GPU next
+        release_memory()  # vLLM wakes on the same GPU next
         torch_dist_barrier_and_cuda_sync()
 
 

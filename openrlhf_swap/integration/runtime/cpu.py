@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from openrlhf_swap.integration import patches
@@ -58,11 +59,13 @@ def current_device() -> _CpuDevice:
     return _CpuDevice("cpu")
 
 
-def empty_cache() -> None:
-    """Return free memory to the system: the C library keeps most of what a large step has taken."""
-    with suppress(AttributeError):  # only glibc does
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
     return init_device_mesh("cpu", *args, **kwargs)
+
+
+def release_memory() -> None:
+    """Return free memory to the GPU, or to the system: the C library keeps most of a large step."""
+    torch.cuda.empty_cache()
+    if is_cpu_build():
+        with suppress(AttributeError):  # only glibc does
+            ctypes.CDLL(None).malloc_trim(0)

@@ -1,6 +1,7 @@
 """What vLLM's worker imports, by the name of its extension, and the policy's way to its engines.
 
-After the import vLLM knows our receivers, and the start of an engine is told on the console.
+After the import vLLM knows our receivers, the start of an engine is told on the console, and tokens
+are drawn in our way on a CPU.
 """
 
 import logging
@@ -10,12 +11,14 @@ from typing import Any
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import TrainerWeightTransferEngine
 
+from openrlhf_swap.integration.patches import CPU_ENGINE, install
 from openrlhf_swap.integration.weights.ipc import IpcReceiver, ipc_sender
 from openrlhf_swap.integration.weights.nccl import NcclClient, NcclReceiver, nccl_sender
 from openrlhf_swap.integration.weights.over_ray import BytesReceiver, BytesSender
 from openrlhf_swap.integration.weights.receiving import EngineClient
 from openrlhf_swap.integration.weights.source import PolicyWeights
 from openrlhf_swap.integration.weights.way import way_of
+from openrlhf_swap.packages import is_cpu_build
 
 RECEIVERS = {"swap_ipc": IpcReceiver, "swap_nccl": NcclReceiver, "swap_bytes": BytesReceiver}
 
@@ -65,3 +68,5 @@ def make_sender(
 for _name, _receiver in RECEIVERS.items():
     WeightTransferEngineFactory.register_engine(_name, _receiver)
 logging.getLogger("vllm").addHandler(EngineStart())
+if is_cpu_build():
+    install(CPU_ENGINE)
