@@ -25,6 +25,7 @@ SMALL = {
     "allocator": "--tokens 400 --layers 4 --repeats 2",
     "beside_trl": "--steps 2 --prompts 4 --responses 4 --tokens 100 --rows 8",
     "bfloat16": "--repeats 3",
+    "drawing": "--repeats 5",
     "driver": "--responses 256 --tokens 3000",
     "evaluation": "--problems 50 --repeats 2",
     "grading_times": "",
