@@ -1,12 +1,12 @@
 """Does training work on this machine's GPU? Takes minutes; run it before you rent hours.
 
-Scores in bfloat16 with both backends, trains the embedded policy on one GPU as the launch scripts
-do it (vLLM with CUDA graphs and DeepSpeed in turn, weights over CUDA IPC), kills and resumes the
-run, and compares the memory with `openrlhf-swap plan`. Ends at the first thing that is wrong, with
-a remedy. For a bug report, gpu_check.json in the output folder has versions, machine, seconds,
-memory and findings; it is written anew with every finding, so that it may be left alone. SIGTERM
-ends it and its training. Further flags go to the training. Exit status: 0, 1 when something is
-wrong, 2 without a GPU.
+Scores in bfloat16 with both backends, trains the quickstart's policy on one GPU as the launch
+scripts do it (vLLM with CUDA graphs and DeepSpeed in turn, weights over CUDA IPC), kills and
+resumes the run, and compares the memory with `openrlhf-swap plan`. Ends at the first thing that is
+wrong, with a remedy. For a bug report, gpu_check.json in the output folder has versions, machine,
+seconds, memory and findings; it is written anew with every finding, so that it may be left alone.
+SIGTERM ends it and its training. Further flags go to the training. Exit status: 0, 1 when something
+is wrong, 2 without a GPU.
 """
 
 import sys
@@ -180,7 +180,7 @@ def main(argv: list[str]) -> int:
         "--output", type=Path, default=Path("outputs/gpu_check"), help="folder, which must be new"
     )
     parser.add_argument(
-        "--model", default=str(POLICY), help="folder or hub id; by default the embedded policy"
+        "--model", default=str(POLICY), help="folder or hub id; by default the quickstart's policy"
     )
     own, extra = parser.parse_known_args(argv)
     if torch.version.cuda is None and not torch.cuda.is_available():

@@ -310,8 +310,8 @@ class RunConfig(FlagSettings):
 
     grader: str = setting(
         "math",
-        "what judges a response: math (math-verify), multiple_choice, regex:PATTERN, "
-        "or a function of your own as module:function",
+        "what judges a response: math (math-verify), multiple_choice, regex:PATTERN, none, or a "
+        "function of your own as module:function",
         min_length=1,
     )
     scoring: Literal["shared_prefix", "per_prefix"] = setting(

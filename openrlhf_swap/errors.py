@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 SETUP = "bash scripts/setup.sh in a checkout; the wheel goes into the environment that it makes"
-"""How the whole stack is installed, as a remedy."""
+"""How everything is installed, as a remedy."""
 
 
 class SwapError(Exception):

@@ -31,7 +31,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import tee
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -41,7 +40,7 @@ from openrlhf_swap.data.chats import problem_text, read_chat
 from openrlhf_swap.data.clean import SPECIAL, Reason, find_reasons
 from openrlhf_swap.data.contamination import BenchmarkIndex
 from openrlhf_swap.data.files import DATA_FILES
-from openrlhf_swap.data.references import ExampleAnswers, read_references
+from openrlhf_swap.data.references import ExampleAnswers, named_reference
 from openrlhf_swap.data.tables import Source, open_source
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, replacing, to_line, write_rows
@@ -192,10 +191,10 @@ def _choose(source: Source, args: argparse.Namespace) -> Choice:
 
 def _read_candidates(source: Source, args: argparse.Namespace) -> Iterator[Candidate]:
     """The rows with their chats and reference answers."""
-    answered, rows = tee(source.rows(args.problem_key, args.answer_key, args.grader))
-    called = f"--input is {args.input}"
-    references = read_references(answered, "problem", "answer", args.grader, called)
-    for row, reference in zip(rows, references, strict=True):
+    rows = source.rows(args.problem_key, args.answer_key, args.grader)
+    for number, row in enumerate(rows, 1):
+        called = f"--input is {args.input}, row {number}"
+        reference = named_reference(row, "problem", "answer", args.grader, called)
         messages, fault = read_chat(row["problem"])
         if messages:
             # Without the suffix, so that a prepared file can be prepared again.

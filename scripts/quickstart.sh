@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs everything, trains the embedded policy with SWAP on the real stack and shows what changed. Needs no GPU.
+# Installs everything, trains the quickstart's policy with SWAP (Ray, vLLM, DeepSpeed) and shows what changed. Needs no GPU.
 # Arguments go to openrlhf-swap quickstart:
 #   --output outputs/quickstart          folder for tables, pictures and the trained policy
 #   --model openrlhf_swap/quickstart/policy     the base policy

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains with SWAP and the paper's settings, as a file beside this script says:
-#   bash scripts/train_swap.sh laptop [flags] the embedded policy, or a small one of yours, on two cores
+#   bash scripts/train_swap.sh laptop [flags] the quickstart's policy, or a small one of yours, on two cores
 #   bash scripts/train_swap.sh 1.5b [flags]   DeepSeek-R1-Distill-Qwen-1.5B on one node of 8 x 80 GB
 #   bash scripts/train_swap.sh 7b [flags]     DeepSeek-R1-Distill-Qwen-7B on one node of 8 x 80 GB
 #   bash scripts/train_swap.sh 1gpu [flags]   R1-Distill-1.5B or Qwen2.5 on one GPU of 24, 48 or 80 GB, full or LoRA

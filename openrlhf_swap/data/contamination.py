@@ -85,7 +85,7 @@ class Wrappers:
         self._keys = keys
         self._rows = 0
         self._counts: Counter[Triple] = Counter()
-        self._forgotten = 0  # of each count, at most
+        self._lowered = 0  # how often the counts were lowered by one
         self._are_around: dict[tuple[str, str], bool] = {}
 
     def add(self, variants: Sequence[Text]) -> None:
@@ -95,21 +95,26 @@ class Wrappers:
         self._rows += 1
         self._counts.update(variants[0].triples)
         if self._rows % COUNTED_TOGETHER == 0:
-            self._forget_rare_triples()
+            self._lower_counts()
 
-    def _forget_rare_triples(self) -> None:
+    def _lower_counts(self) -> None:
         """Lower each count by one, and forget those that are then 0 (Misra and Gries 1982).
 
-        A triple of a tenth of the rows is never among them.
+        Most triples stand in one row alone, and would fill the memory. A triple of a tenth of the
+        rows stays: it loses one count each time that it gains 200.
         """
-        lower = {triple: count - 1 for triple, count in self._counts.items() if count > 1}
-        self._counts = Counter(lower)
-        self._forgotten += 1
+        lowered: Counter[Triple] = Counter()
+        for triple, count in self._counts.items():
+            if count > 1:
+                lowered[triple] = count - 1
+        self._counts = lowered
+        self._lowered += 1
 
     @cached_property
     def triples(self) -> set[Triple]:
         """Those of three rows and a tenth of all rows, at least; they belong to wrappers."""
-        fewest = max(FEWEST_ROWS, COMMON * self._rows) - self._forgotten
+        # Each true count is larger than the remaining one by `_lowered` at most.
+        fewest = max(FEWEST_ROWS, COMMON * self._rows) - self._lowered
         return {triple for triple, count in self._counts.items() if count >= fewest}
 
     def has(self, before: str, after: str) -> bool:

@@ -44,12 +44,18 @@ _LONGER = re.compile(r"\w|[.,]\d|\s*(?:[-+/^_=]|\*(?!\*))")  # as an answer that
 def read_references(
     rows: Iterable[Row], problem_key: str, answer_key: str, grader: str, source: str
 ) -> Iterator[Reference]:
-    """The `read_reference` of each row; its errors become a DataError with source and row."""
-    fault = "the answer begins as a label and cannot be read ({reason})"
+    """The reference in each row; the error for a bad row names the source and its number."""
     for number, row in enumerate(rows, 1):
-        with reader_errors(f"{source}, row {number}: {fault}; give the reference answer alone"):
-            reference = read_reference(row, problem_key, answer_key, grader)
-        yield reference
+        yield named_reference(row, problem_key, answer_key, grader, f"{source}, row {number}")
+
+
+def named_reference(
+    row: Row, problem_key: str, answer_key: str, grader: str, called: str
+) -> Reference:
+    """The reference in a row; its errors become a DataError with what the row is called."""
+    fault = "the answer begins as a label and cannot be read ({reason})"
+    with reader_errors(f"{called}: {fault}; give the reference answer alone"):
+        return read_reference(row, problem_key, answer_key, grader)
 
 
 def read_reference(row: Row, problem_key: str, answer_key: str, grader: str) -> Reference:

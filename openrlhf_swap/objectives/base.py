@@ -131,7 +131,7 @@ class Objective:
     """Whether it sets budgets or limits itself, or chooses whether there is a thought at all."""
     rewrites_evaluation: ClassVar[bool] = False
     """Whether `rewrite_problem` also writes the evaluation's rows."""
-    charges_wrong_for_length: ClassVar[bool] = False
+    penalises_long_wrong: ClassVar[bool] = False
     """Whether a longer wrong response earns less than a shorter one."""
     remembers_batches: ClassVar[bool] = False
     """Whether `rewards` changes the state, so that batches must come one after the other."""

@@ -15,16 +15,6 @@ from openrlhf_swap.packages import import_named
 if TYPE_CHECKING:
     from openrlhf_swap.objectives.base import Objective
 
-__all__ = [
-    "ABLATION",
-    "OBJECTIVES",
-    "build",
-    "coefficients",
-    "default_flags",
-    "objective_class",
-    "penalty_temperature",
-]
-
 OBJECTIVES: dict[str, str] = {}
 for _group in GROUPS.values():
     OBJECTIVES |= _group

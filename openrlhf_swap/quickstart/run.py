@@ -1,10 +1,10 @@
-"""Train the embedded policy on this machine, without a GPU, and show what it unlearned.
+"""Train the quickstart's policy on this machine, without a GPU, and show what it unlearned.
 
     openrlhf-swap quickstart [--output outputs/quickstart] [--steps 24]
 
-Trains on the real stack, evaluates the base and the trained policy on the same held-out problems
-and seeds, and writes a table, a figure, a page (report.html), summary.json and the trained policy
-to the output folder.
+Trains with Ray, vLLM and DeepSpeed, evaluates the base and the trained policy on the same held-out
+problems and seeds, and writes a table, a figure, a page (report.html), summary.json and the trained
+policy to the output folder.
 """
 
 import argparse

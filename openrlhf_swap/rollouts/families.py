@@ -113,16 +113,14 @@ def set_template_arguments(
     `arguments` are a JSON object.
     """
     given = _fixed_date(tokenizer) | json.loads(arguments or "{}")
-    if given:
-        setattr(tokenizer, RENDER, partial(getattr(tokenizer, RENDER), **given))
+    render = partial(getattr(tokenizer, RENDER), **given)
     if system_prompt:
         if tokenizer.chat_template is None:
             raise ConfigError(
                 f"--system-prompt is {system_prompt!r}, but the model has no chat template"
             )
-        setattr(
-            tokenizer, RENDER, partial(_render_after, getattr(tokenizer, RENDER), system_prompt)
-        )
+        render = partial(_render_after, render, system_prompt)
+    setattr(tokenizer, RENDER, render)
 
 
 def _fixed_date(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

@@ -141,10 +141,10 @@ class StepReader(ResponseReader):
         # The decoded text decides, not a single id: about 2,200 tokens of Qwen's vocabulary contain
         # a newline.
         every_id = [[number] for number in range(len(tokenizer))]
-        texts = dict(enumerate(tokenizer.batch_decode(every_id, skip_special_tokens=False)))
-        self._newlines = {number for number, text in texts.items() if "\n" in text}
-        self._spaced = {number for number, text in texts.items() if text[:1].isspace()}
-        self._begun = {number for number, text in texts.items() if text.endswith(BEGUN_MARKS)}
+        texts = tokenizer.batch_decode(every_id, skip_special_tokens=False)
+        self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
+        self._spaced = {number for number, text in enumerate(texts) if text[:1].isspace()}
+        self._begun = {number for number, text in enumerate(texts) if text.endswith(BEGUN_MARKS)}
 
     def step_ends(
         self,
@@ -154,32 +154,47 @@ class StepReader(ResponseReader):
     ) -> list[int]:
         """e_1..e_K: the index, among L generated tokens, of each step's last one.
 
-        No step crosses a turn (turns but the first begin at `turn_starts`, ascending): all turns
-        share one M, raised until they have at most K steps together, or one each. Turns but the
-        last are all reasoning. The tokens at the places `closing` closed a thought at its budget:
-        they belong to no step, and what follows them in the last turn is the answer.
+        No step crosses a turn. In a response of several turns M grows by an eighth until all turns
+        have at most K steps together, or one each; in one of a single turn as in `segment_steps`.
+
+        Args:
+            response_ids: the L generated tokens.
+            turn_starts: where the turns but the first begin, ascending.
+            closing: the places of the tokens that closed a thought at its budget. They belong to
+                no step.
         """
-        last = max(turn_starts, default=0)
-        reasoning = last + self.reasoning_length(response_ids[last:])
-        reasoning = min([reasoning, *(place for place in closing if place >= last)])
-        turns = []
-        for begin, end in pairwise([0, *turn_starts, reasoning]):
-            places = [place for place in range(begin, end) if place not in closing]
-            if places:
-                turns.append(places)
-        step_tokens, most, patience = self._limits
+        turns = self._reasoning_by_turn(response_ids, turn_starts, closing)
+        step_tokens, max_steps, patience = self._limits
+        most_in_turn = len(response_ids) if turn_starts else max_steps
         while True:
             ends: list[int] = []
             for places in turns:
                 ids = [response_ids[place] for place in places]
                 newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-                most_here = len(ids) if turn_starts else most
                 cut = partial(self._last_word_end, ids)
-                own = segment_at_newlines(newlines, len(ids), step_tokens, most_here, patience, cut)
-                ends += [places[end] for end in own]
-            if len(ends) <= max(most, len(turns)):
+                of_turn = segment_at_newlines(
+                    newlines, len(ids), step_tokens, most_in_turn, patience, cut
+                )
+                ends += [places[end] for end in of_turn]
+            if len(ends) <= max(max_steps, len(turns)):
                 return ends
             step_tokens += max(1, step_tokens // 8)
+
+    def _reasoning_by_turn(
+        self, response_ids: Sequence[int], turn_starts: Sequence[int], closing: Sequence[int]
+    ) -> list[list[int]]:
+        """The places of the reasoning tokens of each turn that has some.
+
+        A turn but the last is all reasoning. In the last one, what follows the tokens that closed
+        its thought is the answer.
+        """
+        last = max(turn_starts, default=0)
+        end = last + self.reasoning_length(response_ids[last:])
+        end = min([end, *(place for place in closing if place >= last)])
+        turns = []
+        for first, behind in pairwise([0, *turn_starts, end]):
+            turns.append([place for place in range(first, behind) if place not in closing])
+        return list(filter(None, turns))
 
     def _last_word_end(self, ids: Sequence[int], places: range) -> int:
         r"""The last place that ends a word.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from openrlhf_swap import __version__
 from openrlhf_swap.command import ADAPTERS
+from openrlhf_swap.config import ABLATION
 from openrlhf_swap.errors import DataError, first_line
 from openrlhf_swap.files import Row, read_rows
-from openrlhf_swap.objectives.registry import ABLATION, objective_class
+from openrlhf_swap.objectives.registry import objective_class
 from openrlhf_swap.objectives.table import SUMMARIES
 from openrlhf_swap.runs.checkpoints import CONFIGURATION
 from openrlhf_swap.runs.metrics import EVALUATIONS, METRICS

@@ -163,7 +163,7 @@ def find_lost_accuracy(history: Sequence[Metrics]) -> list[str]:
     return [
         f"the accuracy fell from {first:.0%} in the first step to {accuracies[-1]:.0%}: the "
         "learning rate is probably too high for this model; start again with a lower "
-        "--actor.adam.lr (the laptop's 3e-4 is for the embedded policy) or a lower "
+        "--actor.adam.lr (the laptop's 3e-4 is for the quickstart's policy) or a lower "
         "--swap.process_weight"
     ]
 

@@ -40,7 +40,7 @@ STEP_COLUMNS = {
     "gain": "gains",
     "local_gain": "local_gains",
     "penalty": "penalties",
-    "price": "step_baselines",
+    "baseline": "step_baselines",
     "reward": "normalised",
 }
 METRICS = "metrics.jsonl"

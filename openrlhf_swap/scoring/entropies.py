@@ -21,9 +21,8 @@ def mean_entropies(entropies: Tensor, requests: Sequence[ScoreRequest]) -> list[
     for request in requests:
         row = entropies[request.row].cpu().double()
         starts = request.prefix_ends[:-1]  # these tokens predict the first token of each step
-        of_steps = []
-        for start, end in zip(starts, request.own_ends, strict=True):
-            of_steps.append(row[start:end].mean())
+        spans = zip(starts, request.own_ends, strict=True)
+        of_steps = [row[start:end].mean() for start, end in spans]
         means.append(torch.stack(of_steps))
     return means
 

@@ -62,8 +62,7 @@ class Scorer:
         speed_up_products()
         self._model = model
         self._tokenizer = tokenizer
-        config = config or SwapConfig()
-        config, messages = resolve_thought(config, tokenizer)
+        config, messages = resolve_thought(config or SwapConfig(), tokenizer)
         self._temperature = entropy_temperature
         names = [ANSWER_LOGPROBS.name]
         if config.step_reward == "need":

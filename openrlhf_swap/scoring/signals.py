@@ -63,6 +63,5 @@ def by_request(requests: Sequence[ScoreRequest], found: Readings) -> list[dict[s
     values = {name: iter(tensors) for name, tensors in found.items()}
     signals = []
     for request in requests:
-        of_one = {name: next(values[name]) for name in request.wanted}
-        signals.append(of_one)
+        signals.append({name: next(values[name]) for name in request.wanted})
     return signals

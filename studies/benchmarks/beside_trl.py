@@ -2,11 +2,11 @@
 
     python -m studies.benchmarks.beside_trl
 
-Without a GPU the embedded policy trains as `scripts/train_swap.sh laptop` has it, and TRL samples
-with transformers. With one, a model of R1-Distill-Qwen-1.5B's sizes with random weights trains as
-`train_swap.sh 1gpu` has it, both with vLLM on the same GPU; its responses end at random, after
-1,100 tokens on average. A coin says which are correct. The first step of each, which warms up, is
-left out of the medians.
+Without a GPU the quickstart's policy trains as `scripts/train_swap.sh laptop` has it, and TRL
+samples with transformers. With one, a model of R1-Distill-Qwen-1.5B's sizes with random weights
+trains as `train_swap.sh 1gpu` has it, both with vLLM on the same GPU; its responses end at random,
+after 1,100 tokens on average. A coin says which are correct. The first step of each, which warms
+up, is left out of the medians.
 
 It may be left alone, and needs no network. The stages are model, swap, grpo and TRL. Each has a
 limit of --limit seconds and a log in the output folder, and after each results.json there is

@@ -2,7 +2,7 @@
 
     python -m studies.benchmarks.bfloat16
 
-The embedded policy reads responses of 100 tokens, with torch's kernels and with those of
+The quickstart's policy reads responses of 100 tokens, with torch's kernels and with those of
 `openrlhf_swap.packages.kernels` in turn. A run takes ours only on a processor without instructions
 for bfloat16 products; the first line says whether this one has them.
 """
@@ -53,7 +53,7 @@ def main() -> None:
     print(f"torch's {theirs:.3f} s, ours {ours:.3f} s")
     print(
         f"ratio {theirs / ours:.2f}: torch's bfloat16 products / ours, forward and backward of "
-        "the embedded policy"
+        "the quickstart's policy"
     )
 
 

@@ -46,7 +46,7 @@ VOCABULARY = 150_000  # of the model whose token ids travel
 
 
 def embedded_tokenizer() -> tuple[Any, int]:
-    """The embedded policy's tokenizer, and the token that closes a thought."""
+    """The tokenizer of the quickstart's policy, and the token that closes a thought."""
     tokenizer = AutoTokenizer.from_pretrained(POLICY)
     (close_id,) = tokenizer("</think>", add_special_tokens=False)["input_ids"]
     return tokenizer, close_id

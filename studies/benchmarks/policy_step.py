@@ -7,7 +7,7 @@ run's sizes with random weights, on random responses that fill --data.max_len, o
 For each phase it prints the peak that torch allocated, the plan's (without its allowance), seconds,
 and the share of the GPU's peak operations; then how far scores are from those of one forward pass
 per prefix, and how far two updates moved the log-probabilities. Further flags are the training's;
-without them, those of a run of the embedded policy. Without a GPU the memory is left out.
+without them, those of a run of the quickstart's policy. Without a GPU the memory is left out.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def fill_in(
 
 
 def save_random_model(name: str, folder: str) -> None:
-    """Save a model of these sizes with random weights and the embedded policy's tokenizer."""
+    """Save a model of these sizes with random weights and the quickstart's tokenizer."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     config = model_config(name)

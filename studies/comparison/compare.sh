@@ -45,7 +45,7 @@ fi
 
 WORDS=" $* "
 runs() { [[ "$WORDS" == *" $1 "* || ! "$WORDS" =~ " --only "|" --configurations " ]]; }
-# L1 and HBPO name a number of tokens, AutoThink and Thinkless let the policy decide whether to think, and the embedded
+# L1 and HBPO name a number of tokens, AutoThink and Thinkless let the policy decide whether to think, and the quickstart's
 # policy has never seen either: teach it to accept the first and to do the second.
 TAUGHT_POLICY="$OUTPUT/taught_policy"
 if runs l1_exact || runs l1_max || runs hbpo || runs autothink || runs thinkless || runs swap_taught; then

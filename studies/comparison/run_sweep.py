@@ -32,8 +32,8 @@ from typing import Any
 from tabulate import tabulate
 
 from openrlhf_swap.command import Parser, run_command
+from openrlhf_swap.config import ABLATION
 from openrlhf_swap.files import write_text
-from openrlhf_swap.objectives.registry import ABLATION
 from openrlhf_swap.recipes import read_recipe
 
 PAPER = ("thinkprune", "lc_r1", "adaptthink", "laser_d", "laser_de", "l1_exact", "l1_max", "swap")

@@ -23,10 +23,9 @@ from tabulate import tabulate
 
 from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.command import Parser, run_command
-from openrlhf_swap.config import SwapConfig
+from openrlhf_swap.config import ABLATION, SwapConfig
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.files import write_text
-from openrlhf_swap.objectives.registry import ABLATION
 from openrlhf_swap.quickstart.world import World
 from studies.comparison.differences import (
     BASE,

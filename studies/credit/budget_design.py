@@ -117,20 +117,21 @@ class Choice:
 
     def strength(self, arm: str) -> str:
         """The strength that the rule chooses for an arm."""
-        return str(self._shortest(self.means.loc[arm]))
+        return self._choose(self.means.loc[arm])
 
     def better(self, arms: Sequence[str]) -> str:
         """The arm that the rule chooses among arms, each with its own chosen strength."""
         rows = {arm: self.means.loc[(arm, self.strength(arm))] for arm in arms}
-        return str(self._shortest(pd.DataFrame.from_dict(rows, orient="index")))
+        return self._choose(pd.DataFrame.from_dict(rows, orient="index"))
 
-    def _shortest(self, candidates: pd.DataFrame) -> object:
-        least = self.means.loc[("grpo", ONLY), "accuracy"] - LOST
+    def _choose(self, candidates: pd.DataFrame) -> str:
+        """The name of the row that the rule chooses, from rows of mean accuracy and tokens."""
+        least_accuracy = self.means.loc[("grpo", ONLY), "accuracy"] - LOST
         # Rounded, so that exactly a point less is within a point.
-        accurate = candidates[candidates.accuracy.round(9) >= round(least, 9)]
-        if accurate.empty:
-            return candidates.accuracy.idxmax()
-        return accurate.tokens.idxmin()
+        is_accurate = candidates.accuracy.round(9) >= round(least_accuracy, 9)
+        if not is_accurate.any():
+            return str(candidates.accuracy.idxmax())
+        return str(candidates[is_accurate].tokens.idxmin())
 
 
 def part_of(needed_lines: int, task: Task) -> str:

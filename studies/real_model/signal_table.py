@@ -79,6 +79,8 @@ def correlation(first: Numbers, second: Numbers) -> float:
 class Auc:
     """The AUC of a signal over all steps, for any weights of the thoughts.
 
+    AUC = sum_ij w_i w_j wins_ij / sum_ij w_i w_j pairs_ij, where a pair is a needed step of thought
+    i and another step of thought j, and a win is a pair whose needed step has more of the signal.
     Takes by thought the (K,) signal, and whether each step is needed.
     """
 
@@ -96,8 +98,9 @@ class Auc:
 
     def of(self, weights: Numbers) -> Numbers:
         """From (draws, thoughts) weights, (draws,) AUCs; NaN where there is no pair."""
-        wins = ((weights @ self._wins) * weights).sum(-1)
-        pairs = ((weights @ self._pairs) * weights).sum(-1)
+        weighted = "di,ij,dj->d"
+        wins = np.einsum(weighted, weights, self._wins, weights, optimize=True)
+        pairs = np.einsum(weighted, weights, self._pairs, weights, optimize=True)
         with np.errstate(invalid="ignore"):
             return cast(Numbers, wins / pairs)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real SWAP training run on the embedded policy: Ray, vLLM, DeepSpeed, math-verify. Further flags are passed on.
+# A real SWAP training run on the quickstart's policy: Ray, vLLM, DeepSpeed, math-verify. Further flags are passed on.
 set -euo pipefail
 
 # shellcheck source=scripts/common.sh

@@ -1,4 +1,4 @@
-"""Two steps of training of small random models of several families, on the real stack."""
+"""Small random models of several families train two steps with Ray, vLLM and DeepSpeed."""
 
 import os
 import shutil
@@ -66,7 +66,7 @@ def reward_func(queries, prompts, labels):
 
 
 def make_policy(family, folder):
-    """Write a small random model of a family, with the embedded policy's tokenizer."""
+    """Write a small random model of a family, with the tokenizer of the quickstart's policy."""
     shutil.copytree(POLICY, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = {

@@ -52,8 +52,8 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     lines = run_training(tmp_path / "run", tmp_path / "choices.jsonl", *flags)
     assert len(lines) == 2
     assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
-    # Nearly all sums of the embedded policy are right; a letter is read in each box that holds an
-    # option.
+    # Nearly all sums of the quickstart's policy are right; a letter is read in each box that holds
+    # an option.
     for line in lines:
         assert line["swap/accuracy"] > 0.3
         assert line["swap/grader_error"] == 0

@@ -1,4 +1,4 @@
-"""The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the embedded policy."""
+"""The real actors: Ray, DeepSpeed, vLLM and OpenRLHF's own classes, on the quickstart's policy."""
 
 import math
 

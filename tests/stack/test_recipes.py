@@ -1,4 +1,4 @@
-"""Every recipe trains two steps of the embedded policy.
+"""Every recipe trains two steps of the quickstart's policy.
 
 Other flags overrule only sizes, and what this machine lacks.
 """

@@ -1,4 +1,4 @@
-"""Real actors on the embedded policy, and batches for them."""
+"""Real actors on the quickstart's policy, and batches for them."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ MEMBERS = [range(first, first + GROUP_SIZE) for first in range(0, GROUPS * GROUP
 
 
 def make_config(**changes):
-    """SWAP's settings for the embedded policy, with these changes."""
+    """SWAP's settings for the quickstart's policy, with these changes."""
     return SwapConfig(step_tokens=8, end_of_thought=END, close_template=CLOSE, **changes)
 
 

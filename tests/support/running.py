@@ -1,4 +1,4 @@
-"""Training runs of the embedded policy, as commands."""
+"""Training runs of the quickstart's policy, as commands."""
 
 import os
 import re
@@ -18,7 +18,7 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
-# Four steps of the embedded policy, of 16 prompts with 8 responses, and an update each.
+# Four steps of the quickstart's policy, of 16 prompts with 8 responses, and an update each.
 FLAGS = words(
     "--data.input_key problem --data.label_key answer --data.apply_chat_template "
     "--data.max_len 400 --data.max_samples 64 "

@@ -68,7 +68,7 @@ class Ahead:
                 raise batch
             free.release()
             age = self._sampler.updates - batch.updates
-            yield replace(batch, metrics={**batch.metrics, "swap/batch_age": float(age)})
+            yield replace(batch, metrics=batch.metrics | {"swap/batch_age": float(age)})
 
     def _sample(self, batches: Iterator[SampledBatch]) -> SampledBatch | None:
         with self._turn():
@@ -77,7 +77,7 @@ class Ahead:
             if batch is None:
                 return None
             seconds = {"timing/sampled_ahead": monotonic() - started}
-            return replace(batch, metrics={**batch.metrics, **seconds})
+            return replace(batch, metrics=batch.metrics | seconds)
 
     def evaluate(self, step: int) -> Metrics:
         """Sample the evaluation's prompts with the weights of a step."""

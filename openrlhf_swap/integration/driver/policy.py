@@ -59,12 +59,17 @@ class Policy:
             SwapExperienceMaker, actors, None, None, reference, kl_controller, strategy, tokenizer
         )
         """Makes OpenRLHF's experience maker for one batch."""
-        self._reference = reference and Policy(strategy, tokenizer, reference, None, ())
+        self._reference = (
+            None if reference is None else Policy(strategy, tokenizer, reference, None, ())
+        )
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))
 
     def forward(self, rollouts: Sequence[Rollout], objective: Objective) -> Forward:
-        """Ask the policy for log-probabilities and for what else the objective needs."""
+        """Ask the policy for log-probabilities and for what else the objective needs.
+
+        The reference model reads the same rows, or the responses behind `teacher_prompt_ids`.
+        """
         rows = [experience_row(rollout, self._args.data.max_len) for rollout in rollouts]
         maker = self.experience_maker()
         micro_batches = maker.split_rollout_samples(rows)
@@ -74,12 +79,15 @@ class Policy:
                 "requests": requests,
                 "wanted": [objective.wanted_signals] * len(requests),
             }
-        has_teacher = self._reference and rollouts[0].teacher_prompt_ids
-        if has_teacher:
-            maker.initial_model_group = None  # the teacher is asked below, behind its own prompts
+        teacher = self._reference if rollouts[0].teacher_prompt_ids else None
+        if teacher is not None:
+            # The maker would let the reference model read the rows, with the policy's prompts.
+            maker.initial_model_group = None
         micro_batches = maker.make_experience(micro_batches)
-        if has_teacher:
-            self._ask_teacher(micro_batches, rollouts, objective)
+        if teacher is not None:
+            taught = [replace(each, prompt_ids=each.teacher_prompt_ids) for each in rollouts]
+            of_teacher = teacher.forward(taught, objective).rollouts
+            _set_reference_logprobs(micro_batches, rollouts, of_teacher)
         known = list(rollouts)
         if not self._args.swap_run.reuse_logprobs:
             known = _with_logprobs(rollouts, micro_batches)
@@ -89,18 +97,6 @@ class Policy:
             _set_chances(micro_batch, known)
         seconds = sum(answer.seconds for answer in maker.answers)
         return Forward(micro_batches, known, seconds / policy_ranks(self._args))
-
-    def _ask_teacher(
-        self, micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], objective: Objective
-    ) -> None:
-        """Take the reference model's log-probabilities from behind `teacher_prompt_ids`."""
-        taught = [replace(each, prompt_ids=each.teacher_prompt_ids) for each in rollouts]
-        read = self._reference.forward(taught, objective).rollouts
-        for micro_batch in micro_batches:
-            micro_batch.base_action_log_probs = torch.zeros_like(micro_batch.action_log_probs)
-            for row, index in enumerate(micro_batch.index):
-                actions = rollouts[index].positions - 1
-                micro_batch.base_action_log_probs[row, actions] = read[index].logprobs
 
     def update(self, micro_batches: list[Experience]) -> Metrics:
         """Update the policy once with the whole batch; returns what OpenRLHF reports."""
@@ -162,12 +158,9 @@ class Policy:
         )
         requests = []
         for micro_batch in micro_batches:
-            asked = []
-            for row, index in enumerate(micro_batch.index):
-                request = wanted.request(row, rollouts[index])
-                if request is not None:
-                    asked.append(request)
-            requests.append(asked)
+            rows = enumerate(micro_batch.index)
+            asked = [wanted.request(row, rollouts[index]) for row, index in rows]
+            requests.append([request for request in asked if request is not None])
         return requests
 
 
@@ -182,6 +175,17 @@ def _with_logprobs(
             logprobs = micro_batch.action_log_probs[row, actions]
             known[index] = replace(rollouts[index], logprobs=logprobs)
     return known
+
+
+def _set_reference_logprobs(
+    micro_batches: Sequence[Experience], rollouts: Sequence[Rollout], of_teacher: Sequence[Rollout]
+) -> None:
+    """Set what the reference model says of each response to the teacher's log-probabilities."""
+    for micro_batch in micro_batches:
+        logprobs = torch.zeros_like(micro_batch.action_log_probs)
+        for row, index in enumerate(micro_batch.index):
+            logprobs[row, rollouts[index].positions - 1] = of_teacher[index].logprobs
+        micro_batch.base_action_log_probs = logprobs
 
 
 def _with_signals(

@@ -109,13 +109,13 @@ class Records:
 
         A step that was skipped before its update has no response and no table.
         """
-        metrics = {**metrics, "memory/host_used_gib": psutil.virtual_memory().used / 2**30}
+        metrics = metrics | {"memory/host_used_gib": psutil.virtual_memory().used / 2**30}
         append_metrics(self._folder, step, metrics)
         self._tell(step, metrics)
         if "swap/accuracy" in metrics:  # otherwise a warning has told about the step
             say(step_line(step, self._last_step, metrics))
         if is_due(step, self._args.logger.logging_steps):
-            shown: Row = {**metrics, "generated_samples": sample} if sample else metrics
+            shown: Row = metrics | {"generated_samples": sample} if sample else metrics
             for tracker in self._trackers:
                 tracker.log_train(step, shown)
         if table and is_due(step, self._args.swap_run.rollouts_every):

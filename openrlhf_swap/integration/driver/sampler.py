@@ -23,6 +23,7 @@ from openrlhf_swap.integration.driver.continuations import Continuations
 from openrlhf_swap.integration.driver.engines import Drawn, DrawnGroup, Engines, Part, Prompt
 from openrlhf_swap.integration.driver.experience import check_names, experience_row, fit_context
 from openrlhf_swap.objectives.base import Objective, SamplingRequest
+from openrlhf_swap.process.console import say
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Batch, Rollout
 from openrlhf_swap.runs.checkpoints import LoopStates
@@ -293,17 +294,13 @@ def _rows(loader: Any) -> Iterator[Prompt]:
 
 def _tell_left_over(count: int) -> None:
     if count:
-        print(
-            f"[swap] the last {count} prompts of this episode do not fill a batch and are left out",
-            flush=True,
-        )
+        say(f"the last {count} prompts of this episode do not fill a batch and are left out")
 
 
 def _tell_empty_pass(episode: int, step: int, last_step: int) -> None:
     """Say that the filter left no batch in a pass, and whether the run ends with it."""
     end = f", and the run ends after step {step} of {last_step}" if last_step else ""
-    print(
-        f"[swap] warning: --algo.dynamic_filtering_enable left too few prompts for a batch in "
-        f"episode {episode}, so this episode trained nothing{end}: take harder or easier problems",
-        flush=True,
+    say(
+        f"warning: --algo.dynamic_filtering_enable left too few prompts for a batch in episode "
+        f"{episode}, so this episode trained nothing{end}: take harder or easier problems"
     )

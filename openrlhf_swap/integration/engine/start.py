@@ -27,7 +27,7 @@ class EngineFactory:
         return EngineFactory(self.actor_class.options(**options), self.more)
 
     def remote(self, **arguments: Any) -> Any:
-        return self.actor_class.remote(**{**arguments, **self.more})
+        return self.actor_class.remote(**(arguments | self.more))
 
 
 def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> list[Any]:
@@ -35,7 +35,7 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
 
     OpenRLHF would let engines that are to sleep do so at once, and wait for them.
     """
-    more = {**more, "enable_sleep_mode": args.vllm.enable_sleep}
+    more = more | {"enable_sleep_mode": args.vllm.enable_sleep}
     factory = EngineFactory(ray.remote(actor.SwapRolloutActor), more)
     corrects = args.algo.advantage.is_correction_level != "off"
     with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):

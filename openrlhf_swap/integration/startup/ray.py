@@ -32,7 +32,7 @@ OPENRLHFS_VARIABLES = {
     "NCCL_DEBUG": "WARN",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
 }
-# Enough for the rollouts of the embedded policy; Ray would take 30% of memory.
+# Enough for the rollouts of the quickstart's policy; Ray would take 30% of memory.
 OBJECT_STORE_BYTES = 256 * 2**20
 NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
 POLL_SECONDS = 2.0

@@ -17,7 +17,7 @@ from openrlhf_swap.scoring.backends import MODEL_ERRORS, try_backend
 from openrlhf_swap.scoring.need import check_can_hide_steps
 
 HIGH_RATE = 1e-4
-LARGE_MODEL = 5_000_000  # parameters; the embedded policy has 0.8M
+LARGE_MODEL = 5_000_000  # parameters; the quickstart's policy has 0.8M
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Notes:
     messages: tuple[str, ...] = ()
 
 
-def warn_of_length_charge(objective: Objective) -> Notes:
+def warn_of_long_wrong(objective: Objective) -> Notes:
     """A line about an objective that rewards wrong responses the less the longer they are."""
-    if not objective.charges_wrong_for_length:
+    if not objective.penalises_long_wrong:
         return Notes()
     warning = (
         f"warning: objective {objective.name} gives a wrong response a lower reward the longer it "

@@ -18,7 +18,7 @@ from openrlhf_swap.integration.startup.settling import (
     choose_scoring,
     settle,
     settle_logprobs,
-    warn_of_length_charge,
+    warn_of_long_wrong,
 )
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.process.console import say
@@ -52,7 +52,7 @@ def start(given: Configuration, words: list[str]) -> None:
     policy = make_room_for_policy(given, checkpoint, model)
     run = tell(settle(given, model)).configuration
     objective = build(run.method)
-    tell(warn_of_length_charge(objective))
+    tell(warn_of_long_wrong(objective))
     tell(choose_scoring(run, objective, model))
     run = tell(settle_logprobs(run, objective)).configuration
     data = write_data(run, objective, model.tokenizer)

@@ -24,7 +24,7 @@ class NcclClient(EngineClient):
         joining = []
         first = init_info["rank_offset"]
         for engine in self.engines:
-            info = {**init_info, "rank_offset": first}
+            info = init_info | {"rank_offset": first}
             joining.append(engine.transfer_weights.remote("init_weight_transfer_engine", info))
             first += self.workers
         ray.get(joining)

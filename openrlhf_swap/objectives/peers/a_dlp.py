@@ -11,7 +11,7 @@ class ADLP(Objective):
     Lambda is .001 a token in the first step. An answer in a thought that never closes is wrong.
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     remembers_batches = True
     state = ("price",)
     price = 0.001

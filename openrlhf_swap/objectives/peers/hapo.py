@@ -17,7 +17,7 @@ class HAPO(Objective):
     h is the problem's shortest correct length so far: without one f is 0, and from 2 h on -1.
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     remembers_batches = True
     state = ("lengths",)
     weight: float = setting(1.0, "weight of the length reward beside the answer's")

@@ -30,7 +30,7 @@ def asks_maximum(rollout: Rollout) -> bool:
 class L1Exact(Objective):
     """R = c - alpha |n - L|, in the group; c only after a closed thought."""
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     boxes_answers = True
     rewrites_evaluation = True
     limits_thoughts = True

@@ -72,7 +72,7 @@ class LCR1(Extracting):
     R has no length term. Correct here asks for one `</think>`; L does not count the end token.
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     normaliser = "centre"
     needs_marks = True
     reshapes_responses = True

@@ -84,7 +84,7 @@ class Kimi(Objective):
     1416fa0).
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     weight: float = setting(1.0, "weight of the length reward beside the answer's")
 
     def rewards(self, batch: Batch) -> Tensor:
@@ -120,7 +120,7 @@ class PrimeLinear(Objective):
     The `linear` length penalty of prime-rl (commit 559b447).
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     normaliser = "centre"
     weight: float = setting(0.25, "penalty of the longest response of a group that is all correct")
 
@@ -137,7 +137,7 @@ class ShorterBetter(Objective):
     (commit 6399366).
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     rate: float = setting(0.001, "subtracted for each token of difference, of wrong answers too")
 
     def rewards(self, batch: Batch) -> Tensor:

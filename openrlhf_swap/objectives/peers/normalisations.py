@@ -65,7 +65,7 @@ class GDPO(Objective):
     After its verl code (commit b080e63).
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     normaliser = "none"
     target_length: int = setting(4000, "L_T, in tokens", ge=1)
 
@@ -97,7 +97,7 @@ class O1Pruner(Objective):
     After github.com/StarDewXXX/O1-Pruner (commit 04c0863).
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     normaliser = "none"
     alpha: float = setting(
         5.0, "weight of the answer; low values make short wrong answers attractive"

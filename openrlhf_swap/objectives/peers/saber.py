@@ -30,7 +30,7 @@ class SABER(Objective):
     by the prompt or the response, and closed once; where n is 0 the prompt closes it.
     """
 
-    charges_wrong_for_length = True
+    penalises_long_wrong = True
     boxes_answers = True
     needs_marks = True
     rewrites_evaluation = True

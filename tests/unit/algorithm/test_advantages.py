@@ -21,8 +21,9 @@ from openrlhf_swap.algorithm.advantages import (
     target_lengths,
 )
 from openrlhf_swap.algorithm.batch import StepBatch
+from openrlhf_swap.config import ABLATION
 from openrlhf_swap.errors import NonFiniteError
-from openrlhf_swap.objectives.registry import ABLATION, coefficients
+from openrlhf_swap.objectives.registry import coefficients
 from openrlhf_swap.runs.metrics import distances_from_uniform
 
 # The worked group: three correct responses and a wrong one (tau = lambda = beta = 1, theta = 0.3).

@@ -1,4 +1,4 @@
-"""Which objectives charge wrong responses for length: what each class declares is what it does."""
+"""Which objectives penalise long wrong responses: what each class declares is what it does."""
 
 import json
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.objectives import RIGHT, batch, objective, rollout
 
-from openrlhf_swap.integration.startup.settling import warn_of_length_charge
+from openrlhf_swap.integration.startup.settling import warn_of_long_wrong
 from openrlhf_swap.objectives.base import evaluate
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.rollouts.rollout import prompt_key
@@ -28,14 +28,14 @@ def probe():
     return batch(group)
 
 
-def charges_for_length(method):
+def penalises_length(method):
     """Whether a longer wrong response of the probe earns less, in any stage of the objective."""
     for step in (0, 300, 500):
         method.resume(step)
         method.sampling(PROMPT, len(LENGTHS), 8192)  # stages begin here
         for _ in range(2):  # in the second visit lengths of the problem are known
-            paid = evaluate(method, probe()).rewards[0, 2:]
-            if (paid.diff() < -1e-3).any():
+            rewards = evaluate(method, probe()).rewards[0, 2:]
+            if (rewards.diff() < -1e-3).any():
                 return True
     return False
 
@@ -48,5 +48,5 @@ def test_an_objective_declares_what_it_does_with_wrong_responses(name, tmp_path)
         accuracies = {"key": prompt_key(PROMPT), "accuracy": 0.5}
         options["reference"].write_text(json.dumps(accuracies) + "\n")
     method = objective(name, **options)
-    assert method.charges_wrong_for_length == charges_for_length(method)
-    assert len(warn_of_length_charge(method).messages) == method.charges_wrong_for_length
+    assert method.penalises_long_wrong == penalises_length(method)
+    assert len(warn_of_long_wrong(method).messages) == method.penalises_long_wrong

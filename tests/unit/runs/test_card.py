@@ -1,4 +1,4 @@
-"""The card of a run whose files are written by hand; the policy beside it is the embedded one."""
+"""The card of a run whose files are written by hand; the policy beside it is the quickstart's."""
 
 import hashlib
 import json

@@ -117,10 +117,10 @@ def test_a_run_that_works_passes_the_self_test():
 @pytest.mark.parametrize(
     ("first", "last", "means_something"),
     [
-        (-1.76, -0.001, True),  # the embedded policy after its own template
+        (-1.76, -0.001, True),  # the quickstart's policy after its own template
         (-3.33, -1.24, True),  # SmolLM2-135M after R1's
         (-0.2, -0.3, True),  # a model that knows the answers beforehand
-        (-8.60, -9.09, False),  # the embedded policy after "foo"
+        (-8.60, -9.09, False),  # the quickstart's policy after "foo"
         (-1.1, -1.2, False),
     ],
 )

@@ -40,7 +40,7 @@ def count_flops(function, without=()):
 
 
 class RealForwards:
-    """The embedded policy, a response of PROMPT + RESPONSE tokens, and a request for its scores."""
+    """The quickstart's policy, a response of PROMPT + RESPONSE tokens, and its score request."""
 
     def __init__(self):
         options = {"attn_implementation": "eager", "dtype": torch.float32}
