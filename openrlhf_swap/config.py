@@ -354,8 +354,8 @@ class RunConfig(FlagSettings):
     generation_timeout: float = setting(
         3600.0,
         "stop if the rollout engines finish no prompt, or accept no weights, for this many "
-        "seconds, or if the policy is not done with a pass, an update or a checkpoint in this time "
-        "or an hour, whichever is longer; inf waits forever",
+        "seconds, or if a start, a pass, an update, a checkpoint or the export is not done in this "
+        "time or an hour, whichever is longer; inf waits forever",
         gt=0,
     )
     rollouts_every: int = setting(

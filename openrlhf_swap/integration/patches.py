@@ -101,8 +101,9 @@ VARIABLES: dict[str, dict[str, str]] = {
         "RAY_process_group_cleanup_enabled": "true"
     },
     TRAINS_ALONE: {
-        # Ray's agents end at once with a killed driver; Ray's own 60 s are for a network.
-        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+        # Ray's agents end soon after a killed driver: Ray's own 60 s are for a network. A driver
+        # whose head was killed has as long to say so (`startup.head`).
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
         # A record of every call would take 0.2 MiB more at each step.
         "RAY_task_events_report_interval_ms": "0",
     },

@@ -49,8 +49,9 @@ class Swap(Objective):
 
 
 def _process(batch: StepBatch, normalised: Tensor, numbers: Coefficients, tokens: int) -> Tensor:
-    ends, mask = batch.step_ends, batch.step_mask
-    process = process_advantages(normalised, ends, mask, tokens, numbers.step_discount)
+    process = process_advantages(
+        normalised, batch.step_ends, batch.step_mask, tokens, numbers.step_discount
+    )
     if not numbers.turn_weight:
         return process
     return process + numbers.turn_weight * turn_advantages(batch, numbers, tokens)

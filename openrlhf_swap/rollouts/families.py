@@ -202,7 +202,7 @@ def resolve_thought(
     """
     check_white_space(tokenizer)
     marks = _choose_marks(config, tokenizer)
-    _, decoded = _decode_again(marks.end, tokenizer)
+    decoded = _decode_again(marks.end, tokenizer)
     if marks.end not in decoded:
         raise ConfigError(
             f"--swap.end_of_thought is {marks.end!r}, which the model's tokenizer decodes as "
@@ -250,7 +250,7 @@ def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
     """
     # transformers gives some models, such as DeepSeek-R1-Distill-Llama in a folder, the class that
     # their tokenizer_config.json names instead of the one that fits their tokenizer.json.
-    _, decoded = _decode_again(WHITE_SPACE, tokenizer)
+    decoded = _decode_again(WHITE_SPACE, tokenizer)
     if WHITE_SPACE not in decoded:
         raise ConfigError(
             f"the tokenizer of {tokenizer.name_or_path or 'the model'} is loaded as "
@@ -259,9 +259,9 @@ def check_white_space(tokenizer: PreTrainedTokenizerBase) -> None:
         )
 
 
-def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], str]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return ids, str(tokenizer.decode(ids, skip_special_tokens=False))
+def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return str(tokenizer.decode(ids, skip_special_tokens=False))
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:

@@ -78,8 +78,9 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2
     (line,) = errors(output)
-    reasons = "no prompt was finished|the rollout engines did not take new weights"
-    assert re.search(f"({reasons}) within --swap.generation_timeout 30 seconds", line)
+    sampled = "no prompt was finished within --swap.generation_timeout 30 seconds"
+    sent = "weights to the rollout engines did not end within 30 seconds"
+    assert sampled in line or sent in line
 
     rows = run_training(run.output, prompts_file, *flags)
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]

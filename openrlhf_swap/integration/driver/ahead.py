@@ -6,12 +6,13 @@ from dataclasses import replace
 from queue import SimpleQueue
 from threading import Lock, Semaphore, Thread
 from time import monotonic
+from types import SimpleNamespace
 from typing import Any
 
 import ray
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
 from openrlhf_swap.integration.driver.sampler import SampledBatch, Sampler
+from openrlhf_swap.integration.driver.waiting import tell_engines
 from openrlhf_swap.runs.checkpoints import LoopStates
 from openrlhf_swap.runs.metrics import Metrics
 
@@ -26,13 +27,11 @@ class Ahead:
     new weights instead, and a response may go on with them.
     """
 
-    def __init__(
-        self, sampler: Sampler, engines: Sequence[Any], size: int, pauses_engines: bool
-    ) -> None:
+    def __init__(self, sampler: Sampler, engines: Sequence[Any], args: SimpleNamespace) -> None:
         self._sampler = sampler
         self._engines = engines
-        self._size = size
-        self._pauses_engines = pauses_engines
+        self._args = args
+        self._pauses_engines = args.train.partial_rollout_enable
         self._turns = _Turns()
         self._thread: Thread | None = None
 
@@ -42,7 +41,7 @@ class Ahead:
 
     def batches(self, position: LoopStates) -> Iterator[SampledBatch]:
         """Yield the sampler's batches with their age, and raise its errors."""
-        free = Semaphore(self._size)
+        free = Semaphore(self._args.train.async_queue_size)
         sampled: SimpleQueue[SampledBatch | Exception | None] = SimpleQueue()
 
         def sample_ahead() -> None:
@@ -92,11 +91,11 @@ class Ahead:
         """
         with self._turn():
             if self._pauses_engines:
-                batch_vllm_engine_call(self._engines, "pause_generation")
+                tell_engines(self._engines, self._args, "pause_generation")
             with self._sampler.replacing_weights():
                 yield
             if self._pauses_engines:
-                batch_vllm_engine_call(self._engines, "resume_generation")
+                tell_engines(self._engines, self._args, "resume_generation")
 
     def _turn(self) -> AbstractContextManager[None]:
         """Keep the other thread from the engines; engines that pause need no turns."""

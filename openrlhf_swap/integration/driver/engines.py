@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 from vllm import SamplingParams
 
 from openrlhf_swap.errors import RunError
+from openrlhf_swap.integration.driver.waiting import tell_engines
 from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.rollouts.reader import StepReader
@@ -66,10 +66,10 @@ class Engines:
         """
         sleeps = self._args.vllm.enable_sleep
         if sleeps:
-            batch_vllm_engine_call(self._actors, "wake_up")
+            tell_engines(self._actors, self._args, "wake_up")
         yield
         if sleeps:
-            batch_vllm_engine_call(self._actors, "sleep")
+            tell_engines(self._actors, self._args, "sleep")
 
     def draw(
         self,

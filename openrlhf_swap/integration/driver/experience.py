@@ -18,7 +18,7 @@ from openrlhf_swap.integration.driver.waiting import results
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.rollouts.rollout import Rollout
 
-PASS = "forward()"  # as errors call it
+PASS = "forward() of the policy"  # as errors call it
 
 
 def fit_context(rollout: Rollout, context: int) -> Rollout:
@@ -111,7 +111,7 @@ class SwapExperienceMaker(RemoteExperienceMaker):
             if self.args.swap_run.reuse_logprobs:
                 return [ray.put([torch.zeros(mask.shape) for mask in batch["action_mask"]])]
             batch |= self.requests
-        refs: list[Any] = super()._dispatch_forward(group, False, **batch)
+        refs = super()._dispatch_forward(group, False, **batch)
         if sync_condition:
             results(refs, self.args, PASS)
             results(group.async_run_method(method_name="empty_cache"), self.args, PASS)

@@ -11,12 +11,10 @@ import ray
 import torch
 from openrlhf.trainer.ppo_utils.experience import Experience, balance_experiences
 from openrlhf.trainer.ppo_utils.kl_controller import FixedKLController
-from openrlhf.trainer.ray.vllm_engine import batch_vllm_engine_call
 
-from openrlhf_swap.errors import RunError
 from openrlhf_swap.flags.placement import policy_ranks
 from openrlhf_swap.integration.driver.experience import SwapExperienceMaker, experience_row
-from openrlhf_swap.integration.driver.waiting import results
+from openrlhf_swap.integration.driver.waiting import results, tell_engines
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -103,7 +101,8 @@ class Policy:
         args = self._args
         if args.train.dynamic_batch_enable:
             micro_batches = balance_experiences(micro_batches, args)
-        ray.get(self._actors.async_run_method_batch("append", experience=micro_batches))
+        appending = self._actors.async_run_method_batch("append", experience=micro_batches)
+        results(appending, args, "append() of the policy")
         if args.ds.enable_sleep:
             self._do("reload_states")
         status: Metrics = {}
@@ -115,7 +114,8 @@ class Policy:
 
     def _do(self, method: str, **how: Any) -> list[Any]:
         """The results of a method of the policy's ranks; raises RunError if one is stuck."""
-        return results(self._actors.async_run_method(method, **how), self._args, f"{method}()")
+        refs = self._actors.async_run_method(method, **how)
+        return results(refs, self._args, f"{method}() of the policy")
 
     def publish(self) -> None:
         """Send the weights to the engines.
@@ -123,21 +123,15 @@ class Policy:
         Engines that sleep wake up for the weights alone: their caches stay asleep.
         Raises RunError for an engine that is stuck, EngineDeadError for one that ended.
         """
-        limit = self._args.swap_run.generation_timeout
-        if self._args.vllm.enable_sleep:
-            batch_vllm_engine_call(self._engines, "wake_up", tags=["weights"])
+        args = self._args
+        if args.vllm.enable_sleep:
+            tell_engines(self._engines, args, "wake_up", tags=["weights"])
         sending = self._actors.async_run_method("broadcast_to_vllm")
         try:
-            ray.get(sending, timeout=None if math.isinf(limit) else limit)
-        except ray.exceptions.GetTimeoutError:
-            raise RunError(
-                "the rollout engines did not take new weights within --swap.generation_timeout "
-                f"{limit:g} seconds: one is stuck. Start again with --ckpt.load_enable; give more "
-                "time if they were still at work"
-            ) from None
+            results(sending, args, "the transfer of weights to the rollout engines", least=0)
         except ray.exceptions.RayTaskError:
             time.sleep(NOTICE_SECONDS)
-            ray.get([engine.check_health.remote() for engine in self._engines])
+            tell_engines(self._engines, args, "check_health")
             raise
 
     def save(self, tag: str, states: LoopStates) -> None:

@@ -23,12 +23,14 @@ from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
 from openrlhf_swap.integration.driver.records import Records
 from openrlhf_swap.integration.driver.sampler import Sampler
+from openrlhf_swap.integration.driver.waiting import results, tell_engines
 from openrlhf_swap.integration.engine.start import start_engines
 from openrlhf_swap.integration.policy import actors as policy_actors
 from openrlhf_swap.integration.policy.strategy import SwapStrategy
 from openrlhf_swap.integration.weights.way import share_gpus
 from openrlhf_swap.objectives.base import Objective
 from openrlhf_swap.objectives.registry import build, penalty_temperature
+from openrlhf_swap.process.console import say
 from openrlhf_swap.rollouts.families import set_template_arguments
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.runs import checkpoints
@@ -72,15 +74,17 @@ def train(
     prepared = _prepare_engines(args, engines, tokenizer)
     # The policy's process starts while the engines do. It loads when they sleep; beside engines
     # that stay on its GPUs it loads at once, unless they measure what is free there.
+    started = "the start of the rollout engines"
     if args.vllm.enable_sleep:
-        ray.get([engine.sleep.remote() for engine in engines])
+        results(prepared, args, started)
+        tell_engines(engines, args, "sleep")
     elif share_gpus(args) and "kv_cache_memory_bytes" not in engine_arguments:
-        ray.get(prepared)
+        results(prepared, args, started)
     loading = actors.async_init_model_from_pretrained(strategy, model, max_steps, engines)
     if reference:
         loading += reference.async_init_model_from_pretrained(strategy, model)
-    ray.get(loading)
-    ray.get(prepared)
+    results(loading, args, "the load of the policy's weights")
+    results(prepared, args, started)
 
     policy = Policy(strategy, tokenizer, actors, reference, engines)
     run_loop(args, objective, tokenizer, prompts, evaluation_prompts, engines, policy)
@@ -97,19 +101,22 @@ def export(args: SimpleNamespace, actors: RayActorGroup) -> None:
     is_alone = args.ds.zero_stage < 3 or policy_ranks(args) == 1
     for tries_left in reversed(range(EXPORT_TRIES if is_alone else 1)):
         try:
-            ray.get(writing)
+            results(writing, args, "the export of the policy")
             return
         except ray.exceptions.RayTaskError as error:
             if not isinstance(error.cause, OSError | SafetensorError):
                 raise
-            problem = f"the policy cannot be written to {args.ckpt.output_dir}"
-            problem += f" ({first_line(error.cause)}); free some space there"
+            problem = (
+                f"the policy cannot be written to {args.ckpt.output_dir} "
+                f"({first_line(error.cause)}); free some space there"
+            )
             if not tries_left:
                 remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
-                other = "or name another --ckpt.output_dir"
-                raise RunError(f"{problem}, {other}: {remedy}") from error
-        waited = f"tries again each minute, {tries_left} times at most"
-        print(f"[swap] warning: {problem}: the run keeps the policy and {waited}", flush=True)
+                raise RunError(f"{problem}, or name another --ckpt.output_dir: {remedy}") from error
+        say(
+            f"warning: {problem}: the run keeps the policy and tries again each minute, "
+            f"{tries_left} times at most"
+        )
         time.sleep(60)
         # The first rank alone writes; the others wait in their first call until it has.
         writing = [actors._actor_handlers[0].save_model.remote()]
@@ -131,8 +138,7 @@ def run_loop(
     plain = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)
     sampler: Sampler | Ahead = plain
     if args.train.async_enable:
-        partial = args.train.partial_rollout_enable
-        sampler = Ahead(plain, engines, args.train.async_queue_size, partial)
+        sampler = Ahead(plain, engines, args)
     self_test_steps = args.swap_run.self_test_steps if objective.scores_steps else 0
     guards = Guards(config, penalty_temperature(config), self_test_steps)
     last_step = args.swap_run.training_steps or None
@@ -164,7 +170,7 @@ def _shared_places(args: SimpleNamespace) -> Any:
     if not (args.train.colocate_actor_ref or args.train.colocate_all):
         return None
     places = placement_group([{"GPU": 1, "CPU": 1}] * policy_ranks(args), strategy="PACK")
-    ray.get(places.ready())
+    results(places.ready(), args, "the reservation of GPUs")
     return places
 
 

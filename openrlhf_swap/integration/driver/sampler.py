@@ -273,8 +273,7 @@ class Sampler:
                 if rollout.graded_correct is not None:
                     rollout = replace(rollout, reward=float(rollout.graded_correct))
                 rows.append(experience_row(fit_context(rollout, context), context))
-        metrics: Metrics = compute_eval_metrics(numbered, rows, count)
-        return metrics
+        return compute_eval_metrics(numbered, rows, count)
 
     @contextmanager
     def replacing_weights(self) -> Iterator[None]:

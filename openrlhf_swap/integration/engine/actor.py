@@ -5,12 +5,13 @@ import os
 import traceback
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import SingleTurnAgentExecutor
+from torch import Tensor
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -31,21 +32,21 @@ def run_here(function: Callable[[], Any]) -> Any:
     return function()
 
 
+@dataclass
 class PromptTokenizer:
-    """A tokenizer that gives one prompt the ids of a response that is continued."""
+    """A tokenizer that gives one prompt the (1, T) ids of a response that is continued."""
 
-    def __init__(self, tokenizer: Any, prompt: str, ids: list[int]) -> None:
-        self._tokenizer = tokenizer
-        self._prompt = prompt
-        self._ids = torch.tensor([ids])
+    tokenizer: Any
+    prompt: str
+    ids: Tensor
 
     def __call__(self, text: str, **options: Any) -> Any:
-        if text == self._prompt:
-            return {"input_ids": self._ids}
-        return self._tokenizer(text=text, **options)
+        if text == self.prompt:
+            return {"input_ids": self.ids}
+        return self.tokenizer(text=text, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+        return getattr(self.tokenizer, name)
 
 
 class SwapRolloutActor(_StockRolloutActor):
@@ -80,7 +81,7 @@ class SwapRolloutActor(_StockRolloutActor):
         prefix = request.prefix
         if prefix is not None:
             ids = prefix.row_ids
-            tokenizer = PromptTokenizer(tokenizer, request.prompt, ids)
+            tokenizer = PromptTokenizer(tokenizer, request.prompt, torch.tensor([ids]))
             key += f":{ids}"
         draws = [self._draw(request, tokenizer, f"{n}:{key}") for n in range(request.count)]
         return list(await asyncio.gather(*draws))

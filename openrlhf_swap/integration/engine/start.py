@@ -39,7 +39,7 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
     factory = EngineFactory(ray.remote(actor.SwapRolloutActor), more)
     corrects = args.algo.advantage.is_correction_level != "off"
     with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):
-        engines: list[Any] = create_vllm_engines(
+        return create_vllm_engines(
             args.vllm.num_engines,
             args.vllm.tensor_parallel_size,
             args.actor.model_name_or_path,
@@ -55,4 +55,3 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
             agent_func_path=args.train.agent_func_path,
             remote_rm_url=args.reward.remote_url,
         )
-    return engines

@@ -1,17 +1,18 @@
 """Ray for a training: joined where RAY_ADDRESS names a cluster, else started on this machine."""
 
+import atexit
 import os
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import ray
 
-from openrlhf_swap.errors import ConfigError, first_line
+from openrlhf_swap.errors import ConfigError, RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import engine_gpus, gpu_actors, gpus_of_run, policy_ranks
 from openrlhf_swap.integration.patches import (
@@ -23,8 +24,10 @@ from openrlhf_swap.integration.patches import (
     install,
 )
 from openrlhf_swap.integration.runtime.cpu import THREADS
+from openrlhf_swap.integration.startup.head import Head, connect
 from openrlhf_swap.process.console import say
 from openrlhf_swap.process.ctrl_c import ctrl_c_after
+from openrlhf_swap.runs import checkpoints
 
 # OpenRLHF gives these to its processes.
 OPENRLHFS_VARIABLES = {
@@ -36,7 +39,10 @@ OPENRLHFS_VARIABLES = {
 OBJECT_STORE_BYTES = 256 * 2**20
 NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
 POLL_SECONDS = 2.0
-ANSWER_SECONDS = 20  # within which a cluster's head has to answer
+# For how long a head may be silent. One on this machine is gone then; a cluster may start it again.
+SILENT_SECONDS = 0.0
+CLUSTER_SILENT_SECONDS = 30.0
+LOST_STATUS = 2  # of a command that ends with an error
 
 
 @contextmanager
@@ -44,7 +50,7 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
     """Start Ray while the block imports, and shut it down at the end.
 
     Yields a function that waits for Ray. Until then a Ctrl-C is held back: in the middle of an
-    import it may get lost.
+    import it may get lost. Raises RunError when Ray's head ends during the block.
     """
     # Ray inherits the environment, so variables are set before its thread starts.
     args = configuration.args
@@ -60,16 +66,44 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
         held.enter_context(ctrl_c_after())
         started = pool.submit(start_ray, gpu_actors(args), configuration.on_cpu)
 
+        head = Head()
+
         def wait() -> None:
             started.result()
             held.close()
+            watch(head)
             if "RAY_ADDRESS" in os.environ:
                 wait_for_gpus(gpus_of_run(args))
 
         try:
             yield wait
+        except KeyboardInterrupt:
+            if head.is_lost:
+                raise RunError(describe_loss(head, Path(args.ckpt.path))) from None
+            raise
         finally:
-            pool.submit(ray.shutdown).result()
+            head.close()
+            if head.answers():
+                pool.submit(ray.shutdown).result()
+            else:
+                # Ray's own shutdown would wait for the head until Ray ends this process.
+                atexit.register(os._exit, LOST_STATUS)
+
+
+def watch(head: Head) -> None:
+    """Watch the head of a Ray that was started or joined; a ray:// client tells of it itself."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address.startswith("ray://"):
+        head.watch(CLUSTER_SILENT_SECONDS if address else SILENT_SECONDS)
+
+
+def describe_loss(head: Head, folder: Path) -> str:
+    """That Ray's head has ended, and how to resume from the checkpoints in a folder."""
+    return (
+        f"Ray's head at {head.address} (gcs_server) has ended, and the run with it; a process that "
+        "dies silently was usually killed for lack of memory (see the kernel's log): "
+        f"{checkpoints.how_to_resume(folder)}"
+    )
 
 
 def check_address(address: str) -> None:
@@ -77,11 +111,12 @@ def check_address(address: str) -> None:
 
     Ray itself finds what other addresses, such as auto, mean.
     """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    named = address.removeprefix("ray://")
+    _, colon, port = named.rpartition(":")
     if not colon or not port.isdecimal():
         return
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+        connect(named)
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"RAY_ADDRESS is {address}, where no Ray answers ({first_line(error)}); start the "
@@ -90,21 +125,22 @@ def check_address(address: str) -> None:
 
 
 def wait_for_gpus(needed: int) -> None:
-    """Wait until the nodes of the cluster have so many GPUs: Ray would wait without a word.
+    """Wait until the nodes of the cluster have so many free GPUs: Ray would wait without a word.
 
     Raises ConfigError if they are not there in time.
     """
     deadline = time.monotonic() + NODES_SECONDS
     shown = -1
     while True:
-        present = int(ray.cluster_resources().get("GPU", 0))
+        present = int(ray.available_resources().get("GPU", 0))
         if present >= needed:
             return
-        state = f"{present} of the {needed} GPUs that the run takes are in the cluster"
+        state = f"{present} of the {needed} GPUs that the run takes are free in the cluster"
         if time.monotonic() > deadline:
             raise ConfigError(
-                f"{state} after {NODES_SECONDS} s; start more nodes, or ask for fewer GPUs "
-                "(--actor.num_nodes, --actor.num_gpus_per_node, --vllm.num_engines)"
+                f"{state} after {NODES_SECONDS} s; start more nodes, end what holds the others, or "
+                "ask for fewer GPUs (--actor.num_nodes, --actor.num_gpus_per_node, "
+                "--vllm.num_engines)"
             )
         if present != shown:
             say(state)

@@ -98,8 +98,7 @@ class PolicyWeights(WeightSource):
     def _convert(self, weights: Iterable[Named]) -> Iterable[Named]:
         if not self._conversions:
             return weights
-        converted: dict[str, Tensor] = revert_weight_conversion(self._model, dict(weights))
-        return converted.items()
+        return revert_weight_conversion(self._model, dict(weights)).items()
 
 
 def _without_content(piece: Parameters) -> Iterator[Named]:

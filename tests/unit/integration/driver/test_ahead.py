@@ -19,8 +19,10 @@ def make(arguments):
 
     def make(groups_of, size=1, pauses=False, objective="grpo", **options):
         sampling = build(make_config(objective=objective, options=options))
-        sampler = ListedBatches(run_args(arguments, "."), sampling, groups_of, [{"a": 1.0}])
-        return Ahead(sampler, ["engine"], size, pauses), sampler
+        flags = {"train.async_queue_size": size, "train.partial_rollout_enable": pauses}
+        args = run_args(arguments, ".", **flags)
+        sampler = ListedBatches(args, sampling, groups_of, [{"a": 1.0}])
+        return Ahead(sampler, ["engine"], args), sampler
 
     return make
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from openrlhf_swap.config import RunConfig
 from openrlhf_swap.errors import RunError
 from openrlhf_swap.integration.driver import run
 
@@ -17,7 +18,7 @@ def export(tmp_path, monkeypatch):
         left = list(errors)
         writers = []
 
-        def get(_):
+        def get(_, timeout):
             error = left.pop(0)
             if error is not None:
                 raise ray.exceptions.RayTaskError("save_model", "", error)
@@ -30,6 +31,7 @@ def export(tmp_path, monkeypatch):
             _actor_handlers=[SimpleNamespace(save_model=save_model)],
         )
         args = SimpleNamespace(
+            swap_run=RunConfig(),
             ckpt=SimpleNamespace(output_dir="policy", path=str(tmp_path)),
             ds=SimpleNamespace(zero_stage=stage),
             actor=SimpleNamespace(num_nodes=1, num_gpus_per_node=ranks),

@@ -16,7 +16,7 @@ from openrlhf_swap.integration.startup import ray as ray_start
 def polls(monkeypatch):
     """The GPUs of the cluster at each look, of which one follows the other at once."""
     counts = []
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, **counts.pop(0)})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 4.0, **counts.pop(0)})
     monkeypatch.setattr(ray_start, "POLL_SECONDS", 0)
     return counts
 
@@ -28,15 +28,17 @@ def test_a_run_waits_for_the_gpus_of_its_nodes(polls, capsys):
     assert polls == ["not asked for"]
     # A state is said once, not at every look.
     assert capsys.readouterr().out.splitlines() == [
-        "[swap] 0 of the 16 GPUs that the run takes are in the cluster",
-        "[swap] 8 of the 16 GPUs that the run takes are in the cluster",
+        "[swap] 0 of the 16 GPUs that the run takes are free in the cluster",
+        "[swap] 8 of the 16 GPUs that the run takes are free in the cluster",
     ]
 
 
 def test_gpus_that_do_not_come_end_the_run(polls, monkeypatch):
     monkeypatch.setattr(ray_start, "NODES_SECONDS", -1)
     polls += [{"GPU": 8.0}]
-    with pytest.raises(ConfigError, match=r"^8 of the 16 GPUs .* start more nodes, or ask for few"):
+    with pytest.raises(
+        ConfigError, match=r"^8 of the 16 GPUs .* start more nodes, .* or ask for few"
+    ):
         ray_start.wait_for_gpus(16)
 
 
