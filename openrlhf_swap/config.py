@@ -178,9 +178,8 @@ class SwapConfig(FlagSettings):
     )
     step_price: Literal["steps", "weights"] = setting(
         "steps",
-        "how a response's steps share the baseline, the mean step reward that normalisation "
-        "subtracts: steps (the paper's), equally; weights, by the penalty's weights, so that the "
-        "steps with the least gain have the largest shares (not in the paper)",
+        "how steps share the baseline, the mean step reward that normalisation subtracts: steps "
+        "(the paper's), equally; weights, by the penalty's weights (not in the paper)",
         "use steps or weights",
     )
     step_noise: float = setting(
@@ -364,13 +363,13 @@ class RunConfig(FlagSettings):
     rollouts_groups: int = setting(2, "groups in each of these tables", ge=1)
     tracker: str = setting(
         "",
-        "a function of your own as module:function, which is called with each step's number and "
-        "metrics, and with those of an evaluation, for a tracker beside TensorBoard and W&B",
+        "a function of your own as module:function, which gets the number and the metrics of each "
+        "step and evaluation, for a tracker beside TensorBoard and W&B",
     )
     recipe: str = setting(
         "",
-        "name of a recipe, which sets every flag that an objective's authors set, and with "
-        "--dry-run prints each with its source; the command line takes precedence",
+        "name of a recipe, which sets every flag that an objective's authors set; --dry-run prints "
+        "each with its source",
     )
     output_dir: str = setting(
         "outputs/swap",

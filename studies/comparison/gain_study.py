@@ -166,7 +166,7 @@ def table(responses: Sequence[Scored]) -> str:
             cells.append(f"{fmean(paid(*pair, temperature) for pair in found):.1%}")
         rows.append(cells)
     header = ["gain", "needed above redundant"]
-    header += [f"paid by needed, tau {temperature:g}" for temperature in TEMPERATURES]
+    header += [f"on needed steps, tau {temperature:g}" for temperature in TEMPERATURES]
     return tabulate(rows, header, "github", disable_numparse=True)
 
 

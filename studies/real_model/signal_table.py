@@ -14,7 +14,7 @@ With `--keep` the rows of a folder with `thoughts.jsonl`, `truth.jsonl` and one 
   all equally needed does not count.
 * given position: the partial correlation of signal and necessity given the position, of ranks
   within thoughts, pooled.
-* paid by needed: the share of a penalty that would fall on needed steps if the weights came from
+* on needed steps: the share of a penalty that would fall on needed steps if the weights came from
   the signal at tau 1, mean over thoughts; for signals in nats.
 
 Intervals hold 95% of 4,000 draws of as many thoughts with replacement.
@@ -144,8 +144,8 @@ class PartialCorrelation:
 class Recognition:
     """How well a signal knows the truth.
 
-    `difference` is that of the AUC from the local gain's, `paid` the share of a penalty that needed
-    steps would pay; None where it does not apply.
+    `difference` is that of the AUC from the local gain's, `on_needed` the share of a penalty that
+    would fall on needed steps; None where it does not apply.
     """
 
     name: str
@@ -155,7 +155,7 @@ class Recognition:
     rank: Estimate
     partial: Estimate
     wasted: Estimate
-    paid: float | None
+    on_needed: float | None
 
     def cells(self) -> dict[str, str]:
         """By header, the cells of the table's row."""
@@ -166,7 +166,7 @@ class Recognition:
         found["rank"] = str(self.rank)
         found["given position"] = "" if self.name == POSITION else str(self.partial)
         found["rank, wasted tokens"] = str(self.wasted)
-        found["paid by needed"] = "" if self.paid is None else f"{self.paid:.0%}"
+        found["on needed steps"] = "" if self.on_needed is None else f"{self.on_needed:.0%}"
         return found
 
 
@@ -192,6 +192,7 @@ class Judge:
         rank = RankCorrelation(values, necessity).of(self._weights)
         partial = PartialCorrelation(values, necessity).of(self._weights)
         waste = RankCorrelation(values, wasted).of(self._weights)
+        without_weights = name in (*NOT_IN_NATS, HALF)
         return Recognition(
             name=name,
             auc=of_draws(aucs),
@@ -200,7 +201,7 @@ class Judge:
             rank=of_draws(rank),
             partial=of_draws(partial),
             wasted=of_draws(waste),
-            paid=None if name in (*NOT_IN_NATS, HALF) else paid_by_needed(values, necessity),
+            on_needed=None if without_weights else share_on_needed(values, necessity),
         )
 
     def _auc(self, values: Sequence[Numbers], necessity: Sequence[Numbers], cut: float) -> Numbers:
@@ -227,8 +228,8 @@ def of_draws(values: Numbers) -> Estimate:
     return estimate(float(values[0]), values[1:])
 
 
-def paid_by_needed(values: Sequence[Numbers], necessity: Sequence[Numbers]) -> float:
-    """The share of a penalty that needed steps pay, with weights from the values at tau 1.
+def share_on_needed(values: Sequence[Numbers], necessity: Sequence[Numbers]) -> float:
+    """The share of a penalty that falls on needed steps, with weights from the values at tau 1.
 
     It is the mean over the thoughts that have a needed step.
     """
@@ -253,7 +254,7 @@ def summary(thoughts: Sequence[KnownThought]) -> str:
         f"{len(thoughts)} thoughts, {len(necessity)} steps: {np.mean(necessity >= CUT):.1%} with a "
         f"necessity of at least {CUT}, {np.mean(necessity <= 0):.1%} with none; mean "
         f"{necessity.mean():.3f}; {wasted.mean():.1f} tokens wasted by a step; of a uniform "
-        f"penalty needed steps would pay {paid_by_needed(uniform, of_all):.0%}"
+        f"penalty {share_on_needed(uniform, of_all):.0%} would fall on needed steps"
     )
 
 

@@ -144,10 +144,10 @@ def test_partial_correlation_is_that_of_the_residuals(thoughts):
     assert found == pytest.approx([expected])
 
 
-def test_needed_steps_pay_their_share():
+def test_the_share_of_a_penalty_on_needed_steps():
     values = [np.log([1.0, 2.0, 4.0])]
     # exp(-value) is 1, 1/2, 1/4.
-    assert signal_table.paid_by_needed(values, [np.array([0.0, 0.5, 0.0])]) == pytest.approx(2 / 7)
+    assert signal_table.share_on_needed(values, [np.array([0.0, 0.5, 0.0])]) == pytest.approx(2 / 7)
 
 
 def test_kept_rows_come_back(tmp_path):
