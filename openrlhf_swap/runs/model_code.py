@@ -28,10 +28,12 @@ def check_model_files(
     with the flag.
     """
     if not takes_adapters and (Path(model) / ADAPTERS).exists():
+        base = _base_of_adapters(flag, Path(model)) or "BASE"
+        merged = f"{model.rstrip('/')}_merged"
         raise ConfigError(
-            f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them "
-            "first: python -m openrlhf.cli.lora_combiner --model_path BASE "
-            f"--lora_path {model} --output_path FOLDER"
+            f"{flag} is {model}, which holds LoRA adapters instead of a whole model; merge them, "
+            f"then give {merged}: python -m openrlhf.cli.lora_combiner --model_path {base} "
+            f"--lora_path {model} --output_path {merged}"
         )
     place = find_model_code(flag, model)
     if place and not trusted:

@@ -115,6 +115,17 @@ def test_adapters_that_lead_to_no_model_are_one_line(tmp_path):
         find_model_code("--model", str(tmp_path / "first"))
 
 
+def test_adapters_in_place_of_a_model_are_refused_with_the_command_that_merges_them(tmp_path):
+    adapters = tmp_path / "policy"
+    adapters.mkdir()
+    (adapters / "adapter_config.json").write_text('{"base_model_name_or_path": "hub/base"}')
+    with pytest.raises(ConfigError) as refused:
+        check_model_files("--model", str(adapters))
+    command = str(refused.value).split("lora_combiner ")[1]
+    named = f"--model_path hub/base --lora_path {adapters} --output_path {adapters}_merged"
+    assert command == named
+
+
 OUT = "--swap.output_dir {out} --ckpt.path {out}/checkpoints"
 TRAIN = (
     "openrlhf_swap.train --data.prompt_dataset {rows} --data.input_key problem "
