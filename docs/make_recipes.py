@@ -48,9 +48,9 @@ settings as such a file, `run.yaml`.
 ## All recipes
 
 `--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
-decides. Here with DeepScaleR's 40,315 rows, beside what the authors say. The first eight are the paper's Table 1 ([hours
-and expected numbers](sizing.md#the-papers-table-1)); `python -m studies.comparison.run_sweep --preset paper` trains them
-all, none on more prompts than SWAP.
+decides, here over DeepScaleR's 40,315 rows. The first eight are the paper's Table 1 ([hours and expected
+numbers](sizing.md#the-papers-table-1)); `python -m studies.comparison.run_sweep --preset paper` trains them all, none
+on more prompts than SWAP.
 
 {steps}
 
@@ -73,21 +73,19 @@ def described(name: str) -> str:
 
 
 def steps(name: str) -> tuple[str, str, str, str]:
-    """A recipe, the steps that it trains on DeepScaleR and their prompts, and its authors' word."""
+    """A recipe, the steps that it trains on DeepScaleR and their prompts, and their source."""
     run = configure(["--swap.recipe", name], on_cpu=False)
     prompts = run.args.rollout.batch_size
     total = run.run.total_steps(DEEPSCALER_ROWS // prompts, run.args.train.num_episodes)
     sources = read_recipe(name).sources
     authors = sources.get("swap.training_steps", sources.get("train.num_episodes", ""))
-    if run.run.training_steps:
-        authors = f"{run.run.training_steps} ({authors})"
     return name, f"{total:,}", str(prompts), authors
 
 
 def main() -> None:
     """Print the page."""
     names = (*METHODS, *sorted({*NAMES} - {*METHODS}))
-    headers = ("recipe", "steps", "prompts in a step", "its authors' steps")
+    headers = ("recipe", "steps", "prompts in a step", "where the steps come from")
     print(
         PAGE.format(
             steps=tabulate(map(steps, names), headers, "github", disable_numparse=True),

@@ -219,8 +219,8 @@ class SwapConfig(FlagSettings):
     )
     need_every: int = setting(
         1,
-        "with step_reward need, one step of so many is hidden, others in each response; a step "
-        "that is not hidden has no reward",
+        "with step_reward need, hide one step out of this many, different ones in each response; a "
+        "step that is not hidden has no reward",
         ge=1,
     )
     static_penalty: float = setting(

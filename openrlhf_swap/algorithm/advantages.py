@@ -20,7 +20,7 @@ from openrlhf_swap.algorithm.signals import NEED
 
 
 def monotone_gains(answer_logprobs: Tensor, step_mask: Tensor) -> Tensor:
-    """Progress beyond the best so far: Delta_k = max(0, l_k - max_{j<k} l_j) (Eq. monotone_gain).
+    """Progress beyond the best so far: Delta_k = max(0, l_k - max_{j<k} l_j).
 
     (..., K), 0 where there is no step, from (..., K+1) l_0..l_K in nats per answer token.
     """
@@ -47,7 +47,7 @@ def target_lengths(lengths: Tensor, correct: Tensor) -> Tensor:
 def penalty_masses(lengths: Tensor, correct: Tensor, length_coef: float) -> Tensor:
     """P = lambda (L - L_target)/L_target for correct responses over the target, else 0.
 
-    This is Eq. penalty_mass. (G, N) float64, from arguments as in `target_lengths` and lambda.
+    (G, N) float64, from arguments as in `target_lengths` and lambda.
     """
     target = target_lengths(lengths, correct).unsqueeze(-1)
     exceeds = correct & (lengths > target) & (target > 0)
@@ -102,7 +102,7 @@ class StepCredit:
 def step_credit(
     batch: StepBatch, coefficients: Coefficients, weights: Tensor | None = None
 ) -> StepCredit:
-    """Step rewards r_k and their normalised form r~_k (Eq. final_step_reward and norm_step).
+    """Step rewards r_k and their normalised form r~_k.
 
     A step's reward is its gain less its share of the penalty: r_k = Delta_k - P w_k. With
     `rewards_need` it is its gain plus its need, r_k = Delta_k + n_k, both in nats per token; then
@@ -214,7 +214,7 @@ def outcome_rewards(batch: StepBatch, coefficients: Coefficients) -> Tensor:
 
 
 def outcome_advantages(rewards: Tensor, eps: float = 1e-6) -> Tensor:
-    """(G, N) float64 A_out = (r - mean)/(std + eps) over each group (Eq. out_adv); std is unbiased.
+    """(G, N) float64 A_out = (r - mean)/(std + eps) over each group; std is unbiased.
 
     A deviation below eps counts as float noise, and the group gets 0, as does a group of one.
     """
@@ -242,7 +242,7 @@ def standardise(
 def process_advantages(
     normalised: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int, discount: float = 1.0
 ) -> Tensor:
-    """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on (Eq. proc_adv).
+    """A_proc[t] = sum of gamma^n r~_k over the steps from the token's own on.
 
     n is the number of steps between the token's and the rewarded one; the paper's `discount` gamma
     is 1, and 0 leaves each reward in its own step. (..., A) in the dtype of `normalised`, which is
@@ -283,7 +283,7 @@ def per_token(values: Tensor, step_ends: Tensor, step_mask: Tensor, tokens: int)
 def unified_advantages(
     outcome: Tensor, process: Tensor | None, outcome_weight: float, process_weight: float
 ) -> Tensor:
-    """A[t] = beta A_out + theta [correct] A_proc[t] (Eq. unified_adv).
+    """A[t] = beta A_out + theta [correct] A_proc[t].
 
     This is the one place where both terms meet. Takes and returns a value of each token, in any
     shape, in the dtype of `outcome`. `process` is 0 for incorrect responses, and weighted in its

@@ -66,7 +66,7 @@ class Policy:
     def forward(self, rollouts: Sequence[Rollout], objective: Objective) -> Forward:
         """Ask the policy for log-probabilities and for what else the objective needs.
 
-        The reference model reads the same rows, or the responses behind `teacher_prompt_ids`.
+        The reference model reads the same rows, or the responses after `teacher_prompt_ids`.
         """
         rows = [experience_row(rollout, self._args.data.max_len) for rollout in rollouts]
         maker = self.experience_maker()

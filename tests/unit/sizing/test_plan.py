@@ -92,9 +92,9 @@ def test_the_text_is_that_of_the_page(capsys):
     page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
     (block,) = [part for part in page.split("```") if "GiB on a GPU" in part]
     shown = block.strip().splitlines()
-    shown.remove("...")  # nine lines are left out
+    shown.remove("...")  # twelve lines are left out
     assert [line for line in lines if line in shown] == shown
-    assert len(lines) == len(shown) + 9
+    assert len(lines) == len(shown) + 12
     table = {}
     for line in lines[4:]:
         name = line[:20].strip()
