@@ -27,7 +27,7 @@ openrlhf-swap train --swap.recipe dler --actor.model_name_or_path MODEL --data.p
     --data.input_key problem --data.label_key answer
 ```
 
-At its start a run prints the recipe, how its authors ask, and which parts of it this trainer does not have.
+At its start a run prints the recipe, its authors' prompt, and which parts of it this trainer does not have.
 
 ## Flags in a file
 
@@ -48,7 +48,7 @@ settings as such a file, `run.yaml`.
 ## All recipes
 
 `--swap.training_steps` is what the authors trained, whatever the size of the data set; with 0 `--train.num_episodes`
-decides, here over DeepScaleR's 40,315 rows. The first eight are the paper's Table 1 ([hours and expected
+decides. The table is for DeepScaleR's 40,315 rows. The first eight are the paper's Table 1 ([hours and expected
 numbers](sizing.md#the-papers-table-1)); `python -m studies.comparison.run_sweep --preset paper` trains them all, none
 on more prompts than SWAP.
 
