@@ -133,8 +133,8 @@ def parse_flags(argv: Sequence[str]) -> Namespace:
     add("--thought-budgets", type=int, nargs="+", metavar="TOKENS", help=text)
     parser.set_defaults(thought_budget=None)  # that of one evaluation
     text = (
-        "every sample's seed is derived from it; none: the samples have no seeds of their own, "
-        "which is faster on a CPU, but another run draws others (default: %(default)s)"
+        "every sample's seed is derived from it; none: the samples have no seeds of their own, so "
+        "that vLLM draws a batch together, and another run draws others (default: %(default)s)"
     )
     add("--seed", type=seed_or_none, default=0, metavar="SEED", help=text)
     text = "text after each problem, as in training (default: %(default)r)"

@@ -17,7 +17,7 @@ least, since neighbouring steps share a beginning, and necessities add up to V_K
 
 A thought is written when its last continuation is graded, and the same command goes on where it
 stopped. On a CPU, `VLLM_CPU_KVCACHE_SPACE=3` keeps 256 sequences in the cache. The seed is the
-engine's: a seed for each sequence would double the time of a token on a CPU.
+engine's.
 """
 
 from __future__ import annotations
