@@ -20,13 +20,17 @@ from math_verify import verify
 from math_verify.grader import should_treat_as_complex
 from sympy import (
     And,
+    Dummy,
+    Eq,
     Expr,
     Float,
     I,
+    Pow,
     Rational,
     Symbol,
     Tuple,
     Union,
+    log,
     nan,
     oo,
     zoo,
@@ -97,11 +101,16 @@ def are_equal(gold: str, response: str) -> bool:
         return False
     if isinstance(given, _Inequality) and not given.free_symbols:  # 1 < 2 is no answer
         return False
+    are_equations = isinstance(expected, Eq) and isinstance(given, Eq)
+    if are_equations and not given.free_symbols:  # math-verify takes 3 + 4 = 7 for 2 + 6 = 8
+        return same_number(expected.rhs, given.rhs)
     if isinstance(expected, Expr) and isinstance(given, Expr):
         if expected.is_number and given.is_number:
             return same_number(expected, given)
         if not _agree_at_a_place(expected, given):
             return False
+        if "|" not in gold + response:
+            expected, given = _with_positive_letters(expected, given)
     if isinstance(expected, _CONDITIONS) and isinstance(given, _CONDITIONS):
         is_same = _canonical(expected) == _canonical(given)  # 1 < x < 3 and 3 > x > 1
         if is_same or isinstance(expected, And):
@@ -154,6 +163,20 @@ def _agree_at_a_place(left: Any, right: Any) -> bool:
         return not (here.is_number and there.is_number) or same_number(here, there)
     except (TypeError, ValueError, AttributeError):
         return True
+
+
+def _with_positive_letters(left: Any, right: Any) -> Tuple:
+    """Two expressions; with roots or logarithms of letters, of positive ones, as in a formula.
+
+    The root of x^2 is none of these: it is |x|, which SymPy writes for it.
+    """
+    pair = Tuple(left, right)
+    letters = [letter for letter in pair.free_symbols if letter.is_real]
+    evaluated = pair.subs({letter: Dummy(real=True) for letter in letters})
+    powers = [power for power in evaluated.atoms(Pow) if power.free_symbols]
+    if not pair.has(log) and all(power.exp.is_integer is not False for power in powers):
+        return pair
+    return pair.subs({letter: Symbol(letter.name, positive=True) for letter in letters})
 
 
 def is_number(text: str) -> bool:

@@ -34,6 +34,16 @@ def has_end(text: str, end_of_thought: str) -> bool:
     return end_of_thought != NO_MARK and end_of_thought in text
 
 
+def is_closed(response: str, end_of_thought: str) -> bool:
+    """Whether a response ends its thought, or has none: gpt-oss may answer at once.
+
+    The prompt of gpt-oss ends in the middle of its end of the thought, behind "assistant".
+    """
+    rest = end_of_thought.rpartition("<|start|>assistant")[2]
+    answers_at_once = rest != end_of_thought and response.startswith(rest)
+    return answers_at_once or has_end(response, end_of_thought)
+
+
 def text_after_thought(response: str, end_of_thought: str) -> str:
     """The text after the first end of the thought, less the special tokens around it.
 

@@ -28,7 +28,7 @@ from queue import LifoQueue
 from typing import Any, Literal
 
 from openrlhf_swap.errors import ConfigError, check_text
-from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, has_end, text_after_thought
+from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, is_closed, text_after_thought
 from openrlhf_swap.rewards.references import Reference, given_answer
 from openrlhf_swap.rewards.verifiers import MATH, THOUGHT_CLOSED, find_verifier
 
@@ -108,7 +108,6 @@ class Grader:
         for response, answer in pairs:
             check_text("response", response)
             known = answer if isinstance(answer, Reference) else Reference(given_answer(answer))
-            is_closed = has_end(response, end_of_thought)
             requests.append(
                 {
                     "problem": known.problem,
@@ -116,7 +115,7 @@ class Grader:
                     "response": text_after_thought(response, end_of_thought),
                     "metadata": {
                         **known.metadata,
-                        THOUGHT_CLOSED: is_closed,
+                        THOUGHT_CLOSED: is_closed(response, end_of_thought),
                     },
                 }
             )

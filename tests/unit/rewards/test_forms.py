@@ -43,12 +43,20 @@ empty delimiters            | \left. x \right.                | x
 commands                    | \dfrac12\bigl(x\bigr)\tg 2      | \frac12(x)\tan 2
 money                       | US\$18                          | \text{dollar}18
 formulas                    | \(x\) and $y$                   | x and y
+units to a negative power   | 5\,\mathrm{m\,s^{-1}}           | 5\text{ m/s}
+units to two negative powers | 4\,\mathrm{J\,g^{-1}\,K^{-2}}   | 4\text{ J/g/K^2}
+speeds as plain text        | 5 m\,s^{-2}                     | 5\text{ m/s^2}
+reciprocals of units        | 50\ \mathrm{cm}^{-2}            | 50\text{ /cm^2}
+first powers of units       | 50\ \mathrm{s}^{-1}             | 50\text{ /s}
+products of units           | 4\,\mathrm{J/(kg\cdot K)}       | 4 \text{ J/kg/K}
+quotients of units          | 5\,\frac{\mathrm{m}}{\mathrm{s}} | 5\text{ m/s}
 upright units               | 7\,\mathrm{m}                   | 7\text{ m}
 names in braces             | \angle{ABC}                     | \angle ABC
 styles                      | 2^\bm{10}+\mathrm{cm}           | 2^{10}+\text{cm}
 styles in styles            | \bm{\mathbf{7}}                 | 7
 commands in styles          | \operatorname{tg} 2             | \tan 2
 bare styles                 | \boldsymbol\pi                  | \pi
+spaces before a base        | \text{A5}_{11}                  | A5_{11}
 conditions of rows          | x&\text{if }x>0                 | x& x>0
 derivatives by x            | \frac{dy}{dx}=dy/dx             | y'=y'
 derivatives                 | \frac{\partial u}{\partial t}   | u_{dt}
@@ -70,8 +78,14 @@ ohms                        | 5\,\Omega                       | 5\text{ ohm}
 ordinal numbers             | 7^{th} or 21^{\text{st}}        | 7 or 21
 binomials of digits         | \binom52                        | \binom{5}{2}
 binomials by choose         | {10 \choose 3}                  | \binom{10}{3}
+double factorials of even numbers | 8!! | (2^{\frac{8}{2}}\cdot(\frac{8}{2})!)
+double factorials of odd numbers | 7!! | \frac{7!}{2^{\frac{7-1}{2}}\cdot(\frac{7-1}{2})!}
 combinations                | C_7^2                           | \binom{7}{2}
-moduli                      | 1\pmod 3                        | 1\bmod{3}
+moduli                      | 1\pmod p                        | 1\bmod{p}
+residues with both signs    | \equiv\pm 1\pmod p              | \equiv 1, -1\bmod{p}
+two residues                | n\equiv 0, 5\pmod 6             | n=(0\mod 6)+6k, n=(5\mod 6)+6k
+congruences                 | n\equiv -1\pmod 6               | n=(-1\mod 6)+6k
+classes of residues         | -1\pmod 6                       | (-1\mod 6)+6k
 constants in words          | x+\text{constant}               | x+ C
 for all                     | n\text{ for all integers }n     | n
 where it holds              | 2^n\text{ for }n\ge 1           | 2^n
@@ -121,6 +135,8 @@ two labelled parts          | (1) 5 (2) 6                     | a=5; b=6
 letters before numbers      | p 12 q 5                        | p=12; q=5
 three named coordinates     | (x,y,z)=(1,0,f(2))              | x=1; y=0; z=f(2)
 two named coordinates       | (k,m)=(2,3)                     | k=2; m=3
+words before a conclusion   | Therefore f(2)=-7               | f(2)=-7
+names by a verb             | x is 5                          | x=5
 labels                      | Answer: 5                       | 5
 stops                       | 5。                              | 5
 stops in words              | \text{Evelyn.}                  | \text{Evelyn}

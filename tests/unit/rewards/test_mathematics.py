@@ -1,5 +1,7 @@
 """The math verifier, and the one verdict for every caller. The pairs are in tests/stack."""
 
+import math
+
 import pytest
 
 from openrlhf_swap.rewards import grade_answer
@@ -91,6 +93,49 @@ x^2+C | x^2 | different
 12.5 | 12{,}5\text{ eV} | same
 \emptyset | \text{the empty set} | same
 24 | \text{twenty-four} | same
+# The letters of a formula with roots or logarithms are positive, but not where bars are written.
+\sqrt{\frac{k}{m}} | \frac{\sqrt{km}}{m} | same
+T=2\pi\sqrt{\frac{l}{g}} | T=\frac{2\pi\sqrt l}{\sqrt g} | same
+36x\sqrt{35x} | \sqrt{45360x^3} | same
+\sqrt{x^2y} | x\sqrt y | same
+\log_2(xy) | \log_2 x+\log_2 y | same
+3\ln x | \ln x^3 | same
+\sqrt{x^2} | x | different
+\sqrt{4x^2} | 2x | different
+\sqrt{(x-1)^2} | x-1 | different
+|a|\sqrt b | a\sqrt b | different
+\ln|x|+C | \ln x+C | different
+\sqrt{a^2+b^2} | a+b | different
+\ln(a+b) | \ln a+\ln b | different
+# A congruence is a class, whose residue alone may be stated.
+n\equiv 5\pmod 6 | n=6k+5 | same
+n\equiv 5\pmod 6 | 5 | same
+5 | n\equiv 5\pmod 6 | different
+n\equiv 5\pmod 6 | n\equiv 5\pmod 7 | different
+n\equiv 5\pmod 6 | x\equiv 5\pmod 6 | different
+n\equiv\pm 1\pmod 6 | n\equiv 5, 1\pmod 6 | same
+n\equiv\pm 1\pmod 6 | n\equiv 1\pmod 6 | different
+# Units may stand with negative powers.
+5\text{ m/s} | 5\,\text{m s}^{-1} | same
+5\text{ m/s} | 5~\mathrm{m}\cdot\mathrm{s}^{-1} | same
+5\text{ m/s} | 5\,\mathrm{km\,s^{-1}} | different
+9.8\ \mathrm{m/s^2} | 9.8\,\frac{\text{m}}{\text{s}^2} | same
+9.8\ \mathrm{m/s^2} | 9.8\,\mathrm{m\,s^{-1}} | different
+4.2\,\mathrm{J\,g^{-1}\,K^{-1}} | 4.2\ \mathrm{J/(g\cdot K)} | same
+3\times 10^{8} | 3\times 10^8\,\mathrm{m\,s^{-1}} | same
+2e^{-1} | 2\mathrm{e}^{-1} | same
+2A^{-1} | 2\mathrm{A}^{-1} | same
+# Double factorials, and equations of numbers.
+\frac{5}{16} | \frac{5!!}{6!!} | same
+(2n-1)!! | \frac{(2n)!}{2^n n!} | same
+40320 | 8!! | different
+3+4=7 | 2+6=8 | different
+2\times 3=6 | 2\cdot 3=6 | same
+\text{A5}_{11} | \text{A5}_{21} | different
+# A short sentence is read as its equation.
+-7 | Therefore f(2) = -7 | same
+\sqrt 2 | x is √2 | same
+y=\sqrt 2 | x is √2 | different
 56 | C(8,3) | same
 """
 PAIRS = [line for line in COMPARED.strip().splitlines() if not line.startswith("#")]
@@ -100,6 +145,19 @@ PAIRS = [line for line in COMPARED.strip().splitlines() if not line.startswith("
 def test_what_is_compared(pair):
     gold, stated, expected = (part.strip() for part in pair.split(" | "))
     assert same_answer(gold, stated) is (expected == "same")
+
+
+@pytest.mark.parametrize("stated", range(-9, 15))
+def test_congruences_have_the_residues_of_their_modulus(stated):
+    gold = r"n\equiv 5\pmod 6"
+    assert same_answer(gold, rf"n\equiv {stated} \pmod{{6}}") is (stated % 6 == 5)
+
+
+@pytest.mark.parametrize("number", [*range(1, 13), 99, 100])
+def test_a_double_factorial_is_the_product_of_every_other_number(number):
+    product = math.prod(range(number, 0, -2))
+    assert same_answer(str(product), f"{number}!!")
+    assert not same_answer(str(product + 1), f"{number}!!")
 
 
 def test_which_golds_can_be_graded_against():
@@ -133,3 +191,11 @@ def test_training_and_every_other_caller_give_one_verdict(prompt, response, corr
     trained = reward_func([prompt + response], [prompt], ["42"])
     assert trained["extra_logs"]["swap/graded_correct"] == float(correct)
     assert grade_answer(text_to_grade(prompt, response), "42").correct is correct
+
+
+def test_gpt_oss_may_answer_without_a_thought():
+    end = "<|end|><|start|>assistant<|channel|>final<|message|>"
+    answer = "We get $7$.<|return|>"
+    assert grade_answer(f"<|channel|>final<|message|>{answer}", "7", end).correct
+    assert grade_answer(f"<|channel|>analysis<|message|>add{end}{answer}", "7", end).correct
+    assert not grade_answer(f"<|channel|>analysis<|message|>{answer}", "7", end).correct

@@ -71,7 +71,7 @@ ANNOUNCED = {
         ("答えは9です。", "9"),
         ("정답: 31", "31"),
     ],
-    "B is correct": [("Therefore, $12$ is the final answer.", "$12$")],
+    "B is correct": [("Therefore, $12$ is the final answer.", "$12$"), ("√2 is correct.", "√2")],
     "选 B": [("故选B。", "B")],
 }
 
@@ -105,6 +105,9 @@ def test_boxes_and_announcements(text, stated, closed):
         ("Adding the columns\ngives 919 in total.", "919 in total", None),
         (r"We find that $x \lt 3$.", r"x \lt 3", None),
         ("It is less than 42.", None, None),
+        ("The value is unknown.", None, None),
+        *((f"The value is {value}.", value, None) for value in ["½", "∛5", "±2", "+∞", "θ"]),
+        ("The length is ≈ 3.2", "≈ 3.2", None),
         ("Is it 42?", None, None),
         ("We add.\nx = 42", "x = 42", None),
         # In a thought that was never closed only the last line announces.
@@ -152,13 +155,15 @@ so \boxed{C} | \boxed{\text{c}} | \boxed{\textbf{(C)} 12} | \boxed{C. 42 J}
 The correct option is C. | <answer>C</answer> | <answer>Paris</answer> | 答案是C
 The answer is C, not A. | The answer is C because A is wrong. | 正确选项是C | C is correct.
 I choose C. | 故选C | Answer: [C] | Answer: C (the third) | Therefore, C is the correct answer.
-The answer is not A, it is C. | So C.
+The answer is not A, it is C. | So C. | Not A, not B: C. | Not A, not B, so C.
+Neither A nor B: C | Not A or B, but C. | Not A, B or D: C | The answer is not A, not B: C.
 """
 STATE_NONE = r"""
 \boxed{A} or \boxed{C} | \boxed{(A) \text{ or } (C)} | \boxed{London or Paris}
 \boxed{A}, no: \boxed{C | The answer is A, B, C, D | Answer: A; C | Answer: A-C
 Answer: A good one would be B | The answer is not C. | Answer: either A or C | So A or C.
 So A is wrong. | So a good choice | Therefore, B is the wrong answer.
+Not A, not B. | Not A: B or C | A is 5 | A is 5, C is 7
 A prime is needed, so look at 7. | The answer is a matter of taste | I think so
 """
 LETTERS = [(text, "C") for text in STATE_C.strip().replace("\n", " | ").split(" | ")]
