@@ -64,8 +64,9 @@ def train(
         reference = _start_group(args.ref, policy_actors.SwapReferenceActor, shared)
 
     model = args.actor.model_name_or_path
-    fast = not args.data.disable_fast_tokenizer
-    tokenizer = get_tokenizer(model, None, "left", strategy, use_fast=fast)
+    tokenizer = get_tokenizer(
+        model, None, "left", strategy, use_fast=not args.data.disable_fast_tokenizer
+    )
     set_template_arguments(tokenizer, None)  # its fixed date; others are in rendered prompts
     torch.manual_seed(args.train.seed)  # the loader of the prompts takes its own seed from this
     prompts, evaluation_prompts, max_steps = prepare_datasets(strategy, tokenizer)
@@ -186,6 +187,15 @@ def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayAct
 
 def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
     """Give the engines what all requests share; the reward function gets its settings."""
-    shared = (ray.put(tokenizer), args.data.max_len, budget_of(args, tokenizer))
-    settings = {"end_of_thought": args.swap.end_of_thought, "grader": args.swap_run.grader}
-    return [engine.prepare.remote(*shared, **settings) for engine in engines]
+    shared = ray.put(tokenizer)
+    budget = budget_of(args, tokenizer)
+    return [
+        engine.prepare.remote(
+            shared,
+            args.data.max_len,
+            budget,
+            end_of_thought=args.swap.end_of_thought,
+            grader=args.swap_run.grader,
+        )
+        for engine in engines
+    ]

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from openrlhf.trainer.ray.vllm_engine import RolloutRayActor
 from openrlhf.utils.agent import SingleTurnAgentExecutor
-from torch import Tensor
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -38,7 +37,7 @@ class PromptTokenizer:
 
     tokenizer: Any
     prompt: str
-    ids: Tensor
+    ids: torch.Tensor
 
     def __call__(self, text: str, **options: Any) -> Any:
         if text == self.prompt:

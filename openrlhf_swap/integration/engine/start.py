@@ -35,8 +35,9 @@ def start_engines(args: SimpleNamespace, more: dict[str, Any], shared: Any) -> l
 
     OpenRLHF would let engines that are to sleep do so at once, and wait for them.
     """
-    more = more | {"enable_sleep_mode": args.vllm.enable_sleep}
-    factory = EngineFactory(ray.remote(actor.SwapRolloutActor), more)
+    factory = EngineFactory(
+        ray.remote(actor.SwapRolloutActor), more | {"enable_sleep_mode": args.vllm.enable_sleep}
+    )
     corrects = args.algo.advantage.is_correction_level != "off"
     with installed(ENGINES_ARE_MADE, {ROLLOUT_ACTOR: factory}):
         return create_vllm_engines(

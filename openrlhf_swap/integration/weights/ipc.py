@@ -14,8 +14,9 @@ def ipc_sender(
     """Make vLLM's own sender, with a buffer that takes the largest weight."""
     size = max(PIECE_BYTES, source.largest)
     info = ipc_engine.IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
-    sender = ipc_engine.IPCTrainerWeightTransferEngine
-    return sender.trainer_init(info, client=client, source=source)
+    return ipc_engine.IPCTrainerWeightTransferEngine.trainer_init(
+        info, client=client, source=source
+    )
 
 
 class IpcReceiver(InPlaceReceiver, ipc_engine.IPCWeightTransferEngine):

@@ -49,8 +49,9 @@ def nccl_sender(
         packed_buffer_size_bytes=PIECE_BYTES,
         packed_num_buffers=BUFFERS,
     )
-    sender = nccl_engine.NCCLTrainerWeightTransferEngine
-    return sender.trainer_init(info, client=client, source=source)
+    return nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(
+        info, client=client, source=source
+    )
 
 
 class NcclReceiver(InPlaceReceiver, nccl_engine.NCCLWeightTransferEngine):
