@@ -10,18 +10,24 @@ Imports nothing heavy: `train` looks into its data files before anything slow is
 """
 
 import csv
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from openrlhf_swap.errors import DataError, reader_errors
-from openrlhf_swap.files import Row, checked_row, decoded, parse_row, parse_value
+from openrlhf_swap.files import Row, checked_row, decoded, parse_row
 
 READ_BY_ROW = (".jsonl", ".json", ".csv")
 DATA_FILES = (*READ_BY_ROW, ".parquet")
 LOOKED_AT = 20_000  # rows of a file that are read before anything slow is imported
 SHOWN = 3  # unreadable rows that a message names
+PIECE = 2**20  # characters of a JSON list that are read at a time, or those of a longer item
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"\s*")
+_EMPTY = re.compile(r"\s*\]\s*$")  # what follows the bracket of an empty list
 
 
 class Entry(NamedTuple):
@@ -58,8 +64,7 @@ def read_entries(
 def stream_rows(path: Path, flag: str) -> Iterator[Row]:
     """The rows of a JSONL, JSON or CSV file one at a time.
 
-    A JSON file that is one list is read whole. Raises DataError, at its end, for a file with an
-    unreadable row or without rows.
+    Raises DataError, at its end, for a file with an unreadable row or without rows.
     """
     faulty = []
     count = 0
@@ -120,9 +125,10 @@ def _entries(path: Path) -> Iterator[Entry]:
     if kind == ".csv":
         return _csv_entries(path)
     if kind == ".json":
-        content = path.read_bytes()
-        if content.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
-            return _list_entries(content)
+        with open(path, "rb") as file:
+            beginning = file.read(PIECE)
+        if beginning.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):
+            return _list_entries(path)
     return _line_entries(path)
 
 
@@ -135,10 +141,64 @@ def _line_entries(path: Path) -> Iterator[Entry]:
                 yield _entry(number, parse_row, line)
 
 
-def _list_entries(content: bytes) -> Iterator[Entry]:
+def _list_entries(path: Path) -> Iterator[Entry]:
     """The items of a JSON file that is one list."""
-    for number, value in enumerate(parse_value(content), 1):
-        yield _entry(number, checked_row, value)
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            for number, value in enumerate(_list_items(file), 1):
+                yield _entry(number, checked_row, value)
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error.reason}; convert it with iconv)") from error
+
+
+class _Item(NamedTuple):
+    """An item of a list, and the place of the comma or bracket that follows it."""
+
+    value: Any
+    stop: int
+
+
+def _list_items(file: TextIO) -> Iterator[Any]:
+    """The items of a JSON list, which is read in pieces; DataError for anything else.
+
+    Libraries that stream JSON refuse what Python's own module writes and reads, such as NaN.
+    """
+    text = file.read(PIECE)
+    place = text.index("[") + 1
+    number = 1
+    while True:
+        try:
+            item = _item_at(text, place)
+        except json.JSONDecodeError as error:
+            more = file.read(max(PIECE, len(text)))
+            if not more and number == 1 and _EMPTY.match(text, place):
+                return
+            if not more:
+                raise DataError(f"row {number}: not JSON ({error.msg})") from error
+            text = text[place:] + more
+            place = 0
+            continue
+        yield item.value
+        number += 1
+        place = item.stop + 1
+        if text[item.stop] == "]":
+            break
+    if text[place:].strip() or file.read(PIECE).strip():
+        raise DataError("not JSON (there is more behind the list)")
+
+
+def _item_at(text: str, place: int) -> _Item:
+    """The item of a list that begins at a place; JSONDecodeError where its end is not there."""
+    value, end = _DECODER.raw_decode(text, _end_of_space(text, place))
+    stop = _end_of_space(text, end)
+    if text[stop : stop + 1] not in (",", "]"):
+        raise json.JSONDecodeError("Expecting ',' delimiter", text, stop)
+    return _Item(value, stop)
+
+
+def _end_of_space(text: str, place: int) -> int:
+    space = _SPACE.match(text, place)
+    return space.end() if space else place
 
 
 def _csv_entries(path: Path) -> Iterator[Entry]:

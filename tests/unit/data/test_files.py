@@ -2,11 +2,22 @@
 wrong.
 """
 
+import io
 import json
+from itertools import islice
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from openrlhf_swap.data.files import check_quickly, describe_faults, read_entries, readable_rows
+from openrlhf_swap.data import files
+from openrlhf_swap.data.files import (
+    check_quickly,
+    describe_faults,
+    read_entries,
+    readable_rows,
+    stream_rows,
+)
 from openrlhf_swap.errors import DataError
 
 GOOD = b'{"problem": "1+1", "answer": "2"}\n'
@@ -18,7 +29,7 @@ WRONG_FILES = {
     "torn.jsonl": (b'{"problem": "1', "row 1: not JSON (Unterminated string"),
     "list.jsonl": (b"[1]\n[2]\n", "row 1: not a JSON object, row 2: not a JSON object"),
     "twice.csv": (b"problem,answer,answer\n1,2,3\n", "it has the column answer more than once"),
-    "torn.json": (b'[{"problem": "1"},', "not JSON (Expecting value: line 1 column 19"),
+    "torn.json": (b'[{"problem": "1"},', "row 2: not JSON (Expecting value)"),
     "wide.csv": (b"problem,answer\n1,2,3\n", "row 1: more or fewer fields than the he"),
     "latin.csv": (b"problem,answer\ncaf\xe9,1\n", "row 1: not UTF-8 (byte 0xe9 at pos"),
 }
@@ -87,3 +98,57 @@ def test_good_files_of_each_kind(tmp_path):
     (tmp_path / "lines.json").write_bytes(GOOD)
     for name in ("bom.jsonl", "list.json", "lines.json", "rows.csv"):
         check_quickly("--data.prompt_dataset", str(tmp_path / name), KEYS)
+
+
+NUMBERS = st.integers() | st.floats()
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.lists(VALUES, max_size=6),
+    st.integers(1, 40),
+    st.sampled_from([None, 0, 3]),
+    st.sampled_from(["", " \n"]),
+)
+def test_a_list_in_pieces_of_any_size_is_what_json_reads(values, piece, indent, space):
+    text = space + json.dumps(values, indent=indent) + space
+    beginning = text.index("[") + 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "PIECE", max(piece, beginning))
+        found = list(files._list_items(io.StringIO(text)))
+    # As text, because NaN equals nothing.
+    assert json.dumps(found) == json.dumps(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b'[{"a": 1}, {"a": 2', "row 2: not JSON (Expecting ',' delimiter)"),
+        (b'[{"a": 1} {"a": 2}]', "row 1: not JSON (Expecting ',' delimiter)"),
+        (b'[{"a": 1},]', "row 2: not JSON (Expecting value)"),
+        (b'[{"a": 1}]\n[{"a": 1}]', "not JSON (there is more behind the list)"),
+        (b'[{"a": "\xe9"}]', "not UTF-8 (invalid continuation byte; convert it with iconv)"),
+        (b"[ ]", "it has no rows"),
+        (b'[{"a": 1}, 2]', "row 2: not a JSON object"),
+    ],
+)
+@pytest.mark.parametrize("piece", [2, files.PIECE])
+def test_a_broken_list_is_refused_by_its_row(tmp_path, monkeypatch, piece, content, fault):
+    monkeypatch.setattr(files, "PIECE", piece)
+    path = tmp_path / "rows.json"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        list(stream_rows(path, "--input"))
+    assert str(error.value) == f"--input is {path}, which cannot be read: {fault}"
+
+
+def test_the_first_rows_of_a_list_are_there_before_the_last_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "PIECE", 8)
+    path = tmp_path / "rows.json"
+    path.write_text('[{"a": 1}, {"a": 2}, {"a": and the rest is no JSON')
+    rows = stream_rows(path, "--input")
+    assert list(islice(rows, 2)) == [{"a": 1}, {"a": 2}]
