@@ -5,7 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openrlhf_swap.sizing.engine import engine_weights
-from openrlhf_swap.sizing.memory import ADAM, ALLOWANCE, SUB_GROUP, partition, phases, total
+from openrlhf_swap.sizing.memory import (
+    ADAM,
+    ALLOWANCE,
+    SUB_GROUP,
+    partition,
+    phases,
+    total,
+    update_on_cpu,
+)
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import BIT16, FP32, BytesByUse, Settings
 
@@ -13,7 +21,9 @@ MIB = 2**20
 SEGMENT = 20 * MIB  # in which torch puts tensors of less than LARGE on a GPU
 LARGE = 10 * MIB
 LARGE_ROUNDING = 2 * MIB
-PROCESS = 768 * MIB  # of a process that has imported torch, and vLLM or DeepSpeed
+PROCESS = 896 * MIB  # of one that has imported torch, and vLLM or DeepSpeed
+SHARED = 640 * MIB  # the libraries that all of them map, and the processes of Ray
+OBJECT_STORE = 256 * MIB  # Ray's on a CPU, for rollouts and weights; it would take 30% of memory
 LEAST_CACHE, MOST_CACHE = 2**27, 2**30  # of keys and values of an engine on a CPU, in bytes
 
 
@@ -68,12 +78,12 @@ def cpu_bytes(model: Model, settings: Settings, cache: int) -> BytesByUse:
     weights, and an engine has an actor of its own beside it.
     """
     peaks = [total(parts) for parts in phases(model, settings, gpu=0).values()]
-    policy = max(peaks) - ALLOWANCE
+    policy = max(max(peaks) - ALLOWANCE, total(update_on_cpu(model, settings)))
     engine = 2 * engine_weights(model, settings) + cache
     return {
-        "policy": settings.ranks * (policy + PROCESS),
+        "policy": settings.ranks * (policy + PROCESS) + OBJECT_STORE,
         "engines": settings.engines * settings.tensor_parallel * (engine + 2 * PROCESS),
-        "driver": PROCESS,
+        "driver": PROCESS + SHARED,
     }
 
 

@@ -5,6 +5,7 @@ parameters, n tokens of a micro-batch (padding included), V vocabulary, H hidden
 """
 
 import math
+from collections.abc import Sequence
 
 from openrlhf_swap.scoring.limits import HIDDEN_TOKENS, MASK_ELEMENTS
 from openrlhf_swap.sizing.engine import engine_weights
@@ -19,6 +20,9 @@ SUB_GROUP = 1_000_000_000  # parameters that ZeRO-3 updates at a time (sub_group
 PIECE_BYTES = 2**28  # of weights that travel to vLLM together; a larger tensor travels alone
 # Of a GPU of the actor: CUDA contexts, NCCL, CUDA graphs, what sleeps there, fragmentation.
 ALLOWANCE = 4 * GIB
+# What a micro-batch of an update allocates and frees, by its tokens, and in all.
+OF_TOKENS = ("kept activations", "layer at work", "logits", "gradients of logits")
+OF_MICRO_BATCH = (*OF_TOKENS, "gradients of the head")
 PHASES = {
     "generate": "generation",
     "score": "log-probabilities",
@@ -134,6 +138,27 @@ def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
             **_held_logits(model, settings),
         },
     }
+
+
+def update_on_cpu(model: Model, settings: Settings) -> BytesByUse:
+    """What the policy holds in an update where the blocks that it frees stay, as on a CPU.
+
+    glibc keeps them there until the update ends (`KEEPS_FREED_BLOCKS`). A micro-batch has responses
+    of other lengths than the one before, and hardly fits into what that has freed: so the largest
+    one counts twice.
+    """
+    parts = weights(model, settings) | optimizer(model, settings)
+    parts |= gradients(model, settings, backward=False)
+    moments = update_moments(model, settings).values()
+    parts["micro-batch"] = max(_sum_of(OF_MICRO_BATCH, moment) for moment in moments)
+    parts["freed blocks"] = max(_sum_of(OF_TOKENS, moment) for moment in moments)
+    if settings.widens_products:
+        parts["weight in float32"] = FP32 * model.largest_sent  # of the head, for its product
+    return parts
+
+
+def _sum_of(names: Sequence[str], parts: BytesByUse) -> int:
+    return sum(parts.get(name, 0) for name in names)
 
 
 def _held_logits(model: Model, settings: Settings) -> BytesByUse:

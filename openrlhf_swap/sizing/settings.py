@@ -10,6 +10,7 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
+from openrlhf_swap.packages.kernels import has_fast_products
 from openrlhf_swap.sizing.models import Model, read_model
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Settings:
     tensor_parallel: int  # GPUs per engine
     utilization: float  # share of a GPU that vLLM takes
     can_shard: bool  # whether the run would take ZeRO-3
+    widens_products: bool = False  # on a CPU without instructions for products in bfloat16
 
     @property
     def gpus(self) -> int:
@@ -150,5 +152,6 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
         can_shard=ranks > 1 and not lora.rank and run.scoring != "per_prefix",
+        widens_products=configuration.on_cpu and not has_fast_products(),
     )
     return model, settings

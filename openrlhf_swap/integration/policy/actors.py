@@ -61,6 +61,7 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
     def fit(self, kl_ctl: float = 0) -> Metrics:
         """Update the policy; report how it scored, skipped updates, and peak memory."""
+        release_memory()  # on a CPU, what the pass for log-probabilities has left
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl) | self._scorer.metrics
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped

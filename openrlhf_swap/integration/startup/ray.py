@@ -28,6 +28,7 @@ from openrlhf_swap.integration.startup.head import Head, connect
 from openrlhf_swap.process.console import say
 from openrlhf_swap.process.ctrl_c import ctrl_c_after
 from openrlhf_swap.runs import checkpoints
+from openrlhf_swap.sizing.host import OBJECT_STORE
 
 # OpenRLHF gives these to its processes.
 OPENRLHFS_VARIABLES = {
@@ -35,8 +36,6 @@ OPENRLHFS_VARIABLES = {
     "NCCL_DEBUG": "WARN",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
 }
-# Enough for the rollouts of the quickstart's policy; Ray would take 30% of memory.
-OBJECT_STORE_BYTES = 256 * 2**20
 NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
 POLL_SECONDS = 2.0
 # For how long a head may be silent. One on this machine is gone then; a cluster may start it again.
@@ -173,7 +172,7 @@ def start_ray(places: int, on_cpu: bool) -> None:
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         options["num_cpus"] = places + 1  # one for tasks that ask for no GPU
         options["num_gpus"] = places
-        options["object_store_memory"] = OBJECT_STORE_BYTES
+        options["object_store_memory"] = OBJECT_STORE
     else:
         # Ray's processes inherit them. With a `runtime_env`, an actor would have to wait for a new
         # process: those that Ray starts with itself have none.

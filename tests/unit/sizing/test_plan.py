@@ -150,14 +150,14 @@ def test_a_run_without_gpus_is_planned_for_the_main_memory(capsys):
     flags += "--actor.num_gpus_per_node 1 --vllm.num_engines 1"
     status, found = run(capsys, flags, "--node-memory 64")
     assert (status, found["update_rows"], found["score_rows"]) == (0, 8, 4)
-    status, found = run(capsys, flags, "--node-memory 18")
+    status, found = run(capsys, flags, "--node-memory 19")
     assert (status, found["update_rows"], found["score_rows"]) == (0, 1, 1)
     # Adam's three numbers of 4 bytes, the weights and their gradients of 2 bytes each.
     assert found["mean"]["policy"] > 16 * found["parameters"]
     assert sum(found["longest"].values()) > sum(found["mean"].values())
-    assert run(capsys, flags, "--node-memory 8")[0] == 1
-    assert run(capsys, flags, "--node-memory 8 --ds.lora.rank 32")[0] == 0
-    assert run_command(plan.main, [*flags.split(), "--node-memory", "8"]) == 1
+    assert run(capsys, flags, "--node-memory 11")[0] == 1
+    assert run(capsys, flags, "--node-memory 11 --ds.lora.rank 32")[0] == 0
+    assert run_command(plan.main, [*flags.split(), "--node-memory", "11"]) == 1
     shown = capsys.readouterr().out
-    assert "on a CPU with 8.0 GiB of free main memory" in shown
+    assert "on a CPU with 11.0 GiB of free main memory" in shown
     assert "warning: this does not fit" in shown
