@@ -63,7 +63,7 @@ def test_presets_of_a_laptop_and_files_beside_them():
     run = run_of("laptop", "--config", str(ROOT / "scripts" / "instruct.yaml"), on_cpu=True)
     assert run.method.step_tokens == 30
     assert run.args.ds.lora.rank == 32
-    assert run.args.actor.adam.lr == 1e-4
+    assert run.args.actor.adam.lr == 2e-4
     args = run_of("1.5b", "--config", str(ROOT / "scripts" / "async.yaml")).args
     assert args.train.async_enable
     assert not (args.train.colocate_all or args.vllm.enable_sleep)
