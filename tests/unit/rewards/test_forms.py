@@ -50,6 +50,9 @@ reciprocals of units        | 50\ \mathrm{cm}^{-2}            | 50\text{ /cm^2}
 first powers of units       | 50\ \mathrm{s}^{-1}             | 50\text{ /s}
 products of units           | 4\,\mathrm{J/(kg\cdot K)}       | 4 \text{ J/kg/K}
 quotients of units          | 5\,\frac{\mathrm{m}}{\mathrm{s}} | 5\text{ m/s}
+rates of units              | 20\,\mathrm{N/m}                | 20\text{ N/m}
+units side by side          | 20\,\mathrm{N\cdot m}           | 20\text{ N m}
+millionths of units         | 20\,\mu\mathrm{m}               | 20\text{ μm}
 upright units               | 7\,\mathrm{m}                   | 7\text{ m}
 names in braces             | \angle{ABC}                     | \angle ABC
 styles                      | 2^\bm{10}+\mathrm{cm}           | 2^{10}+\text{cm}
@@ -58,6 +61,7 @@ commands in styles          | \operatorname{tg} 2             | \tan 2
 bare styles                 | \boldsymbol\pi                  | \pi
 spaces before a base        | \text{A5}_{11}                  | A5_{11}
 conditions of rows          | x&\text{if }x>0                 | x& x>0
+second derivatives by x     | \frac{d^2y}{dx^2}               | y''
 derivatives by x            | \frac{dy}{dx}=dy/dx             | y'=y'
 derivatives                 | \frac{\partial u}{\partial t}   | u_{dt}
 quotients of differentials  | dx/dy                           | x_{dy}
@@ -81,6 +85,7 @@ binomials by choose         | {10 \choose 3}                  | \binom{10}{3}
 double factorials of even numbers | 8!! | (2^{\frac{8}{2}}\cdot(\frac{8}{2})!)
 double factorials of odd numbers | 7!! | \frac{7!}{2^{\frac{7-1}{2}}\cdot(\frac{7-1}{2})!}
 combinations                | C_7^2                           | \binom{7}{2}
+permutations                | {}_5P_2                         | \frac{5!}{(5-2)!}
 moduli                      | 1\pmod p                        | 1\bmod{p}
 residues with both signs    | \equiv\pm 1\pmod p              | \equiv 1, -1\bmod{p}
 two residues                | n\equiv 0, 5\pmod 6             | n=(0\mod 6)+6k, n=(5\mod 6)+6k
@@ -106,9 +111,11 @@ degrees in functions        | \sin 30^\circ                   | \sin (30\cdot\fr
 degrees Celsius             | 20^\circ\text{C}                | 20\text{degree C}
 degrees                     | 120^o                           | 120\text{degree}
 percent                     | 5\%                             | 5\text{percent}
+one part or magnitude       | \text{a half}                   | 1\cdot\frac{1}{2}
 numbers before parts and magnitudes | \text{two thirds}       | 2\cdot\frac{1}{3}
 numbers among words         | \text{7 apples}                 | 7\text{ apples}
 parts of a whole            | 3\text{ sevenths}               | 3\cdot\frac{1}{7}
+magnitudes before words     | 2\text{ million people}         | 2\cdot 10^{6} \text{ people}
 magnitudes                  | 2.5\text{ million}              | 2.5\cdot 10^{6}
 numbers in words            | 101_{\text{two}}                | 101_{2}
 bases with a word           | 110_{\text{base }2}             | 110_{2}
@@ -128,7 +135,9 @@ bases of logarithms         | \log_2 8                        | \log_{2} 8
 imaginary unit              | 6+9i                            | 6+9 i
 sets by a condition         | \{x\in\mathbb{R}: 0\le x\le 1\} | 0\le x\le 1
 number sets                 | \R                              | \mathbb{R}
+differences of sets         | \mathbb{R}-\{0\}                | \mathbb{R}\setminus \{0\}
 conditions in brackets      | k\pi\ (k\in\mathbb{Z})          | k\pi, k\in\mathbb{Z}
+labels of parts in words    | \text{(a) }5 \text{(b) }6         | a=5; b=6
 four labelled parts         | (a) 1 (b) 2 (c) 3 (d) 4         | a=1; b=2; c=3; d=4
 three labelled parts        | (i) 1, (ii) 2, (iii) 3          | a=1; b=2; c=3
 two labelled parts          | (1) 5 (2) 6                     | a=5; b=6

@@ -125,8 +125,24 @@ n\equiv\pm 1\pmod 6 | n\equiv 1\pmod 6 | different
 3\times 10^{8} | 3\times 10^8\,\mathrm{m\,s^{-1}} | same
 2e^{-1} | 2\mathrm{e}^{-1} | same
 2A^{-1} | 2\mathrm{A}^{-1} | same
+20\ \mathrm{N/m} | 20\,\mathrm{N\cdot m} | different
+20 | 20\,\mathrm{N\cdot m} | same
+20 | 20\,\mu\text{m} | same
+20\,\mu\text{m} | 20\text{ m} | different
+2\text{ million} | \text{2 million people} | same
+# Signs of sets, empty sets, and labels in words.
+A\subseteq B | A ⊆ B | same
+x\notin A | x∈A | different
+\mathbb{R}\setminus\{0\} | \mathbb{R}-\{0\} | same
+\emptyset | \text{There is no solution.} | same
+\text{no solution} | \text{no real solution} | different
+\text{(a) }5, \text{(b) }6 | (a) 5 (b) 6 | same
+\text{(a) }5, \text{(b) }6 | (a) 6 (b) 5 | different
 # Double factorials, and equations of numbers.
 \frac{5}{16} | \frac{5!!}{6!!} | same
+20 | A_5^2 | same
+A_1^2+A_2^2 | A_2^2+A_1^2 | same
+36 | {}_9C_2 | same
 (2n-1)!! | \frac{(2n)!}{2^n n!} | same
 40320 | 8!! | different
 3+4=7 | 2+6=8 | different
