@@ -38,7 +38,7 @@ def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
 
 @torch.no_grad()
 def _merged(layer: Any) -> Tensor:
-    weight: Tensor = layer.get_base_layer().weight.detach()
+    weight = layer.get_base_layer().weight.detach()
     for adapter in layer.active_adapters:
         sum_of_both = weight + layer.get_delta_weight(adapter)
         weight = sum_of_both.to(weight.dtype)  # peft may keep adapters in float32
