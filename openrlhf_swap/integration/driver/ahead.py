@@ -1,6 +1,6 @@
 """The sampler of an asynchronous run: it samples the next batches while the policy is updated."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from queue import SimpleQueue
@@ -27,7 +27,7 @@ class Ahead:
     new weights instead, and a response may go on with them.
     """
 
-    def __init__(self, sampler: Sampler, engines: Sequence[Any], args: SimpleNamespace) -> None:
+    def __init__(self, sampler: Sampler, engines: list[Any], args: SimpleNamespace) -> None:
         self._sampler = sampler
         self._engines = engines
         self._args = args

@@ -53,7 +53,7 @@ class DrawnGroup:
 class Engines:
     """The engines of a run."""
 
-    def __init__(self, args: SimpleNamespace, actors: Sequence[Any], reader: StepReader) -> None:
+    def __init__(self, args: SimpleNamespace, actors: list[Any], reader: StepReader) -> None:
         self._args = args
         self._actors = actors
         self._reader = reader

@@ -46,7 +46,7 @@ class Policy:
     """The processes of the policy and of the reference model."""
 
     def __init__(
-        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: Sequence[Any]
+        self, strategy: Any, tokenizer: Any, actors: Any, reference: Any, engines: list[Any]
     ) -> None:
         """Take OpenRLHF's strategy, actor groups (no reference model for None) and engines."""
         self._args = strategy.args
@@ -58,7 +58,7 @@ class Policy:
         )
         """Makes OpenRLHF's experience maker for one batch."""
         self._reference = (
-            None if reference is None else Policy(strategy, tokenizer, reference, None, ())
+            None if reference is None else Policy(strategy, tokenizer, reference, None, [])
         )
         template = self._args.swap.close_template
         self._branch = lru_cache(BRANCHES)(partial(answer_branch, tokenizer, template))

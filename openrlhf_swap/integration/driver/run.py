@@ -1,7 +1,6 @@
 """A training run in order: strategy, places, actors, engines, data, the loop, the export."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -129,7 +128,7 @@ def run_loop(
     tokenizer: Any,
     prompts: Any,
     evaluation_prompts: Any,
-    engines: Sequence[Any],
+    engines: list[Any],
     policy: Policy,
 ) -> None:
     """Make the loop of a run that was started, and let it train to the end."""
@@ -185,7 +184,7 @@ def _start_group(size: SimpleNamespace, actor_class: Any, shared: Any) -> RayAct
     )
 
 
-def _prepare_engines(args: SimpleNamespace, engines: Sequence[Any], tokenizer: Any) -> list[Any]:
+def _prepare_engines(args: SimpleNamespace, engines: list[Any], tokenizer: Any) -> list[Any]:
     """Give the engines what all requests share; the reward function gets its settings."""
     shared = ray.put(tokenizer)
     budget = budget_of(args, tokenizer)

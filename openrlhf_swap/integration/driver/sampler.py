@@ -73,7 +73,7 @@ class Sampler:
         args: SimpleNamespace,
         prompts: Any,
         evaluation_prompts: Any,
-        engines: Sequence[Any],
+        engines: list[Any],
         objective: Objective,
         reader: StepReader,
     ) -> None:

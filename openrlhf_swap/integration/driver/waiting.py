@@ -5,7 +5,6 @@ needs no limit of its own: the driver waits for that work.
 """
 
 import math
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,9 +31,7 @@ def results(refs: Any, args: SimpleNamespace, work: str, least: float = LEAST_SE
         ) from None
 
 
-def tell_engines(
-    engines: Sequence[Any], args: SimpleNamespace, method: str, **options: Any
-) -> None:
+def tell_engines(engines: list[Any], args: SimpleNamespace, method: str, **options: Any) -> None:
     """Call a method of all rollout engines; raises RunError as `results`, without a least limit."""
     refs = [getattr(engine, method).remote(**options) for engine in engines]
     results(refs, args, f"{method}() of the rollout engines", least=0)

@@ -16,7 +16,7 @@ from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, ins
 from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
-from openrlhf_swap.integration.runtime.cpu import release_memory
+from openrlhf_swap.integration.runtime.cpu import release_freed_blocks, release_memory
 from openrlhf_swap.integration.weights.source import PolicyWeights
 from openrlhf_swap.integration.weights.worker import make_sender
 from openrlhf_swap.runs.metrics import Metrics
@@ -55,13 +55,14 @@ class IntrinsicRewardActor(_StockPolicyActor):
 
         `PolicyScorer.forward` describes the latter.
         """
+        release_freed_blocks()  # of the micro-batch before
         if requests is None:
             return super().forward(**batch)
         return self._scorer.forward(**batch, requests=requests, wanted=wanted)
 
     def fit(self, kl_ctl: float = 0) -> Metrics:
         """Update the policy; report how it scored, skipped updates, and peak memory."""
-        release_memory()  # on a CPU, what the pass for log-probabilities has left
+        release_freed_blocks()
         skipped = self.actor.model.skipped_steps
         status = super().fit(kl_ctl) | self._scorer.metrics
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped

@@ -65,7 +65,7 @@ class SwapStrategy(_StockStrategy):
         batches for a whole update, and forget the gradients of those before; OpenRLHF calls `step`
         after the last batch of an update, as DeepSpeed's unmanaged accumulation wants.
         """
-        config: dict[str, Any] = super().get_ds_train_config(optim_dict, **kwargs)
+        config = super().get_ds_train_config(optim_dict, **kwargs)
         config["managed_gradient_accumulation"] = not self.use_dynamic_batch
         if self.use_dynamic_batch and self.stage == 1:
             config["zero_optimization"].pop("overlap_comm", None)  # DeepSpeed refuses it there

@@ -64,8 +64,13 @@ def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
 
 
 def release_memory() -> None:
-    """Return free memory to the GPU, or to the system: the C library keeps most of a large step."""
+    """Return free memory to the GPU, or to the system."""
     torch.cuda.empty_cache()
+    release_freed_blocks()
+
+
+def release_freed_blocks() -> None:
+    """Return to the system what the C library of a CPU run keeps of freed memory: most of it."""
     if is_cpu_build():
         with suppress(AttributeError):  # only glibc does
             ctypes.CDLL(None).malloc_trim(0)
