@@ -78,6 +78,27 @@ def test_a_second_run_in_the_same_folder_is_refused(tmp_path, capsys, prompts_fi
     assert incomplete.exists()
 
 
+@pytest.mark.parametrize("flag", ["--swap.output_dir", "--ckpt.path", "--ckpt.output_dir"])
+def test_a_run_inside_the_folder_of_one_under_way_is_refused(tmp_path, capsys, prompts_file, flag):
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    (outer / checkpoints.CONFIGURATION).write_text("{}")
+    folders = {
+        "--swap.output_dir": tmp_path / "out",
+        "--ckpt.path": tmp_path / "checkpoints",
+        "--ckpt.output_dir": tmp_path / "policy",
+        flag: outer / "a" / "inner",
+    }
+    words = ["--data.prompt_dataset", str(prompts_file)]
+    for name, folder in folders.items():
+        words += [name, str(folder)]
+    with locked({"--swap.output_dir": outer}):
+        status, line = run_main(capsys, *words)
+    assert status == 2
+    assert line.startswith(f"error: {flag} is {folders[flag]}, which is inside {outer}, where ")
+    assert list(outer.iterdir()) == [outer / checkpoints.CONFIGURATION]
+
+
 # Flags that contradict the model, the data or the machine, and how the refusal begins.
 REFUSALS = """
 --rollout.batch_size 65 --train.batch_size 260 => --data.prompt_dataset is
