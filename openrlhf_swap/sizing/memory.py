@@ -23,9 +23,8 @@ ALLOWANCE = 4 * GIB
 # What a micro-batch of an update allocates and frees, by its tokens, and in all.
 OF_TOKENS = ("kept activations", "layer at work", "logits", "gradients of logits")
 OF_MICRO_BATCH = (*OF_TOKENS, "gradients of the head")
-FREED = (
-    1.5  # of the largest micro-batch, what stays on a CPU; seen (studies/records/measurements.md)
-)
+# How many of the largest micro-batch's tensors stay on a CPU; seen: studies/records/measurements.md
+FREED = 1.5
 PHASES = {
     "generate": "generation",
     "score": "log-probabilities",
