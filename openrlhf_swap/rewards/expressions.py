@@ -166,15 +166,15 @@ def _agree_at_a_place(left: Any, right: Any) -> bool:
 
 
 def _with_positive_letters(left: Any, right: Any) -> Tuple:
-    """Two expressions; with roots or logarithms of letters, of positive ones, as in a formula.
+    """Two expressions; if roots or logarithms are in them, with positive letters, as in a formula.
 
-    The root of x^2 is none of these: it is |x|, which SymPy writes for it.
+    The root of x^2 is no such root: SymPy makes |x| of it.
     """
     pair = Tuple(left, right)
     letters = [letter for letter in pair.free_symbols if letter.is_real]
     evaluated = pair.subs({letter: Dummy(real=True) for letter in letters})
-    powers = [power for power in evaluated.atoms(Pow) if power.free_symbols]
-    if not pair.has(log) and all(power.exp.is_integer is not False for power in powers):
+    exponents = [power.exp for power in evaluated.atoms(Pow)]
+    if not pair.has(log) and all(exponent.is_integer is not False for exponent in exponents):
         return pair
     return pair.subs({letter: Symbol(letter.name, positive=True) for letter in letters})
 

@@ -51,6 +51,7 @@ first powers of units       | 50\ \mathrm{s}^{-1}             | 50\text{ /s}
 products of units           | 4\,\mathrm{J/(kg\cdot K)}       | 4 \text{ J/kg/K}
 quotients of units          | 5\,\frac{\mathrm{m}}{\mathrm{s}} | 5\text{ m/s}
 rates of units              | 20\,\mathrm{N/m}                | 20\text{ N/m}
+units with a slash between them | 5\,\text{m}/\text{s}            | 5\text{ m/s}
 units side by side          | 20\,\mathrm{N\cdot m}           | 20\text{ N m}
 millionths of units         | 20\,\mu\mathrm{m}               | 20\text{ μm}
 upright units               | 7\,\mathrm{m}                   | 7\text{ m}
@@ -78,6 +79,9 @@ spaces                      | a\ ~\; b                        | a b
 Greek letters as plain text | 2pi/3                           | 2\pi /3
 functions as plain text     | 2ln 3+sin(x)                    | 2\ln  3+\sin (x)
 absolute values as plain text | abs(x-1)                      | |x-1|
+numerators without braces   | \frac\pi 4+\frac\alpha\beta     | \frac{\pi}4+\frac{\alpha}{\beta}
+denominators without braces | \frac4\pi+\frac{2x}\pi          | \frac{4}{\pi}+\frac{2x}{\pi}
+roots without braces        | \sqrt\frac12+\sqrt[3]2 | \sqrt{\frac12}+\sqrt[3]{2}
 ohms                        | 5\,\Omega                       | 5\text{ ohm}
 ordinal numbers             | 7^{th} or 21^{\text{st}}        | 7 or 21
 binomials of digits         | \binom52                        | \binom{5}{2}

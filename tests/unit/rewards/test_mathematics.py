@@ -100,6 +100,7 @@ T=2\pi\sqrt{\frac{l}{g}} | T=\frac{2\pi\sqrt l}{\sqrt g} | same
 \sqrt{x^2y} | x\sqrt y | same
 \log_2(xy) | \log_2 x+\log_2 y | same
 3\ln x | \ln x^3 | same
+\sqrt{\pi r^2} | r\sqrt\pi | same
 \sqrt{x^2} | x | different
 \sqrt{4x^2} | 2x | different
 \sqrt{(x-1)^2} | x-1 | different
@@ -138,6 +139,12 @@ x\notin A | x∈A | different
 \text{no solution} | \text{no real solution} | different
 \text{(a) }5, \text{(b) }6 | (a) 5 (b) 6 | same
 \text{(a) }5, \text{(b) }6 | (a) 6 (b) 5 | different
+# Braces may be missing.
+\frac{\pi}{4} | \frac\pi4 | same
+\frac{\pi}{4} | \frac4\pi | different
+\frac{\sqrt2}{2} | \sqrt\frac12 | same
+\sqrt[3]{2} | \sqrt[3]2 | same
+\sqrt[3]{2} | \sqrt[2]3 | different
 # Double factorials, and equations of numbers.
 \frac{5}{16} | \frac{5!!}{6!!} | same
 20 | A_5^2 | same
