@@ -15,11 +15,14 @@ into RESULTS:
 
 A problem's value is the mean over its samples. Intervals are 95% percentile bootstraps over
 problems, so they say nothing about another seed of the training. Differences are paired: they
-compare the same problems. GRPO is the mean over its seeds there.
+compare the same problems. GRPO is the mean over its seeds there. The p-values below a table are of
+exact sign tests over the problems whose accuracy differs, each arm as a whole, with Holm's
+correction for all comparisons of the table.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +44,7 @@ from openrlhf_swap.evaluation.samples import (
 )
 from openrlhf_swap.evaluation.traces import read_steps
 from openrlhf_swap.files import Row, write_text
+from studies.comparison.paired import holm
 from studies.real_model.settings import BASE, Run
 from studies.real_model.trainings import (
     TRAIN,
@@ -236,10 +240,39 @@ def table_of(rows: Rows) -> str:
         table = tabulate(lines, HEADER, tablefmt="pipe", disable_numparse=True)
         count = responses["problem"].nunique()
         parts.append(f"{title_of(str(benchmark))}, {count} problems:\n\n{table}\n")
+        parts.append(tests_of(entries, responses, base, grpo))
     faulty = rows.runs[rows.runs["fault"].notna()]
     for row in faulty.itertuples():
         parts.append(f"{row.run}, {row.steps} steps: {row.fault}\n")
     return "\n".join(parts)
+
+
+def tests_of(
+    entries: Sequence[Entry], responses: pd.DataFrame, base: pd.DataFrame, grpo: pd.DataFrame
+) -> str:
+    """The corrected p-values of all differences in accuracy, to the base and to GRPO, in a line."""
+    arms = {entry.arm: entry for entry in entries}  # the last entry is the arm as a whole
+    values = {}
+    for arm, entry in arms.items():
+        problems = by_problem(responses, entry.runs)
+        if arm != BASE:
+            values[f"{arm} less {BASE}"] = sign_test(problems["correct"], base["correct"])
+        if arm not in (BASE, GRPO):
+            values[f"{arm} less {GRPO}"] = sign_test(problems["correct"], grpo["correct"])
+    corrected = holm({name: value for name, value in values.items() if value is not None})
+    found = ", ".join(f"{name} {value:.3f}" for name, value in corrected.items())
+    return f"p of the differences in accuracy, corrected: {found or 'none'}\n"
+
+
+def sign_test(after: pd.Series, before: pd.Series) -> float | None:
+    """The two-sided p of an exact sign test over problems; None if there are no common ones."""
+    differences = (after - before).dropna()
+    if differences.empty:
+        return None
+    more = int((differences > 0).sum())
+    less = int((differences < 0).sum())
+    tail = sum(math.comb(more + less, count) for count in range(min(more, less) + 1))
+    return float(min(1.0, 2 * tail / 2 ** (more + less)))
 
 
 def line_of(

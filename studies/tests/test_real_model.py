@@ -245,6 +245,22 @@ def test_the_scoreboard_by_hand():
     assert found["needed", "1"] == [*[""] * 9, "2"]
 
 
+def test_the_p_values_are_of_exact_sign_tests_with_holms_correction():
+    """Of eight problems GRPO solves seven more, and swap six more and one less."""
+    right, wrong = [(True, 9)], [(False, 9)]
+    problems = "abcdefgh"
+    answers = {
+        "base": dict.fromkeys(problems, wrong) | {"h": right},
+        "grpo_1": dict.fromkeys(problems, right),
+        "swap_1": dict.fromkeys(problems, right) | {"g": wrong, "h": wrong},
+    }
+    responses = [row for run, each in answers.items() for row in rows_of(run, each)]
+    table = table_of(Rows(runs_of(*answers), pd.DataFrame(responses), pd.DataFrame()))
+    # Seven of seven: 2/128, times three. Six of seven: 2 * 8/128, times two. None of two: 1/2.
+    said = "grpo less base 0.047, swap less base 0.250, swap less grpo 0.500"
+    assert f"p of the differences in accuracy, corrected: {said}\n" in table
+
+
 def test_intervals_are_those_of_a_slow_bootstrap():
     draw = random.Random(5)
     problems = [str(number) for number in range(60)]
