@@ -31,7 +31,7 @@ COMMANDS = {
     "eval figures": "openrlhf_swap.evaluation.figures",
     "eval page": "openrlhf_swap.evaluation.page",
     "eval traces": "openrlhf_swap.evaluation.traces",
-    "eval select": "openrlhf_swap.evaluation.select",
+    "eval select": "openrlhf_swap.evaluation.selection",
 }
 
 

@@ -10,7 +10,6 @@ from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
-from openrlhf_swap.packages.kernels import has_fast_products
 from openrlhf_swap.sizing.models import Model, read_model
 
 if TYPE_CHECKING:
@@ -152,6 +151,13 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         tensor_parallel=vllm.tensor_parallel_size,
         utilization=vllm.gpu_memory_utilization,
         can_shard=ranks > 1 and not lora.rank and run.scoring != "per_prefix",
-        widens_products=configuration.on_cpu and not has_fast_products(),
+        widens_products=configuration.on_cpu and _widens_products(),
     )
     return model, settings
+
+
+def _widens_products() -> bool:
+    """Whether this processor computes products of bfloat16 in float32."""
+    from openrlhf_swap.packages.kernels import has_fast_products  # imports torch
+
+    return not has_fast_products()

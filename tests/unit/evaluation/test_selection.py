@@ -6,7 +6,7 @@ import pytest
 
 from openrlhf_swap.command import run_command
 from openrlhf_swap.evaluation.samples import SampleFiles, settings_path
-from openrlhf_swap.evaluation.select import main
+from openrlhf_swap.evaluation.selection import main
 from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup.data import load_prompts
