@@ -48,10 +48,8 @@ class Head:
             return True
         try:
             connect(self.address)
-        except (ConnectionError, TimeoutError):
-            return False
-        except OSError:  # such as too many open files: it says nothing about the head
-            return True
+        except OSError as error:  # others, such as too many open files, say nothing about the head
+            return not isinstance(error, ConnectionError | TimeoutError)
         return True
 
     def close(self) -> None:
