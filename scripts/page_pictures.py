@@ -208,7 +208,9 @@ class Browser:
                 ):
                     self.requests.append(url)
             case "Runtime.exceptionThrown":
-                self.complaints.append(parameters["exceptionDetails"]["exception"]["description"])
+                details = parameters["exceptionDetails"]
+                thrown = details.get("exception", {})  # missing for an error in loading
+                self.complaints.append(thrown.get("description", details["text"]))
             case "Runtime.consoleAPICalled":
                 self.complaints.append(
                     str([argument.get("value") for argument in parameters["args"]])
