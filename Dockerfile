@@ -38,14 +38,19 @@ COPY openrlhf_swap/packages/__init__.py openrlhf_swap/packages/kernels.py openrl
 COPY openrlhf_swap/integration/__init__.py openrlhf_swap/integration/patches.py openrlhf_swap/integration/
 COPY openrlhf_swap/integration/runtime/__init__.py openrlhf_swap/integration/runtime/attention.py \
     openrlhf_swap/integration/runtime/cpu.py openrlhf_swap/integration/runtime/
+COPY openrlhf_swap/integration/startup/__init__.py openrlhf_swap/integration/startup/communication_op.py \
+    openrlhf_swap/integration/startup/
+COPY openrlhf_swap/process/__init__.py openrlhf_swap/process/private_ray.py openrlhf_swap/process/
 
 # ---------------------------------------------------------------------------------------------------------------- cpu
 FROM base AS cpu
 LABEL org.opencontainers.image.title="openrlhf-swap (CPU)" org.opencontainers.image.licenses="Apache-2.0"
 ENV PROFILE=cpu
-# torch_extensions: DeepSpeed locks an op's folder even if the op is already built.
+# PYTHONDONTWRITEBYTECODE: users of the image may not write bytecode, so all of it is made here. torch_extensions:
+# DeepSpeed locks an op's folder even if the op is already built.
 RUN --mount=type=cache,target=/var/cache/pip \
-    touch README.md && PIP_CACHE_DIR=/var/cache/pip/pip UV_CACHE_DIR=/var/cache/pip/uv HOME=/root bash scripts/setup.sh \
+    touch README.md && PIP_CACHE_DIR=/var/cache/pip/pip UV_CACHE_DIR=/var/cache/pip/uv HOME=/root \
+        PYTHONDONTWRITEBYTECODE=1 bash scripts/setup.sh \
     && chmod -R a+rwX /opt/venv/torch_extensions
 
 COPY . .

@@ -16,6 +16,9 @@ undash VENV
 LOG="$VENV/setup.log"
 FLASH_ATTN="${FLASH_ATTN:-0}"
 TORCH_CPU_INDEX="https://download.pytorch.org/whl/cpu"
+# What the processes of a run import; the first one prepares for the others.
+IMPORTED="openrlhf_swap.integration, openrlhf.trainer.ppo_trainer, openrlhf.trainer.ray.ppo_actor, \
+vllm.v1.engine.async_llm, vllm.v1.worker.cpu_worker, datasets, math_verify, peft"
 
 find_python() {
     local candidate
@@ -50,10 +53,9 @@ logged() {
     return 1
 }
 
-# install WORD ...: without dependencies, because the lists are complete. With bytecode: otherwise the five processes
-# of a run compile the same sources at the same time, and on every start if Python may not write the results.
+# install WORD ...: without dependencies, because the lists are complete.
 install() {
-    logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --compile-bytecode "$@"
+    logged "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps "${BYTECODE[@]}" "$@"
 }
 
 # pip_setting NAME: a setting of where pip looks for packages. uv does not read pip's configuration files.
@@ -78,6 +80,10 @@ case "$PROFILE" in
     gpu) PINS=(constraints-gpu.txt) NEEDED_GIB=15 ;;
     *) fail "PROFILE is $PROFILE; use cpu or gpu" ;;
 esac
+# Without bytecode the processes of a run compile the same sources at the same time, and on every start if Python may
+# not write the results. All packages take a minute: on a CPU where it may, only what a run imports is compiled.
+BYTECODE=(--compile-bytecode)
+if [[ "$PROFILE" == cpu && -z "${PYTHONDONTWRITEBYTECODE:-}" ]]; then BYTECODE=(); fi
 if (( FLASH_ATTN )); then
     [[ "$PROFILE" == gpu ]] || fail "FLASH_ATTN is 1 with PROFILE $PROFILE; flash-attn runs on GPUs only: leave it out"
     PINS+=(requirements-flash-attn.txt) NEEDED_GIB=30
@@ -127,10 +133,12 @@ if (( FLASH_ATTN )); then
         || fail "flash-attn could not be compiled (details: $LOG); leave out FLASH_ATTN to do without it"
 fi
 if [[ "$PROFILE" == cpu ]]; then
-    printf "[setup] compiling DeepSpeed's communication op\n"
+    printf "[setup] compiling DeepSpeed's communication op, and what a run imports\n"
+    "$VENV/bin/python" -c "import $IMPORTED" >>"$LOG" 2>&1 &
     PATH="$VENV/bin:$PATH" "$VENV/bin/python" -c \
         'from openrlhf_swap.integration.startup.communication_op import build_communication_op; build_communication_op()' 2>>"$LOG" \
         || fail "DeepSpeed's communication op could not be compiled (details: $LOG)"
+    wait "$!" || fail "the installed packages cannot be imported (details: $LOG)"
 else
     # OpenRLHF requires flash-attn; openrlhf_swap/integration/runtime/attention.py stands in for it.
     PROBLEMS="$("$VENV/bin/uv" pip check --python "$VENV/bin/python" 2>&1 | grep '^The package' || true)"

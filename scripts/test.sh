@@ -9,14 +9,22 @@ source scripts/common.sh
 
 read_flags "" "$@"
 use_cpu_environment
+unset PYTHONDONTWRITEBYTECODE  # otherwise each of the tests' many processes compiles the same sources
 bash scripts/setup.sh
 export PATH="$VENV/bin:$PATH" HF_HUB_OFFLINE=1
 ruff check .
 ruff format --check .
 shellcheck -x scripts/*.sh scripts/*.sbatch evaluation/*.sh studies/*/*.sh .ci/run
-mypy
-lint-imports --no-logo --no-cache
 if (( ! ${#FLAGS[@]} )); then
-    FLAGS=(-n 2 --dist loadfile tests/stack tests/unit tests/browser tests/gpu)
+    # The unit tests come last: their files are short, so the workers end at about the same time.
+    FLAGS=(-n 2 --dist loadfile --durations 15 --durations-min 1 tests/stack tests/browser tests/gpu tests/unit)
 fi
-exec python -m pytest "${FLAGS[@]}"
+# Types and imports take one core for a minute: the tests begin meanwhile.
+TYPES="$(mktemp)"
+trap 'rm -f "$TYPES"' EXIT
+{ mypy && lint-imports --no-logo --no-cache; } >"$TYPES" 2>&1 &
+STATUS=0
+python -m pytest "${FLAGS[@]}" || STATUS=$?
+wait "$!" || STATUS=$?
+cat "$TYPES"
+exit "$STATUS"
