@@ -43,7 +43,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(POLICY)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def grader():
     """Two grading processes with a limit of three CPU seconds."""
     from openrlhf_swap.rewards import Grader
@@ -96,7 +96,7 @@ def arguments():
 
 @pytest.fixture(scope="module")
 def ray_session():
-    """Ray with places for five actors, which can import the classes in tests/support."""
+    """Ray with places for two actors, which can import the classes in tests/support."""
     import ray
 
     from openrlhf_swap.integration.patches import CPU_COMMAND, install
@@ -105,7 +105,7 @@ def ray_session():
     install(CPU_COMMAND)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "tests"), prepend=os.pathsep)
-        start_ray(5, on_cpu=True)
+        start_ray(2, on_cpu=True)
     yield
     ray.shutdown()
 

@@ -11,7 +11,6 @@ from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.evaluation.run import grade_file
 from openrlhf_swap.evaluation.samples import SETTINGS, SampleFiles, read_settings, settings_path
 from openrlhf_swap.files import write_rows
-from openrlhf_swap.rewards import Grader
 
 # By evaluation: problem, number, text and tokens.
 SAMPLES = {
@@ -31,12 +30,11 @@ SAMPLES = {
 
 
 @pytest.fixture(scope="session")
-def graded(tmp_path_factory):
+def graded(tmp_path_factory, grader):
     """The evaluations above, graded once."""
     root = tmp_path_factory.mktemp("graded")
     problems = [Problem("p", "1+1", "2"), Problem("q", "2+2", "4")]
     settings = {**dict.fromkeys(SETTINGS, ""), "suffix": " Think.", "end_of_thought": "</think>"}
-    grader = Grader()
     for name, samples in SAMPLES.items():
         files = SampleFiles(root / name, "own")
         files.folder.mkdir()
@@ -47,7 +45,6 @@ def graded(tmp_path_factory):
         write_rows(files.path("samples"), rows)
         grade_file(files, problems, grader, "</think>")
         settings_path(files.folder).write_text(json.dumps(settings))
-    grader.close()
     return root
 
 

@@ -31,7 +31,7 @@ def out(tmp_path):
 def evaluate(tmp_path, out, monkeypatch, capsys, grader):
     """A function that evaluates rows; returns the number of problems and pass@1, or the error.
 
-    Each response is 2, and the grader is the module's.
+    Each response is 2, and the grader is that of all tests.
     """
     files = ["--output", str(out.folder), "--benchmarks", str(tmp_path / "own.jsonl")]
     words = ["--model", str(POLICY), *files, "--samples", "1", "--verbose"]

@@ -14,7 +14,6 @@ from transformers.utils import chat_template_utils
 from openrlhf_swap import SwapConfig
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.objectives.registry import OBJECTIVES, build
-from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import NO_MARK, text_to_grade
 from openrlhf_swap.rollouts.families import (
     prompt_ids,
@@ -151,13 +150,6 @@ CASES = {
         opened=True,
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def grader():
-    grader = Grader(processes=1)
-    yield grader
-    grader.close()
 
 
 def ids_of(tokenizer, text):
