@@ -13,8 +13,8 @@ class ADLP(Objective):
 
     penalises_long_wrong = True
     remembers_batches = True
-    state = ("price",)
-    price = 0.001
+    state = ("penalty",)
+    penalty = 0.001
     rate: float = setting(0.001, "eta: how fast lambda follows the accuracy")
     target: float = setting(0.62, "accuracy to keep: the base policy's", ge=0, le=1)
 
@@ -23,10 +23,10 @@ class ADLP(Objective):
 
     def rewards(self, batch: Batch) -> Tensor:
         correct = self.correct(batch).double()
-        rewards = correct - self.price * batch.lengths.double()
+        rewards = correct - self.penalty * batch.lengths.double()
         surplus = correct.mean().item() - self.target
-        self.price = max(0.0, self.price + self.rate * surplus)
+        self.penalty = max(0.0, self.penalty + self.rate * surplus)
         return rewards
 
     def metrics(self) -> dict[str, float]:
-        return {"swap/a_dlp_price": self.price}
+        return {"swap/a_dlp_penalty": self.penalty}

@@ -68,16 +68,16 @@ def test_acoer_gives_way_when_accuracy_falls():
     assert method.metrics() == pytest.approx(expected)
 
 
-def test_a_dlp_moves_its_price_after_use():
+def test_a_dlp_moves_its_penalty_after_use():
     method = objective("a_dlp")
     assert_rows(rewards_of(method, group()), [[0.5, 0, -1.5, -1]])
-    assert method.metrics()["swap/a_dlp_price"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
+    assert method.metrics()["swap/a_dlp_penalty"] == pytest.approx(0.00113)  # .001 + .001 (.75 - .62)
     for either in (restored(method), method):
         assert_rows(rewards_of(either, group((100,), (False,))), [[-0.113]])
-        assert either.metrics()["swap/a_dlp_price"] == pytest.approx(0.00051)
+        assert either.metrics()["swap/a_dlp_penalty"] == pytest.approx(0.00051)
     free = objective("a_dlp", rate=1)
     rewards_of(free, group((100,), (False,)))
-    assert free.metrics()["swap/a_dlp_price"] == 0
+    assert free.metrics()["swap/a_dlp_penalty"] == 0
     # A thought that never closes is wrong.
     pair = [rollout("\\boxed{42}", 100), rollout(RIGHT, 100)]
     assert_rows(rewards_of(objective("a_dlp"), pair), [[-0.1, 0.9]])
