@@ -127,12 +127,10 @@ def _same_list(gold: list[str], response: list[str], is_ordered: bool) -> bool:
         return False
     items = [*gold, *response]
     has_values = any("⟦" not in item for item in items)
-    words = split_words(",".join(items)).words
-    is_ordered |= has_values and len(words) > 1
+    is_ordered |= has_values and len(split_words(",".join(items)).words) > 1
     are_named = _are_named(gold) or _are_named(response)
     if is_ordered or are_named or len(gold) > MOST_ITEMS:
-        gold_names = sorted(map(_name_of, gold))
-        if gold_names == sorted(map(_name_of, response)):
+        if sorted(map(_name_of, gold)) == sorted(map(_name_of, response)):
             gold = sorted(gold, key=_name_of)
             response = sorted(response, key=_name_of)
         return all(map(same_value, gold, response))
@@ -241,8 +239,7 @@ def _same_as_chain(gold: str, sides: Sequence[str]) -> bool:
     numbers = [*filter(expressions.is_number, sides)]
     values = [*map(expressions.parse, numbers)]
     is_true = all(map(expressions.are_near, values, values[1:]))
-    stated = numbers or sides[-1:]
-    return is_true and any(same_value(gold, side) for side in stated)
+    return is_true and any(same_value(gold, side) for side in numbers or sides[-1:])
 
 
 def is_understood(gold: str) -> bool:

@@ -79,8 +79,7 @@ def _parse_union(text: str) -> Any:
     if len(letters_of(text)) != 1:
         return None
     try:
-        sets = [parse(part.strip()).as_set() for part in text.split(r"\lor")]
-        return Union(*sets)
+        return Union(*[parse(part).as_set() for part in text.split(r"\lor")])
     except (AttributeError, RuntimeError):  # no condition, or one that SymPy does not solve
         return None
 
@@ -102,8 +101,11 @@ def are_equal(gold: str, response: str) -> bool:
     if isinstance(given, _Inequality) and not given.free_symbols:  # 1 < 2 is no answer
         return False
     are_equations = isinstance(expected, Eq) and isinstance(given, Eq)
-    if are_equations and not given.free_symbols:  # math-verify takes 3 + 4 = 7 for 2 + 6 = 8
-        return same_number(expected.rhs, given.rhs)
+    if are_equations and not expected.free_symbols | given.free_symbols:
+        # math-verify takes 3 + 4 = 7 for 2 + 6 = 8. An equation that is true states one value. One
+        # that is false without its units, such as 0.56 = 56%, states two.
+        is_value = same_number(*expected.args) or same_number(expected.lhs, given.lhs)
+        return is_value and same_number(expected.rhs, given.rhs)
     if isinstance(expected, Expr) and isinstance(given, Expr):
         if expected.is_number and given.is_number:
             return same_number(expected, given)
@@ -132,7 +134,7 @@ def _canonical(conditions: Any) -> set[Any]:
 
 def same_number(left: Any, right: Any) -> bool:
     """Whether two numbers are equal: exactly, or rounded if one of them is a decimal number."""
-    pair = Tuple(left.doit(), right.doit())
+    pair = Tuple(left, right).doit()
     left, right = pair
     if left == right:
         return not pair.has(nan, zoo)
@@ -166,17 +168,18 @@ def _agree_at_a_place(left: Any, right: Any) -> bool:
 
 
 def _with_positive_letters(left: Any, right: Any) -> Tuple:
-    """Two expressions; if roots or logarithms are in them, with positive letters, as in a formula.
+    """The two expressions, with positive letters if they have roots or logarithms.
 
-    The root of x^2 is no such root: SymPy makes |x| of it.
+    In a formula the letters under a root or in a logarithm stand for positive numbers.
     """
     pair = Tuple(left, right)
     letters = [letter for letter in pair.free_symbols if letter.is_real]
+    # A substitution evaluates: the root of x^2 becomes |x|, which is no root.
     evaluated = pair.subs({letter: Dummy(real=True) for letter in letters})
-    exponents = [power.exp for power in evaluated.atoms(Pow)]
-    if not pair.has(log) and all(exponent.is_integer is not False for exponent in exponents):
-        return pair
-    return pair.subs({letter: Symbol(letter.name, positive=True) for letter in letters})
+    has_roots = any(power.exp.is_integer is False for power in evaluated.atoms(Pow))
+    if has_roots or pair.has(log):
+        pair = pair.subs({letter: Symbol(letter.name, positive=True) for letter in letters})
+    return pair
 
 
 def is_number(text: str) -> bool:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 DECODED_TOKENS = 64  # tokens that are decoded at once to find places in a text
 REPLACEMENT = "\ufffd"  # what a decoder makes of the first bytes of a character
-BEGUN_MARKS = ("\\", "$")  # the first characters of `\]`, `\)` and `$$`
+MARK_STARTS = ("\\", "$")  # the first characters of `\]`, `\)` and `$$`
 
 
 def ends_of_response(tokenizer: "PreTrainedTokenizerBase") -> set[int]:
@@ -143,8 +143,10 @@ class StepReader(ResponseReader):
         every_id = [[number] for number in range(len(tokenizer))]
         texts = tokenizer.batch_decode(every_id, skip_special_tokens=False)
         self._newlines = {number for number, text in enumerate(texts) if "\n" in text}
-        self._spaced = {number for number, text in enumerate(texts) if text[:1].isspace()}
-        self._begun = {number for number, text in enumerate(texts) if text.endswith(BEGUN_MARKS)}
+        self._word_starts = {number for number, text in enumerate(texts) if text[:1].isspace()}
+        self._mark_starts = {
+            number for number, text in enumerate(texts) if text.endswith(MARK_STARTS)
+        }
 
     def step_ends(
         self,
@@ -171,7 +173,7 @@ class StepReader(ResponseReader):
             for places in turns:
                 ids = [response_ids[place] for place in places]
                 newlines = [place for place, token in enumerate(ids) if token in self._newlines]
-                cut = partial(self._last_word_end, ids)
+                cut = partial(self._last_end_of_word, ids)
                 of_turn = segment_at_newlines(
                     newlines, len(ids), step_tokens, most_in_turn, patience, cut
                 )
@@ -196,16 +198,16 @@ class StepReader(ResponseReader):
             turns.append([place for place in range(first, behind) if place not in closing])
         return list(filter(None, turns))
 
-    def _last_word_end(self, ids: Sequence[int], places: range) -> int:
-        r"""The last place that ends a word.
+    def _last_end_of_word(self, ids: Sequence[int], places: range) -> int:
+        r"""The last of the places that are followed by a space.
 
-        A text without spaces is cut at the last place that does not split `\]`, `\)` or `$$`.
+        Without one, the last of the places that do not split `\]`, `\)` or `$$`, or the last place.
         """
         for place in reversed(places):
-            if ids[place + 1] in self._spaced:
+            if ids[place + 1] in self._word_starts:
                 return place
         for place in reversed(places):
-            if ids[place] not in self._begun:
+            if ids[place] not in self._mark_starts:
                 return place
         return places[-1]
 

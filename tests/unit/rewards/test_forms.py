@@ -27,13 +27,15 @@ raised digits               | x⁻¹                             | x^{-1}
 lowered digits              | x₁                              | x_{1}
 roots of numbers            | 2√13                            | 2\sqrt{13}
 roots of brackets           | √(√7)                           | \sqrt{\sqrt{7}}
-distances of rows           | 1\\[4pt]2\cr 3                  | 1\\ 2\\ 3
+distances of rows           | 1\\[4pt]2\cr 3\\*[1em]4         | 1\\ 2\\ 3\\ 4
+stops of rows               | \begin{cases}x,&y,\\z.\end{cases} | \begin{cases}x&y\\z\end{cases}
 systems of two rows         | \begin{cases}x=1\\y=2\end{cases} | x=1, y=2
 systems of three rows       | \begin{cases}1\\2\\3\end{cases} | 1, 2, 3
 powers in brackets          | x**(-1)                         | x^{-1}
-powers by stars             | x**2+1                          | x^{2}+1
+powers by stars             | x**2*y**3                       | x^{2}*y^{3}
 layout                      | \begin{aligned}37\end{aligned}  | 37
 layout of one row           | \begin{array}{c}37\end{array}   | 37
+colons in braces            | 4{:}30                          | 4:30
 spaces of a length          | \hspace{1em}37                  | 37
 tags                        | <b>37</b>                       | 37
 marks around all            | _37_                            | 37
@@ -43,18 +45,21 @@ empty delimiters            | \left. x \right.                | x
 commands                    | \dfrac12\bigl(x\bigr)\tg 2      | \frac12(x)\tan 2
 money                       | US\$18                          | \text{dollar}18
 formulas                    | \(x\) and $y$                   | x and y
-units to a negative power   | 5\,\mathrm{m\,s^{-1}}           | 5\text{ m/s}
-units to two negative powers | 4\,\mathrm{J\,g^{-1}\,K^{-2}}   | 4\text{ J/g/K^2}
-speeds as plain text        | 5 m\,s^{-2}                     | 5\text{ m/s^2}
-reciprocals of units        | 50\ \mathrm{cm}^{-2}            | 50\text{ /cm^2}
-first powers of units       | 50\ \mathrm{s}^{-1}             | 50\text{ /s}
-products of units           | 4\,\mathrm{J/(kg\cdot K)}       | 4 \text{ J/kg/K}
-quotients of units          | 5\,\frac{\mathrm{m}}{\mathrm{s}} | 5\text{ m/s}
-rates of units              | 20\,\mathrm{N/m}                | 20\text{ N/m}
-units with a slash between them | 5\,\text{m}/\text{s}            | 5\text{ m/s}
-units side by side          | 20\,\mathrm{N\cdot m}           | 20\text{ N m}
 millionths of units         | 20\,\mu\mathrm{m}               | 20\text{ μm}
+fractions of units          | 4\,\frac{\mathrm{J}}{\mathrm{g\,K}} | 4\text{ J/g/K}
+units in braces of their own | 5~\text{kg}\,\text{m}\cdot\text{s}^{-1} | 5\text{ kg m/s}
+products of units           | 20\,\mathrm{N\cdot m}           | 20\text{ N m}
+reciprocals of units        | 50\ \mathrm{cm}^{-2}            | 50\text{ /cm^2}
+units in italics            | 5 m\,s^{-2}                     | 5\text{ m/s^2}
 upright units               | 7\,\mathrm{m}                   | 7\text{ m}
+negative powers of units    | 4\,\mathrm{J\,g^{-1}\,K^{-2}}   | 4\text{ J/g/K^2}
+powers of units             | 4\,\mathrm{kg\,m^{2}\,s^{-2}}   | 4\text{ kg m^2/s^2}
+first powers of units       | 50\ \mathrm{s^{-1}}             | 50\text{ /s}
+spaces between units        | 20\,\mathrm{N~m}                | 20\text{ N m}
+slashes between units       | 5\,\text{m} / \text{s}          | 5\text{ m/s}
+two units below a slash     | 4\,\mathrm{J/(kg\cdot K)}       | 4\text{ J/kg/K}
+one unit below a slash      | 5\,\frac{\mathrm{m}}{\mathrm{s}} | 5\text{ m/s}
+marks of units              | 20\,\mathrm{N/m}                | 20\text{ N/m}
 names in braces             | \angle{ABC}                     | \angle ABC
 styles                      | 2^\bm{10}+\mathrm{cm}           | 2^{10}+\text{cm}
 styles in styles            | \bm{\mathbf{7}}                 | 7
@@ -63,11 +68,11 @@ bare styles                 | \boldsymbol\pi                  | \pi
 spaces before a base        | \text{A5}_{11}                  | A5_{11}
 conditions of rows          | x&\text{if }x>0                 | x& x>0
 second derivatives by x     | \frac{d^2y}{dx^2}               | y''
+derivatives of functions    | \frac{d}{dx}f(x)                | f'(x)
 derivatives by x            | \frac{dy}{dx}=dy/dx             | y'=y'
-derivatives                 | \frac{\partial u}{\partial t}   | u_{dt}
+derivatives                 | \frac{\partial u}{\partial t}+\frac{dr}{d\theta} | u_{dt}+r_{d\theta}
 quotients of differentials  | dx/dy                           | x_{dy}
 transposes                  | A^T+A^{\top}                    | A^{t_{9}}+A^{t_{9}}
-chances                     | 1\text{ in }4                   | \frac{1}{4}
 odds                        | 3\text{ to }2                   | 3:2
 inches                      | 5\text{ in.}                    | 5\text{inch}
 squares in Chinese          | 5平方米                            | 5\text{square }米
@@ -79,9 +84,13 @@ spaces                      | a\ ~\; b                        | a b
 Greek letters as plain text | 2pi/3                           | 2\pi /3
 functions as plain text     | 2ln 3+sin(x)                    | 2\ln  3+\sin (x)
 absolute values as plain text | abs(x-1)                      | |x-1|
+cube roots as plain text    | cbrt(x+1)                       | \sqrt[3]{x+1}
+whole parts as plain text   | floor(x)+ceil(y)                | \lfloor x\rfloor +\lceil y\rceil
+inverse functions as plain text | 2atan(x)                    | 2\arctan (x)
 numerators without braces   | \frac\pi 4+\frac\alpha\beta     | \frac{\pi}4+\frac{\alpha}{\beta}
 denominators without braces | \frac4\pi+\frac{2x}\pi          | \frac{4}{\pi}+\frac{2x}{\pi}
 roots without braces        | \sqrt\frac12+\sqrt[3]2 | \sqrt{\frac12}+\sqrt[3]{2}
+multiples of ohms           | 5\,\mathrm{k\Omega}             | 5\text{ kohm}
 ohms                        | 5\,\Omega                       | 5\text{ ohm}
 ordinal numbers             | 7^{th} or 21^{\text{st}}        | 7 or 21
 binomials of digits         | \binom52                        | \binom{5}{2}
@@ -94,15 +103,28 @@ moduli                      | 1\pmod p                        | 1\bmod{p}
 residues with both signs    | \equiv\pm 1\pmod p              | \equiv 1, -1\bmod{p}
 two residues                | n\equiv 0, 5\pmod 6             | n=(0\mod 6)+6k, n=(5\mod 6)+6k
 congruences                 | n\equiv -1\pmod 6               | n=(-1\mod 6)+6k
+divisors                    | 3\mid n                         | n=(0\mod 3)+3k
 classes of residues         | -1\pmod 6                       | (-1\mod 6)+6k
 constants in words          | x+\text{constant}               | x+ C
 for all                     | n\text{ for all integers }n     | n
 where it holds              | 2^n\text{ for }n\ge 1           | 2^n
+indices                     | a_n=2^n\ (n\in\mathbb{N}^*)     | a_n=2^n
+declared constants          | x+C,\text{ where }C\text{ is a constant} | x+C
 domains                     | f(x)=x, x\in\mathbb{R}          | f(x)=x
 numbers once more           | 9 (nine)                        | 9
 empty sets                  | \{\ \}                          | \emptyset
+limits that do not exist    | \text{DNE}                      | \text{does not exist}
 tens in words               | \text{twenty-four}              | \text{24}
 ones in words               | ninety-nine                     | 99
+numbers before parts and magnitudes | \text{two thirds}       | 2\cdot\frac{1}{3}
+numbers behind magnitudes   | one hundred and twelve          | 112
+chances                     | 1\text{ in }4                   | \frac{1}{4}
+ones behind hundreds        | three hundred five              | 305
+hundreds                    | \text{two hundred fifty dollars} | 250\text{ dollars}
+hundreds before magnitudes  | four hundred thousand           | 400\cdot 10^{3}
+several magnitudes          | \text{one thousand six people}  | 1\cdot 10^{3}+6\text{ people}
+thousands                   | one thousand two hundred        | 1\cdot 10^{3}+2\cdot 10^{2}
+millions                    | two million forty-one           | 2\cdot 10^{6}+41
 spaces between digits       | 12 345 678                      | 12345678
 powers of ten               | 3E-08                           | 3\cdot 10^{-8}
 periods with a line or dots | 0.\dot{1}4285\dot{7}            | \frac{142857}{999999}
@@ -116,7 +138,6 @@ degrees Celsius             | 20^\circ\text{C}                | 20\text{degree C
 degrees                     | 120^o                           | 120\text{degree}
 percent                     | 5\%                             | 5\text{percent}
 one part or magnitude       | \text{a half}                   | 1\cdot\frac{1}{2}
-numbers before parts and magnitudes | \text{two thirds}       | 2\cdot\frac{1}{3}
 numbers among words         | \text{7 apples}                 | 7\text{ apples}
 parts of a whole            | 3\text{ sevenths}               | 3\cdot\frac{1}{7}
 magnitudes before words     | 2\text{ million people}         | 2\cdot 10^{6} \text{ people}
@@ -138,16 +159,23 @@ natural logarithms          | \log_e 2                        | \ln  2
 bases of logarithms         | \log_2 8                        | \log_{2} 8
 imaginary unit              | 6+9i                            | 6+9 i
 sets by a condition         | \{x\in\mathbb{R}: 0\le x\le 1\} | 0\le x\le 1
+real numbers in words       | \text{all real numbers}         | \mathbb{R}
+sets with a colon           | \{2k: k\in\mathbb{Z}\}          | \{2k\mid k\in\mathbb{Z}\}
 number sets                 | \R                              | \mathbb{R}
 differences of sets         | \mathbb{R}-\{0\}                | \mathbb{R}\setminus \{0\}
 conditions in brackets      | k\pi\ (k\in\mathbb{Z})          | k\pi, k\in\mathbb{Z}
 labels of parts in words    | \text{(a) }5 \text{(b) }6         | a=5; b=6
+numbers of parts in words   | \text{Part 1: }5 \text{Part 2: }6 | a=5; b=6
 four labelled parts         | (a) 1 (b) 2 (c) 3 (d) 4         | a=1; b=2; c=3; d=4
 three labelled parts        | (i) 1, (ii) 2, (iii) 3          | a=1; b=2; c=3
 two labelled parts          | (1) 5 (2) 6                     | a=5; b=6
+three labelled parts turned around | (c) 7 (b) 6 (a) 5        | a=5; b=6; c=7
+two labelled parts turned around | (2) 6 (1) 5                | a=5; b=6
+pairs turned around         | 2-A, 1-B                        | A-2, B-1
+pairs with colons           | A: 2, B: 1                      | A=2, B=1
 letters before numbers      | p 12 q 5                        | p=12; q=5
 three named coordinates     | (x,y,z)=(1,0,f(2))              | x=1; y=0; z=f(2)
-two named coordinates       | (k,m)=(2,3)                     | k=2; m=3
+two named coordinates       | (k,\mu)=(2,3)                   | k=2; \mu=3
 words before a conclusion   | Therefore f(2)=-7               | f(2)=-7
 names by a verb             | x is 5                          | x=5
 labels                      | Answer: 5                       | 5
@@ -165,9 +193,10 @@ WORDS = read_table(
 labels of choices   | (B) 5                            | 5
 words               | São Paulo                        | ⟦são paulo⟧
 connectives         | x<2\text{ or }x>3                | x<2\lor x>3
-conditions          | x\ne 2\text{ and }x>1            | x\ne 2\land x>1
+conditions          | (p\land q)\lor r                 | (p\land q)\lor r
 lists               | 8\text{ girls and }5\text{ boys} | 8⟦girls⟧, 5⟦boys⟧
 systems             | x=1,y=2\text{ or }x=3,y=4        | x=1,y=2; x=3,y=4
+neighbours of powers | 6\,\mathrm{kg\,m^2/s}           | 6⟦kgm^2/second⟧
 marks of conditions | x<2                              | x<2
 neighbours          | 15\text{ square}\text{ feet}     | 15⟦foot^2⟧
 names               | \text{EUR }18, €5                | 18⟦euro⟧, 5⟦euro⟧
@@ -180,6 +209,8 @@ powers              | 15\mbox{ cm}^2                   | 15⟦cm^2⟧
 money               | \$5,000                          | 5,000⟦dollar⟧
 values behind words | 2\text{ hours }15\text{ minutes} | 2⟦hour⟧, 15⟦minute⟧
 free constants      | x^2+c                            | x^2+C
+shares and percentages | 0.56=56\%                     | 0.56
+factors of exponentials | y=ce^{2x}                    | y=Ce^{2x}
 numbered constants  | c_1e^x+c_2                       | C_1e^x+C_2
 declared variables  | n\pi, n\in\mathbb{Z}             | k\pi, k\in\mathbb{Z}
 """

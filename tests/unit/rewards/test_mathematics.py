@@ -43,6 +43,12 @@ e                   | E                          | different
 (a) 5 (b) 6 | (a) 6 (b) 5 | different
 (i) 5, (ii) 6 | (1) 5; (2) 6 | same
 (a) 5 (b) 6 | 5, 6 | same
+(a) 5 (b) 6 | (b) 6 (a) 5 | same
+(a) 5 (b) 6 | (b) 5 (a) 6 | different
+A-2, B-1 | 1-B, 2-A | same
+A-2, B-1 | 1-A, 2-B | different
+A: 2, B: 1 | B: 1, A: 2 | same
+A: 2, B: 1 | A: 1, B: 2 | different
 # So has each value of a system, and each coordinate.
 x=1,y=2\text{ or }x=3,y=4 | x=1,y=4\text{ or }x=3,y=2 | different
 x=1,y=2\text{ or }x=3,y=4 | (3,4),(1,2) | same
@@ -52,6 +58,8 @@ n=2 | n=2, n=3 | different
 (k,m)=(2,3) | (m,k)=(3,2) | same
 (x,y)=(1,2),(3,4) | (y,x)=(1,2),(3,4) | different
 (x,y)=(1,2),(3,4) | (3,4),(1,2) | same
+(\alpha,\beta)=(1,2) | (\beta,\alpha)=(1,2) | different
+(\alpha,\beta)=(1,2) | (\beta,\alpha)=(2,1) | same
 # An interval is no list, and a set of another variable.
 [1,2] | 1, 2 | different
 1, 6 | [1,6) | different
@@ -61,15 +69,21 @@ x\in(0,1) | 0<y<1 | different
 0<y<1 | x\in(0,1) | different
 x\in(0,1) | y\in(0,1) | different
 x\in(0,1) | 0<x<1 | same
+\theta\in[0,\pi] | 0\le\phi\le\pi | different
+\theta\in[0,\pi] | 0\le\theta\le\pi | same
 # "Or" is not "and" between propositions.
 p\vee q | p\wedge q | different
+p\vee q | q\vee p | same
+(p\wedge q)\vee r | (p\vee q)\wedge r | different
 \text{red and blue} | \text{red or blue} | different
 2\text{ or }3 | 2\text{ and }3 | same
 # Derivatives, values at places, functions and transposes are read as they stand.
 \frac{dx}{dy} | \frac{dy}{dx} | different
+\frac{dr}{d\theta} | \frac{d\theta}{dr} | different
 \frac{\partial u}{\partial t} | 2\frac{\partial u}{\partial t} | different
 \frac{dy}{dx}=2x | y'=2x | same
 f(2)=5 | f(3)=5 | different
+f(-2)=5 | 5 | same
 f(x+1) | fx+f | different
 E(X^2) | E(X)^2 | different
 E(X)^2 | E(X^2) | different
@@ -90,6 +104,8 @@ n\equiv 1\pmod 3 | n\equiv 1\ (\mathrm{mod}\ 3) | same
 5\pmod 7 | 5 | same
 x^2+C | x^2+c | same
 x^2+C | x^2 | different
+y=Ce^{2x} | y=ce^{2x} | same
+C\Delta T | c\Delta T | different
 12.5 | 12{,}5\text{ eV} | same
 \emptyset | \text{the empty set} | same
 24 | \text{twenty-four} | same
@@ -127,6 +143,10 @@ n\equiv\pm 1\pmod 6 | n\equiv 1\pmod 6 | different
 2e^{-1} | 2\mathrm{e}^{-1} | same
 2A^{-1} | 2\mathrm{A}^{-1} | same
 20\ \mathrm{N/m} | 20\,\mathrm{N\cdot m} | different
+5 | 5\,\mathrm{kg\,m^2\,s^{-2}} | same
+5\,\mathrm{kg\,m^2\,s^{-2}} | 5~\text{kg}\cdot\text{m}^2/\text{s}^2 | same
+5\,\mathrm{kg\,m^2\,s^{-2}} | 5\,\mathrm{kg\,m^2\,s^{-1}} | different
+5.67\,\mathrm{W\,m^{-2}\,K^{-4}} | 5.67\,\frac{\mathrm{W}}{\mathrm{m^2\,K^4}} | same
 20 | 20\,\mathrm{N\cdot m} | same
 20 | 20\,\mu\text{m} | same
 20\,\mu\text{m} | 20\text{ m} | different
@@ -136,6 +156,7 @@ A\subseteq B | A ⊆ B | same
 x\notin A | x∈A | different
 \mathbb{R}\setminus\{0\} | \mathbb{R}-\{0\} | same
 \emptyset | \text{There is no solution.} | same
+\emptyset | \{\emptyset\} | different
 \text{no solution} | \text{no real solution} | different
 \text{(a) }5, \text{(b) }6 | (a) 5 (b) 6 | same
 \text{(a) }5, \text{(b) }6 | (a) 6 (b) 5 | different
@@ -155,6 +176,24 @@ A_1^2+A_2^2 | A_2^2+A_1^2 | same
 3+4=7 | 2+6=8 | different
 2\times 3=6 | 2\cdot 3=6 | same
 \text{A5}_{11} | \text{A5}_{21} | different
+1+1=2 | 3-1=2 | same
+0.56=56\% | 1.56=56\% | different
+0.5\text{ m}=50\text{ cm} | 1.5\text{ m}=50\text{ cm} | different
+0.56=56\% | 0.56 | same
+0.3=30\% | 30\% | same
+0.56=57\% | 0.56 | different
+\theta=5 | 3=5 | different
+# A number with a base has no unit, and two numbers are not one.
+40^\circ | 40_9 | different
+31_8 | 31\% | different
+\$40 | 40_9 | different
+101_2 | 101 | same
+1\ 3 | 13 | different
+# Numbers in words.
+125 | \text{one hundred twenty-five} | same
+152 | \text{one hundred twenty-five} | different
+340000 | \text{three hundred and forty thousand} | same
+\frac16 | \text{one in six} | same
 # A short sentence is read as its equation.
 -7 | Therefore f(2) = -7 | same
 \sqrt 2 | x is √2 | same
@@ -184,7 +223,14 @@ def test_a_double_factorial_is_the_product_of_every_other_number(number):
 
 
 def test_which_golds_can_be_graded_against():
-    good = ["星期一", r"\text{São Paulo}", r"\tan 15^\circ", r"\{2k\mid k\in\mathbb{Z}\}", "1:2:3"]
+    good = [
+        "星期一",
+        r"\mathbb{Z}^+",
+        r"\text{São Paulo}",
+        r"\tan 15^\circ",
+        r"\{2k\mid k\in\mathbb{Z}\}",
+        "1:2:3",
+    ]
     assert [find_fault(gold, {}) for gold in good] == [None] * len(good)
     bad = ["$ $", r"\frac{1}{", r"\frac{}{2}", "x^", r"\text{see figure"]
     assert {find_fault(gold, {}) for gold in bad} == {"an answer that cannot be parsed"}

@@ -51,9 +51,11 @@ ANNOUNCED = {
         ("The answer is clearly 12.", "12"),
         ("The answer must then be 12.", "12"),
         ("The answer comes out to 12.", "12"),
+        ("The answer is, of course, 12.", "12"),
         ("The answer is hardly 12.", "hardly 12"),
         ('{"final_answer": 12, "steps": 3}', "12"),
         ('{"answer": "12", "confidence": 0.9}', "12"),
+        ("{'answer': '12', 'steps': 3}", "12"),
         ("The answer is less than 42.", "less than 42"),
     ],
     "<answer>, [ANSWER]": [("<answer>\n16\n</answer>", "16"), ("[ANSWER] 16 [/ANSWER]", "16")],
@@ -67,6 +69,8 @@ ANNOUNCED = {
         ("It must be C rather than B.", "C"),
         ("Only D remains.", "D remains"),
         ("That rules out C, leaving D", "D"),
+        ("Eliminating A and B leaves C.", "C"),
+        ("So it's B.", "B"),
     ],
     "other languages": [
         ("Antwort: 12", "12"),
@@ -76,8 +80,16 @@ ANNOUNCED = {
         ("答えは9です。", "9"),
         ("정답: 31", "31"),
         ("Odpowiedź: 12", "12"),
+        ("Svaret är 12.", "12"),
+        ("Đáp án là 12.", "12"),
+        ("Das Endergebnis ist 12.", "12"),
     ],
-    "B is correct": [("Therefore, $12$ is the final answer.", "$12$"), ("√2 is correct.", "√2")],
+    "B is correct, only 12 remains": [
+        ("Therefore, $12$ is the final answer.", "$12$"),
+        ("√2 is correct.", "√2"),
+        ("11 and 13 are odd, so only 12 remains.", "12"),
+        ("So $12$ is the only option left.", "$12$"),
+    ],
     "选 B": [("故选B。", "B")],
 }
 
@@ -108,6 +120,9 @@ def test_boxes_and_announcements(text, stated, closed):
         ("", None, None),
         # The last line of what follows a closed thought.
         ("There are 7 ways, since 3+4=7.", "7", None),
+        ("It must be a multiple of 6. We get $12$.", "12", None),
+        ("Only 12 remain on Monday. Then she buys 5, so there are 17.", "17", None),
+        ("It ends at 8:05.", None, None),
         ("Adding the columns\ngives 919 in total.", "919 in total", None),
         (r"We find that $x \lt 3$.", r"x \lt 3", None),
         ("It is less than 42.", None, None),

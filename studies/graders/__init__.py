@@ -1,0 +1,1 @@
+"""How the graders judge cases whose right verdicts are known."""
