@@ -69,7 +69,9 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="PATH")
     parser.add_argument("--keep", type=Path, metavar="TABLE", help="write the verdicts here")
-    parser.add_argument("--before", type=Path, metavar="TABLE", help="verdicts that were kept")
+    parser.add_argument(
+        "--before", type=Path, metavar="TABLE", help="kept verdicts of the same cases"
+    )
     args = parser.parse_args(argv)
     cases: list[Case] = []
     for path in find_files(args.paths):

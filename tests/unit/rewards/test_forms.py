@@ -50,7 +50,8 @@ fractions of units          | 4\,\frac{\mathrm{J}}{\mathrm{g\,K}} | 4\text{ J/g/
 units in braces of their own | 5~\text{kg}\,\text{m}\cdot\text{s}^{-1} | 5\text{ kg m/s}
 products of units           | 20\,\mathrm{N\cdot m}           | 20\text{ N m}
 reciprocals of units        | 50\ \mathrm{cm}^{-2}            | 50\text{ /cm^2}
-units in italics            | 5 m\,s^{-2}                     | 5\text{ m/s^2}
+units in italics with a negative power | 5 m\,s^{-2}          | 5\text{ m/s^2}
+units in italics with a slash | 5 kg m^2/s                    | 5\text{ kg m^2/s}
 upright units               | 7\,\mathrm{m}                   | 7\text{ m}
 negative powers of units    | 4\,\mathrm{J\,g^{-1}\,K^{-2}}   | 4\text{ J/g/K^2}
 powers of units             | 4\,\mathrm{kg\,m^{2}\,s^{-2}}   | 4\text{ kg m^2/s^2}
@@ -169,7 +170,8 @@ numbers of parts in words   | \text{Part 1: }5 \text{Part 2: }6 | a=5; b=6
 four labelled parts         | (a) 1 (b) 2 (c) 3 (d) 4         | a=1; b=2; c=3; d=4
 three labelled parts        | (i) 1, (ii) 2, (iii) 3          | a=1; b=2; c=3
 two labelled parts          | (1) 5 (2) 6                     | a=5; b=6
-three labelled parts turned around | (c) 7 (b) 6 (a) 5        | a=5; b=6; c=7
+three labelled parts turned around | (3) 7 (2) 6 (1) 5        | a=5; b=6; c=7
+three labelled parts in another order | (b) 6 (c) 7 (a) 5    | b=6; c=7; a=5
 two labelled parts turned around | (2) 6 (1) 5                | a=5; b=6
 pairs turned around         | 2-A, 1-B                        | A-2, B-1
 pairs with colons           | A: 2, B: 1                      | A=2, B=1

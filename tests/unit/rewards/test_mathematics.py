@@ -48,6 +48,9 @@ e                   | E                          | different
 A-2, B-1 | 1-B, 2-A | same
 A-2, B-1 | 1-A, 2-B | different
 A: 2, B: 1 | B: 1, A: 2 | same
+A-II, B-I | I-B, II-A | same
+(a) 5 (b) 6 (c) 7 | (b) 6 (c) 7 (a) 5 | same
+(a) 5 (b) 6 (c) 7 | (b) 7 (c) 6 (a) 5 | different
 A: 2, B: 1 | A: 1, B: 2 | different
 # So has each value of a system, and each coordinate.
 x=1,y=2\text{ or }x=3,y=4 | x=1,y=4\text{ or }x=3,y=2 | different
@@ -193,6 +196,9 @@ A_1^2+A_2^2 | A_2^2+A_1^2 | same
 125 | \text{one hundred twenty-five} | same
 152 | \text{one hundred twenty-five} | different
 340000 | \text{three hundred and forty thousand} | same
+105 | \text{a hundred and five} | same
+1250 | \text{twelve hundred fifty} | same
+0.125 | \text{one hundred twenty-five thousandths} | same
 \frac16 | \text{one in six} | same
 # A short sentence is read as its equation.
 -7 | Therefore f(2) = -7 | same
