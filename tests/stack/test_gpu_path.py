@@ -1,4 +1,7 @@
-"""The way of weights on GPUs that vLLM and DeepSpeed share, with stand-ins on a CPU."""
+"""The way of weights on GPUs that vLLM and DeepSpeed share, with stand-ins on a CPU.
+
+One run has a budget of the thought beside it, to save a start.
+"""
 
 import os
 from itertools import islice
@@ -6,13 +9,16 @@ from itertools import islice
 import pytest
 import yaml
 from safetensors.torch import load_file
-from support.running import SMALL_STEPS, run_training, train_by
+from support.running import SMALL_STEPS, run_training, train_by, words
 from support.scripts import python
 
 from openrlhf_swap.check import SHARED_GPU
-from openrlhf_swap.files import write_rows
+from openrlhf_swap.files import read_rows, write_rows
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.quickstart.addition import problems
+from openrlhf_swap.quickstart.world import CLOSE
+from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT
+from openrlhf_swap.rollouts.reader import ResponseReader
 
 pytestmark = pytest.mark.slow
 ALIKE = 1e-3  # vllm_kl where vLLM has the trainer's weights
@@ -21,6 +27,8 @@ on_request = pytest.mark.skipif(
 )
 COLOCATED = [*SHARED_GPU, "--algo.advantage.is_correction_level", "token"]
 TWO_OF_EACH = [*COLOCATED, "--actor.num_gpus_per_node", "2", "--vllm.num_engines", "2"]
+# Nearly half of the thoughts of the quickstart's policy are longer, and have their sum by then.
+BUDGET = 100
 
 
 @pytest.fixture
@@ -37,7 +45,9 @@ def choices(number, problem):
     return {"problem": problem.question, "answer": "ABCD"[right], "options": options}
 
 
-def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
+def test_adapters_arrive_after_an_update_and_long_thoughts_are_closed(
+    fake_gpus, tmp_path, tokenizer
+):
     """From a file of flags, and with another grader than math-verify.
 
     gr3 rewards short answers and reads none: no letter has to be likely in a thought.
@@ -48,7 +58,10 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     own = {"swap.grader": "multiple_choice", "swap.objective": "gr3", "ds.lora.rank": 4}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"flags": own}))
     flags = [*COLOCATED, *SMALL_STEPS, "--config", str(tmp_path / "recipe.yaml")]
-    flags += ["--data.max_samples", "16"]
+    flags += words(
+        f"--data.max_samples 16 --rollout.thought_budget {BUDGET} --swap.rollouts_every 1 "
+        "--swap.rollouts_groups 8"
+    )
     lines = run_training(tmp_path / "run", tmp_path / "choices.jsonl", *flags)
     assert len(lines) == 2
     assert max(abs(line["vllm_kl"]) for line in lines) < ALIKE
@@ -62,6 +75,31 @@ def test_adapters_arrive_after_an_update(fake_gpus, tmp_path):
     settings = (again.run.grader, again.method.objective, again.args.ds.lora.rank)
     assert settings == tuple(own.values())
     assert load_file(tmp_path / "run" / "policy" / "adapter_model.safetensors")
+    reader = ResponseReader(tokenizer, END_OF_THOUGHT)
+    for line in lines:
+        table = tmp_path / "run" / "rollouts" / f"step_{line['step']:06d}.jsonl"
+        assert_thoughts_are_closed(line, list(read_rows(table)), reader)
+
+
+def assert_thoughts_are_closed(line, responses, reader):
+    """Compare a step's metrics with the table of all its responses.
+
+    Which tokens of a closed thought belong to steps is seen in test_budget.py.
+    """
+    assert len(responses) == 32
+    close = reader.ids(CLOSE.partition("**")[0])
+    closed = 0
+    for response in responses:
+        ids = reader.ids(response["response"])
+        thought = reader.thought_length(ids)
+        assert thought <= BUDGET
+        closed += thought == BUDGET and ids[BUDGET : BUDGET + len(close)] == close
+    assert closed > 0
+    assert line["swap/thought_forced_frac"] == pytest.approx(closed / 32)
+    assert line["swap/forced_tokens"] == pytest.approx(len(close) * closed / 32)
+    lengths = line["length/mean"] - line["response_length"]
+    assert lengths == pytest.approx(line["swap/forced_tokens"])
+    assert line["swap/thought_unclosed_frac"] == 0
 
 
 @on_request

@@ -1,46 +1,16 @@
-"""Budgets of the thought with the real engine."""
+"""A budget of the thought with the real engine; a training with one is in test_gpu_path.py."""
 
 from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
 from support.paths import POLICY
-from support.running import SMALL_STEPS, run_training, words
 
-from openrlhf_swap.files import read_rows
-from openrlhf_swap.quickstart.world import CLOSE
 from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT
 from openrlhf_swap.rollouts.reader import ResponseReader
 
 pytestmark = pytest.mark.slow
 BUDGET = 20
-
-
-def test_a_training_closes_long_thoughts_and_goes_on(tmp_path, prompts_file, tokenizer):
-    """The table has all responses of the step, whose metrics are counted again from their texts."""
-    flags = words(
-        f"--rollout.thought_budget {BUDGET} --data.max_samples 8 --swap.rollouts_every 1 "
-        "--swap.rollouts_groups 8 --algo.advantage.is_correction_level token"
-    )
-    (row,) = run_training(tmp_path / "run", prompts_file, *SMALL_STEPS, *flags)
-    reader = ResponseReader(tokenizer, END_OF_THOUGHT)
-    (table,) = (tmp_path / "run" / "rollouts").iterdir()
-    responses = list(read_rows(table))
-    assert len(responses) == 32
-    close = reader.ids(CLOSE.partition("**")[0])
-    closed = 0
-    for response in responses:
-        ids = reader.ids(response["response"])
-        thought = reader.thought_length(ids)
-        assert thought <= BUDGET
-        closed += thought == BUDGET and ids[BUDGET : BUDGET + len(close)] == close
-        assert all(step["end"] < BUDGET for step in response["steps"])
-    assert row["swap/thought_forced_frac"] == pytest.approx(closed / 32)
-    assert closed > 0
-    assert row["swap/forced_tokens"] == pytest.approx(len(close) * closed / 32)
-    assert row["length/mean"] - row["response_length"] == pytest.approx(row["swap/forced_tokens"])
-    assert row["swap/thought_unclosed_frac"] == 0
-    assert row["vllm_kl"] < 1e-2
 
 
 def test_the_budget_does_what_vllms_own_does_token_by_token(tokenizer):
