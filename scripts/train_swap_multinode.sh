@@ -133,7 +133,7 @@ submit_training() {
             bash scripts/train_swap.sh "$name" --actor.num_nodes "$NUM_NODES" --actor.num_gpus_per_node "$NUM_GPUS"
             "${FLAGS[@]:1}"
         )
-        line="$(show "${words[@]}")"
+        line="exec $(show "${words[@]}")"
     fi
     # The command is passed in a file, because Ray quotes words for another shell. No working_dir: Ray would copy the
     # checkout, and the run would write into the copy. Ray sets RAY_ADDRESS for the job, so its ray.init joins this
@@ -147,7 +147,9 @@ submit_training() {
     # Otherwise requests to this machine would go to the proxy.
     export no_proxy="127.0.0.1,localhost${no_proxy:+,$no_proxy}" NO_PROXY="127.0.0.1,localhost${NO_PROXY:+,$NO_PROXY}"
     wait_for 127.0.0.1 "$DASHBOARD_PORT" DASHBOARD_PORT
-    printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\n%s\n' "$PWD" "$line" >"$folder/job.sh"
+    # The training takes the place of its shell, so that this is its process, for signals.
+    printf '#!/usr/bin/env bash\nset -euo pipefail\ncd %q\necho "$$" >%q\n%s\n' "$PWD" "$folder/job.pid" "$line" \
+        >"$folder/job.sh"
     show "${submission[@]}" >&2
     exec "${submission[@]}"
 }

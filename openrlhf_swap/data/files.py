@@ -13,6 +13,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -145,45 +146,73 @@ def _list_entries(path: Path) -> Iterator[Entry]:
     """The items of a JSON file that is one list."""
     try:
         with open(path, encoding="utf-8-sig") as file:
-            for number, value in enumerate(_list_items(file), 1):
+            for number, value in enumerate(_items_of_list(file), 1):
                 yield _entry(number, checked_row, value)
     except UnicodeDecodeError as error:
         raise DataError(f"not UTF-8 ({error.reason}; convert it with iconv)") from error
 
 
-class _Item(NamedTuple):
-    """An item of a list, and the place of the comma or bracket that follows it."""
+@dataclass(frozen=True)
+class _Item:
+    """An item of a list in a text.
+
+    Attributes:
+        value: what it says.
+        end: the place behind the comma or bracket that follows it.
+        is_last: whether that is the bracket.
+    """
 
     value: Any
-    stop: int
+    end: int
+    is_last: bool
 
 
-def _list_items(file: TextIO) -> Iterator[Any]:
+@dataclass
+class _Unread:
+    """The part of a file that is not parsed yet: `text` from `place` on, and what follows it."""
+
+    file: TextIO
+    text: str
+    place: int
+
+    def next_item(self) -> _Item:
+        """Parse one item of a list, and read as far as it goes; JSONDecodeError for none."""
+        while True:
+            try:
+                item = _item_at(self.text, self.place)
+            except json.JSONDecodeError:
+                if not self._read_more():
+                    raise
+            else:
+                self.place = item.end
+                return item
+
+    def _read_more(self) -> bool:
+        """Read a piece, or as much as is held where that is more; False at the end of the file."""
+        more = self.file.read(max(PIECE, len(self.text)))
+        self.text = self.text[self.place :] + more
+        self.place = 0
+        return bool(more)
+
+
+def _items_of_list(file: TextIO) -> Iterator[Any]:
     """The items of a JSON list, which is read in pieces; DataError for anything else.
 
     Libraries that stream JSON refuse what Python's own module writes and reads, such as NaN.
     """
     text = file.read(PIECE)
-    place = text.index("[") + 1
-    number = 1
-    while True:
+    unread = _Unread(file, text, text.index("[") + 1)
+    for number in count(1):
         try:
-            item = _item_at(text, place)
+            item = unread.next_item()
         except json.JSONDecodeError as error:
-            more = file.read(max(PIECE, len(text)))
-            if not more and number == 1 and _EMPTY.match(text, place):
+            if number == 1 and _EMPTY.match(unread.text, unread.place):
                 return
-            if not more:
-                raise DataError(f"row {number}: not JSON ({error.msg})") from error
-            text = text[place:] + more
-            place = 0
-            continue
+            raise DataError(f"row {number}: not JSON ({error.msg})") from error
         yield item.value
-        number += 1
-        place = item.stop + 1
-        if text[item.stop] == "]":
+        if item.is_last:
             break
-    if text[place:].strip() or file.read(PIECE).strip():
+    if unread.text[unread.place :].strip() or file.read(PIECE).strip():
         raise DataError("not JSON (there is more behind the list)")
 
 
@@ -191,9 +220,10 @@ def _item_at(text: str, place: int) -> _Item:
     """The item of a list that begins at a place; JSONDecodeError where its end is not there."""
     value, end = _DECODER.raw_decode(text, _end_of_space(text, place))
     stop = _end_of_space(text, end)
-    if text[stop : stop + 1] not in (",", "]"):
+    mark = text[stop : stop + 1]
+    if mark not in (",", "]"):
         raise json.JSONDecodeError("Expecting ',' delimiter", text, stop)
-    return _Item(value, stop)
+    return _Item(value, stop + 1, is_last=mark == "]")
 
 
 def _end_of_space(text: str, place: int) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.errors import ConfigError, reader_errors
+from openrlhf_swap.errors import ConfigError, RunError, reader_errors
 from openrlhf_swap.evaluation.samples import BUDGET, RENDERING, SETTINGS, SampleFiles, sampling
 from openrlhf_swap.files import Row, appending
 from openrlhf_swap.generate import close_engine, generate, open_engine
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from openrlhf_swap.rollouts.reader import ResponseReader
 
 MARK = "[evaluation]"
+LOG = "evaluate.log"
+ENGINE_FLAGS = "--engines, --tensor-parallel-size"
+START_SECONDS = 3600  # that engines may take to start
+SAMPLE_SECONDS = 4 * 3600  # that some sample may take: 32,768 tokens, of which a second brings 2.3
 
 
 @dataclass(frozen=True)
@@ -215,17 +219,31 @@ def sample_with_ray(
 ) -> Iterator[tuple[str, Row]]:
     """Split the requests among engines, and yield their rows as they finish.
 
-    Raises ConfigError when there are too few GPUs.
+    Raises ConfigError when there are too few GPUs or CPUs, RunError for engines that do not start.
     """
+    # It imports torch, which the checks before the engines do not need.
+    from openrlhf_swap.integration.startup.ray import check_address, wait_for_places
+
     gpus = 0 if is_cpu_build() else args.tensor_parallel_size
-    if "RAY_ADDRESS" not in os.environ:
+    if "RAY_ADDRESS" in os.environ:
+        check_address(os.environ["RAY_ADDRESS"])
+    else:
         check_enough_gpus(args.engines, gpus)
     import ray
 
     ray.init(ignore_reinit_error=True, include_dashboard=False)
+    place = {"GPU": gpus, "CPU": 1} if gpus else {"CPU": 1}
+    wait_for_places(args.engines, place, ENGINE_FLAGS)
     actor = ray.remote(num_gpus=gpus, num_cpus=1)(EvaluationEngine)
     engines = [actor.remote(args.model, **options) for _ in range(args.engines)]
-    ray.get([engine.__ray_ready__.remote() for engine in engines])
+    starts = [engine.__ray_ready__.remote() for engine in engines]
+    started, _ = ray.wait(starts, num_returns=len(starts), timeout=START_SECONDS)
+    if len(started) < len(starts):
+        raise RunError(
+            f"{len(started)} of {len(starts)} engines have started within {START_SECONDS} s; look "
+            f"at the end of {args.output / LOG}, and start again"
+        )
+    ray.get(starts)
     streams = []
     for number, engine in enumerate(engines):
         part = requests[number :: args.engines]
@@ -234,11 +252,20 @@ def sample_with_ray(
 
 
 def _rows_of(streams: list[Any]) -> Iterator[tuple[str, Row]]:
-    """The rows of Ray's generators as they come; raises an engine's error at once."""
+    """The rows of Ray's generators as they come.
+
+    Raises an engine's error at once, and RunError when no engine has finished a sample for hours.
+    """
     import ray
 
     while streams:
-        (stream,), _ = ray.wait(streams)
+        ready, _ = ray.wait(streams, timeout=SAMPLE_SECONDS)
+        if not ready:
+            raise RunError(
+                f"no sample was finished within {SAMPLE_SECONDS} s: an engine is stuck; the same "
+                "command goes on with the samples that are missing"
+            )
+        (stream,) = ready
         try:
             row = ray.get(next(stream))
         except StopIteration:

@@ -26,7 +26,7 @@ from openrlhf_swap.data.benchmarks import BENCHMARKS, PAPER_BENCHMARKS, Problem,
 from openrlhf_swap.data.references import TRIED_ANSWERS, try_grader
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.evaluation import samples
-from openrlhf_swap.evaluation.generate import MARK, SampleRequest, read_tokenizer, sample
+from openrlhf_swap.evaluation.generate import LOG, MARK, SampleRequest, read_tokenizer, sample
 from openrlhf_swap.evaluation.measures import measure_evaluation
 from openrlhf_swap.evaluation.report import evaluation_table
 from openrlhf_swap.evaluation.samples import SampleFiles, key_of, text_of
@@ -73,7 +73,7 @@ def main(argv: list[str]) -> None:
             if args.engines > 1:
                 stack.enter_context(private_ray())
             if not args.verbose:
-                log = args.output / "evaluate.log"
+                log = args.output / LOG
                 stack.enter_context(quiet_console(log, MARK, "--verbose"))
             for one, of_one in zip(chosen, problems, strict=True):
                 sample_and_grade(one, of_one)

@@ -290,6 +290,11 @@ SLEEP_ON_CPU = Rule(
 COMBINATIONS = (
     SLEEP_ON_CPU,
     Rule(
+        lambda run: "/" in run.logger.wandb.run_name,
+        "--logger.wandb.run_name is {logger.wandb.run_name}; it becomes the name of one folder: "
+        "leave slashes out",
+    ),
+    Rule(
         lambda run: run.rollout.vllm_generate_batch_size != run.rollout.batch_size,
         "--rollout.vllm_generate_batch_size is {rollout.vllm_generate_batch_size}; prompts that "
         "wait for a step of their own would be lost when a run goes on from a checkpoint: leave it "

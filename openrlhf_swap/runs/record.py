@@ -37,10 +37,12 @@ def tracked_run(given: Configuration) -> TrackedRun:
     before: Row = {}
     if args.ckpt.load_enable:
         before = read_record(Path(given.run.output_dir))
+    run_id = before.get("run_id") or uuid4().hex[:16]
     name = args.logger.wandb.run_name
     if RUN_NAME not in given.named:
-        name = before.get("run_name") or name
-    return TrackedRun(name, before.get("run_id") or uuid4().hex[:16])
+        # OpenRLHF's default is the minute, in which another run may begin.
+        name = before.get("run_name") or f"{name}_{run_id[:4]}"
+    return TrackedRun(name, run_id)
 
 
 def read_record(output: Path) -> Row:

@@ -9,10 +9,10 @@ from openrlhf_swap.sizing.memory import (
     ADAM,
     ALLOWANCE,
     SUB_GROUP,
+    cpu_update_bytes,
     partition,
     phases,
     total,
-    update_on_cpu,
 )
 from openrlhf_swap.sizing.models import Model
 from openrlhf_swap.sizing.settings import BIT16, FP32, BytesByUse, Settings
@@ -78,7 +78,7 @@ def cpu_bytes(model: Model, settings: Settings, cache: int) -> BytesByUse:
     weights, and an engine has an actor of its own beside it.
     """
     peaks = [total(parts) for parts in phases(model, settings, gpu=0).values()]
-    policy = max(max(peaks) - ALLOWANCE, total(update_on_cpu(model, settings)))
+    policy = max(max(peaks) - ALLOWANCE, total(cpu_update_bytes(model, settings)))
     engine = 2 * engine_weights(model, settings) + cache
     return {
         "policy": settings.ranks * (policy + PROCESS) + OBJECT_STORE,

@@ -142,17 +142,18 @@ def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
     }
 
 
-def update_on_cpu(model: Model, settings: Settings) -> BytesByUse:
-    """What the policy holds in an update where the blocks that it frees stay, as on a CPU.
+def cpu_update_bytes(model: Model, settings: Settings) -> BytesByUse:
+    """Bytes that the policy holds in an update on a CPU, by use.
 
-    glibc keeps them there until the update ends (`KEEPS_FREED_BLOCKS`). A micro-batch has responses
-    of other lengths than the one before, and hardly fits into what that has freed.
+    There glibc keeps what is freed until the update ends (`KEEPS_FREED_BLOCKS`). A micro-batch
+    hardly fits into what the one before has freed, because its responses have other lengths.
     """
+    moments = update_moments(model, settings).values()
+    by_tokens = max(_sum_of(OF_TOKENS, moment) for moment in moments)
     parts = weights(model, settings) | optimizer(model, settings)
     parts |= gradients(model, settings, backward=False)
-    moments = update_moments(model, settings).values()
     parts["micro-batch"] = max(_sum_of(OF_MICRO_BATCH, moment) for moment in moments)
-    parts["freed blocks"] = int(FREED * max(_sum_of(OF_TOKENS, moment) for moment in moments))
+    parts["freed blocks"] = int(FREED * by_tokens)
     if settings.widens_products:
         parts["weight in float32"] = FP32 * model.largest_sent  # of the head, for its product
     return parts

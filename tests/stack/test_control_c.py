@@ -3,20 +3,18 @@
 import os
 import signal
 import subprocess
+from contextlib import contextmanager
 
+import psutil
 import pytest
+from support.disturbing import assert_gone
 from support.running import training
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
-)
-def test_a_signal_ends_with_one_line(tmp_path, prompts_file, number, name):
-    """A training that has just begun to start Ray ends without a traceback.
-
-    Its status is what shells give to a command that the signal ended.
-    """
-    command = training(tmp_path / "run", prompts_file)
+@contextmanager
+def starting(folder, prompts):
+    """A training that has just begun to start Ray."""
+    command = training(folder / "run", prompts)
     command["env"]["PYTHONUNBUFFERED"] = "1"
     options = {
         "stdout": subprocess.PIPE,
@@ -28,6 +26,15 @@ def test_a_signal_ends_with_one_line(tmp_path, prompts_file, number, name):
     }
     with subprocess.Popen(**command, **options) as process:
         assert any(line.startswith("[swap] attention: ") for line in process.stdout)
+        yield process
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_a_signal_ends_with_one_line(tmp_path, prompts_file, number, name):
+    """There is no traceback, and the status is what shells give to what the signal ended."""
+    with starting(tmp_path, prompts_file) as process:
         if number == signal.SIGINT:  # a terminal sends it to all
             os.killpg(process.pid, number)
         else:
@@ -35,3 +42,13 @@ def test_a_signal_ends_with_one_line(tmp_path, prompts_file, number, name):
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert errors == f"error: stopped by {name}; no checkpoint was written yet\n"
+
+
+def test_sigquit_ends_everything_at_once(tmp_path, prompts_file):
+    """Ctrl-\\ is for what Ctrl-C does not end: nothing is handled, and nothing lives on."""
+    with starting(tmp_path, prompts_file) as process:
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGQUIT)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGQUIT
+        assert_gone(started)

@@ -1,11 +1,16 @@
+import os
 import shlex
+import signal
+import socket
+import time
 
 import pytest
 from support.paths import ROOT
-from support.scripts import MULTINODE, bash
+from support.scripts import MULTINODE, bash, make_tool
 
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
+from openrlhf_swap.process.sessions import end_session, start_session
 
 
 @pytest.mark.parametrize(
@@ -45,8 +50,8 @@ def parse_submission(output):
     from ray.dashboard.modules.job.cli import submit
 
     training, submission = output.splitlines()
-    bash_word, script, name, *flags = shlex.split(training)
-    assert bash_word == "bash"
+    exec_word, bash_word, script, name, *flags = shlex.split(training)
+    assert (exec_word, bash_word) == ("exec", "bash")
     assert script == "scripts/train_swap.sh"
     preset = ROOT / "scripts" / f"train_swap_{name}.yaml"
     run = configure(["--config", str(preset), *flags], on_cpu=False)
@@ -109,6 +114,41 @@ def test_slurm_starts_a_head_and_workers_and_submits():
     assert args.actor.num_nodes == 2
     assert args.actor.num_gpus_per_node == 8
     assert args.train.seed == 3
+
+
+def test_slurms_warning_reaches_the_training_and_the_job_waits_for_its_end(tmp_path):
+    """Tools stand for the commands of SLURM and Ray, and for a training that saves slowly."""
+    tools = tmp_path / "bin"
+    (tmp_path / "ray").mkdir()
+    tools.mkdir()
+    started = tmp_path / "started"
+    saved = tmp_path / "saved"
+    make_tool(tools / "scontrol", "echo node1")
+    make_tool(tools / "srun", "exec sleep 600")
+    make_tool(tools / "ray", 'exec "${@: -2}"')  # the words of a job come last
+    training = f"trap 'sleep 1; touch {saved}; exit 138' USR1; touch {started}; sleep 600 & wait"
+    make_tool(tools / "openrlhf-swap", training)
+    with socket.create_server(("127.0.0.1", 0)) as dashboard:
+        settings = {
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "VENV": str(tmp_path),
+            "RAY_FOLDER": str(tmp_path / "ray"),
+            "RAY_AUTH_TOKEN": "0" * 64,
+            "DASHBOARD_PORT": str(dashboard.getsockname()[1]),
+            "SLURM_JOB_NODELIST": "node1",
+            "SLURM_CPUS_ON_NODE": "2",
+        }
+        command = ["bash", "scripts/train_swap_slurm.sbatch", "laptop"]
+        job = start_session(command, cwd=ROOT, env=os.environ | settings)
+        try:
+            while not started.exists():
+                assert job.poll() is None
+                time.sleep(0.1)
+            job.send_signal(signal.SIGUSR1)
+            assert job.wait(timeout=60) == 138
+        finally:
+            end_session(job)
+    assert saved.exists()
 
 
 NOWHERE = {"HEAD_IP": "127.0.0.1", "PORT": "1", "WAIT": "1"}

@@ -3,7 +3,7 @@
 import atexit
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import ray
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from openrlhf_swap.errors import ConfigError, RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
@@ -36,12 +37,17 @@ OPENRLHFS_VARIABLES = {
     "NCCL_DEBUG": "WARN",
     "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
 }
+PLACE = {"GPU": 1, "CPU": 1}  # what OpenRLHF reserves for each GPU of a run
 NODES_SECONDS = 600  # within which the nodes of a cluster have to be there
+OWN_SECONDS = 120  # within which a Ray on this machine has to have what it is asked for
 POLL_SECONDS = 2.0
+STARTS = 3  # tries to start a Ray on this machine
+START_SECONDS = 30  # that Ray gives its processes to find each other
 # For how long a head may be silent. One on this machine is gone then; a cluster may start it again.
 SILENT_SECONDS = 0.0
 CLUSTER_SILENT_SECONDS = 30.0
 LOST_STATUS = 2  # of a command that ends with an error
+GPU_FLAGS = "--actor.num_nodes, --actor.num_gpus_per_node, --vllm.num_engines"
 
 
 @contextmanager
@@ -71,8 +77,7 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
             started.result()
             held.close()
             watch(head)
-            if "RAY_ADDRESS" in os.environ:
-                wait_for_gpus(gpus_of_run(args))
+            wait_for_places(gpus_of_run(args), PLACE, GPU_FLAGS)
 
         try:
             yield wait
@@ -85,8 +90,16 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
             if head.answers():
                 pool.submit(ray.shutdown).result()
             else:
-                # Ray's own shutdown would wait for the head until Ray ends this process.
-                atexit.register(os._exit, LOST_STATUS)
+                exit_without_shutdown()
+
+
+def exit_without_shutdown() -> None:
+    """Let this process skip Ray's shutdown when it exits, which would wait for a lost head.
+
+    Python runs what was registered for the exit from the last to the first. Ray's shutdown was
+    registered when Ray was imported, and the process is gone before its turn.
+    """
+    atexit.register(os._exit, LOST_STATUS)
 
 
 def watch(head: Head) -> None:
@@ -123,28 +136,33 @@ def check_address(address: str) -> None:
         ) from error
 
 
-def wait_for_gpus(needed: int) -> None:
-    """Wait until the nodes of the cluster have so many free GPUs: Ray would wait without a word.
+def wait_for_places(count: int, place: Mapping[str, float], flags: str) -> None:
+    """Wait until Ray has so many free places at a time, each with these resources.
 
-    Raises ConfigError if they are not there in time.
+    Whoever reserves them later would wait without a word and without an end. Raises ConfigError,
+    with the `flags` that ask for fewer, if they are not there within two minutes, or ten minutes on
+    a cluster.
     """
-    deadline = time.monotonic() + NODES_SECONDS
-    shown = -1
-    while True:
-        present = int(ray.available_resources().get("GPU", 0))
-        if present >= needed:
-            return
-        state = f"{present} of the {needed} GPUs that the run takes are free in the cluster"
-        if time.monotonic() > deadline:
-            raise ConfigError(
-                f"{state} after {NODES_SECONDS} s; start more nodes, end what holds the others, or "
-                "ask for fewer GPUs (--actor.num_nodes, --actor.num_gpus_per_node, "
-                "--vllm.num_engines)"
-            )
-        if present != shown:
-            say(state)
-        shown = present
-        time.sleep(POLL_SECONDS)
+    seconds = NODES_SECONDS if "RAY_ADDRESS" in os.environ else OWN_SECONDS
+    deadline = time.monotonic() + seconds
+    asked = " and ".join(f"{amount:g} {name}" for name, amount in place.items())
+    shown = ""
+    places = placement_group([dict(place)] * count)
+    try:
+        while not places.wait(POLL_SECONDS):
+            free = ray.available_resources()
+            present = " and ".join(f"{free.get(name, 0):g} {name}" for name in place)
+            state = f"{count} places with {asked} each are wanted, and Ray has {present} free"
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"{state} after {seconds} s; start more nodes, end what holds the others, or "
+                    f"ask for fewer ({flags})"
+                )
+            if state != shown:
+                say(state)
+            shown = state
+    finally:
+        remove_placement_group(places)
 
 
 def threads(args: SimpleNamespace, cores: int) -> int:
@@ -177,7 +195,26 @@ def start_ray(places: int, on_cpu: bool) -> None:
         # Ray's processes inherit them. With a `runtime_env`, an actor would have to wait for a new
         # process: those that Ray starts with itself have none.
         os.environ |= _variables(on_cpu)
-    ray.init(**options)
+    start_patiently(options)
+
+
+def start_patiently(options: Mapping[str, Any]) -> None:
+    """Start Ray, and start it again where a busy machine takes longer than it allows.
+
+    Raises RunError when that has failed `STARTS` times.
+    """
+    for _ in range(STARTS):
+        try:
+            ray.init(**options)
+            return
+        except Exception as error:  # of which Ray makes no type of its own
+            if "timed out during startup" not in str(error):
+                raise
+        say(f"Ray has not started within {START_SECONDS} s: the machine is busy")
+    raise RunError(
+        f"Ray has not started in {STARTS} tries of {START_SECONDS} s; end other programs on this "
+        "machine, and start again"
+    )
 
 
 def _variables(on_cpu: bool) -> dict[str, str]:

@@ -119,7 +119,7 @@ def test_a_list_in_pieces_of_any_size_is_what_json_reads(values, piece, indent, 
     beginning = text.index("[") + 1
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(files, "PIECE", max(piece, beginning))
-        found = list(files._list_items(io.StringIO(text)))
+        found = list(files._items_of_list(io.StringIO(text)))
     # As text, because NaN equals nothing.
     assert json.dumps(found) == json.dumps(json.loads(text))
 

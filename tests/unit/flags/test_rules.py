@@ -71,7 +71,7 @@ REFUSED = """
 --swap.objective lc_r1 --swap.lc_r1.extractor nowhere:f => --swap.lc_r1.extractor
 --swap.length_coef much | --swap.length_coef -1 | --swap.objective lazer | --swap.recipe dlr
 --swap.tau 0 | --train.seed 12345678901234567890 | --train.seed -1
---swap.output_dir= => --swap.output_dir
+--swap.output_dir= => --swap.output_dir | --logger.wandb.run_name ../x
 --train.agent_func_path no.py | --train.async_enable --swap.objective lc_r1
 --swap.objective hapo --train.async_enable => --train.async_enable
 --train.batch_size 9223372036854775808 | --train.batch_size 1000

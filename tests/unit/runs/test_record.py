@@ -9,7 +9,13 @@ from support.paths import POLICY
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.recipes import as_words
-from openrlhf_swap.runs.record import TrackedRun, is_finished, mark_finished, write_record
+from openrlhf_swap.runs.record import (
+    TrackedRun,
+    is_finished,
+    mark_finished,
+    tracked_run,
+    write_record,
+)
 
 ROWS = [{"problem": "What is 1 + 1?", "answer": "2"}]
 
@@ -48,3 +54,11 @@ def test_a_run_is_not_finished_with_another_model_or_other_data(finished, tmp_pa
     checkpoint.mkdir(parents=True)
     (checkpoint / "random_state_0.pt").write_bytes(b"x")
     assert not is_finished(finished())  # the checkpoint's own check refuses or trains on
+
+
+def test_runs_of_one_minute_have_names_of_their_own_and_a_resumed_one_keeps_its_name(finished):
+    new = finished(**{"ckpt.load_enable": False})
+    assert tracked_run(new).run_name != tracked_run(new).run_name
+    assert tracked_run(finished()) == TrackedRun("name", "id")
+    named = finished(**{"ckpt.load_enable": False, "logger.wandb.run_name": "mine"})
+    assert tracked_run(named).run_name == "mine"

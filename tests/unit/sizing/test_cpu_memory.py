@@ -97,7 +97,7 @@ def test_a_micro_batch_with_adapters_allocates_what_is_planned(tmp_path, packing
     settings = replace(ON_CPU, context=400, update_rows=2, widens_products=widened)
     if packing:
         settings = replace(settings, update_limit=700)
-    parts = memory.update_on_cpu(model, settings)
+    parts = memory.cpu_update_bytes(model, settings)
     planned = parts["micro-batch"] + parts.get("weight in float32", 0)
     assert planned == pytest.approx(found, rel=0.05)
 

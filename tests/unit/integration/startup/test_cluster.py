@@ -1,4 +1,4 @@
-"""Waiting for the nodes of a cluster, and what the processes of a CPU run share."""
+"""The start of Ray, and what the processes of a CPU run share."""
 
 import os
 import socket
@@ -6,40 +6,44 @@ import socket
 import pytest
 import ray
 
-from openrlhf_swap.errors import ConfigError
+from openrlhf_swap.errors import ConfigError, RunError
 from openrlhf_swap.flags.configuration import configure
 from openrlhf_swap.integration.startup import launch
 from openrlhf_swap.integration.startup import ray as ray_start
 
+TIMED_OUT = Exception("The current node timed out during startup. This could happen because some")
+
 
 @pytest.fixture
-def polls(monkeypatch):
-    """The GPUs of the cluster at each look, of which one follows the other at once."""
-    counts = []
-    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 4.0, **counts.pop(0)})
-    monkeypatch.setattr(ray_start, "POLL_SECONDS", 0)
-    return counts
+def starts(monkeypatch):
+    """Starts Ray, of which the first starts end with these errors; counts the starts."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def start(*errors):
+        left = list(errors)
+        started = []
+
+        def init(**options):
+            started.append(options)
+            if left:
+                raise left.pop(0)
+
+        monkeypatch.setattr(ray, "init", init)
+        ray_start.start_ray(2, on_cpu=True)
+        return len(started)
+
+    return start
 
 
-def test_a_run_waits_for_the_gpus_of_its_nodes(polls, capsys):
-    polls += [{}, {"GPU": 8.0}, {"GPU": 8.0}, {"GPU": 16.0}]
-    polls.append("not asked for")
-    ray_start.wait_for_gpus(16)
-    assert polls == ["not asked for"]
-    # A state is said once, not at every look.
-    assert capsys.readouterr().out.splitlines() == [
-        "[swap] 0 of the 16 GPUs that the run takes are free in the cluster",
-        "[swap] 8 of the 16 GPUs that the run takes are free in the cluster",
-    ]
-
-
-def test_gpus_that_do_not_come_end_the_run(polls, monkeypatch):
-    monkeypatch.setattr(ray_start, "NODES_SECONDS", -1)
-    polls += [{"GPU": 8.0}]
-    with pytest.raises(
-        ConfigError, match=r"^8 of the 16 GPUs .* start more nodes, .* or ask for few"
-    ):
-        ray_start.wait_for_gpus(16)
+def test_a_ray_that_a_busy_machine_starts_too_slowly_is_started_again(starts, capsys):
+    assert starts() == 1
+    assert starts(TIMED_OUT, TIMED_OUT) == 3
+    slow = "[swap] Ray has not started within 30 s: the machine is busy"
+    assert capsys.readouterr().out.splitlines() == [slow] * 2
+    with pytest.raises(RunError, match=r"^Ray has not started in 3 tries of 30 s; end other"):
+        starts(*[TIMED_OUT] * 3)
+    with pytest.raises(ValueError, match=r"^a fault$"):
+        starts(ValueError("a fault"))
 
 
 def test_an_address_where_nothing_answers_is_refused_at_once():
