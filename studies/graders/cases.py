@@ -82,6 +82,9 @@ def main(argv: list[str]) -> None:
     judged = judge(cases)
     before = _read_table(args.before) if args.before else None
     print(tabulate(count_by_kind(judged, before), headers="keys"))
+    if before is not None:
+        missing = sum(one.case.key not in before for one in judged)
+        print(f"{missing} of the cases are not in {args.before}")
     for one in judged:
         if not one.is_right:
             print(describe(one, before))

@@ -36,6 +36,7 @@ powers by stars             | x**2*y**3                       | x^{2}*y^{3}
 layout                      | \begin{aligned}37\end{aligned}  | 37
 layout of one row           | \begin{array}{c}37\end{array}   | 37
 colons in braces            | 4{:}30                          | 4:30
+zeros before hours          | 09:45                           | 9:45
 spaces of a length          | \hspace{1em}37                  | 37
 tags                        | <b>37</b>                       | 37
 marks around all            | _37_                            | 37
@@ -115,6 +116,7 @@ domains                     | f(x)=x, x\in\mathbb{R}          | f(x)=x
 numbers once more           | 9 (nine)                        | 9
 empty sets                  | \{\ \}                          | \emptyset
 limits that do not exist    | \text{DNE}                      | \text{does not exist}
+negative numbers in words   | \text{negative five}            | -5
 tens in words               | \text{twenty-four}              | \text{24}
 ones in words               | ninety-nine                     | 99
 numbers before parts and magnitudes | \text{two thirds}       | 2\cdot\frac{1}{3}
@@ -139,6 +141,7 @@ degrees Celsius             | 20^\circ\text{C}                | 20\text{degree C
 degrees                     | 120^o                           | 120\text{degree}
 percent                     | 5\%                             | 5\text{percent}
 one part or magnitude       | \text{a half}                   | 1\cdot\frac{1}{2}
+numbers before words        | \text{sixteen ways}             | 16\text{ ways}
 numbers among words         | \text{7 apples}                 | 7\text{ apples}
 parts of a whole            | 3\text{ sevenths}               | 3\cdot\frac{1}{7}
 magnitudes before words     | 2\text{ million people}         | 2\cdot 10^{6} \text{ people}
@@ -212,6 +215,7 @@ money               | \$5,000                          | 5,000⟦dollar⟧
 values behind words | 2\text{ hours }15\text{ minutes} | 2⟦hour⟧, 15⟦minute⟧
 free constants      | x^2+c                            | x^2+C
 shares and percentages | 0.56=56\%                     | 0.56
+one numbered constant | x^2+c_1                          | x^2+C
 factors of exponentials | y=ce^{2x}                    | y=Ce^{2x}
 numbered constants  | c_1e^x+c_2                       | C_1e^x+C_2
 declared variables  | n\pi, n\in\mathbb{Z}             | k\pi, k\in\mathbb{Z}

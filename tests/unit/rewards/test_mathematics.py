@@ -35,6 +35,7 @@ e                   | E                          | different
 12:30 | \frac{2}{5} | different
 4:30\text{ p.m.} | 4:30\text{ a.m.} | different
 4:30 PM | \text{4:30 p.m.} | same
+09:45 | 9:45 | same
 3:4 | \frac{3}{4} | same
 # Parts of a whole are fractions.
 3 | 3\text{ elevenths} | different
@@ -80,6 +81,8 @@ p\vee q | q\vee p | same
 (p\wedge q)\vee r | (p\vee q)\wedge r | different
 \text{red and blue} | \text{red or blue} | different
 2\text{ or }3 | 2\text{ and }3 | same
+x=1\text{ and }y=2 | x=1\text{ or }y=2 | different
+x=1\text{ and }x=2 | x=1\text{ or }x=2 | same
 # Derivatives, values at places, functions and transposes are read as they stand.
 \frac{dx}{dy} | \frac{dy}{dx} | different
 \frac{dr}{d\theta} | \frac{d\theta}{dr} | different
@@ -108,6 +111,8 @@ n\equiv 1\pmod 3 | n\equiv 1\ (\mathrm{mod}\ 3) | same
 x^2+C | x^2+c | same
 x^2+C | x^2 | different
 y=Ce^{2x} | y=ce^{2x} | same
+x^2+C | x^2+C_1 | same
+C_1x+C_2 | c_1x+c_2 | same
 C\Delta T | c\Delta T | different
 12.5 | 12{,}5\text{ eV} | same
 \emptyset | \text{the empty set} | same
