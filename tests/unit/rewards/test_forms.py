@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openrlhf_swap.rewards.choices import stated_letter
 from openrlhf_swap.rewards.comparison import same_answer
 from openrlhf_swap.rewards.forms import TABLES, canonical, write_latex
 from openrlhf_swap.rewards.quantities import mark_words, may_be_missing
@@ -303,4 +304,11 @@ def test_answers_that_are_taken_apart_are_read_quickly(part):
     """Longer ones are compared as they stand."""
     started = time.process_time()
     same_answer("12", f"{part * (990 // len(part))}3")
+    assert time.process_time() - started < 3
+
+
+@pytest.mark.parametrize("part", ["=", "½"])
+def test_a_long_paragraph_is_read_quickly_where_it_may_begin_with_a_letter(part):
+    started = time.process_time()
+    assert stated_letter(part * 20_000) is None
     assert time.process_time() - started < 3
