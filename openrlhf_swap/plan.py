@@ -23,11 +23,11 @@ from types import SimpleNamespace
 import psutil
 from tabulate import tabulate
 
-from openrlhf_swap.algorithm.steps import advice_on_step_tokens
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration, configure
 from openrlhf_swap.flags.rules import check_flags, check_objective
+from openrlhf_swap.flags.step_tokens import advice_on_step_tokens
 from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.sizing.engine import EngineCapacity, cached_token, engine_capacity

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from openrlhf_swap.algorithm.steps import advice_on_step_tokens
 from openrlhf_swap.command import Parser, check_writable, run_command
 from openrlhf_swap.config import RunConfig, SwapConfig
 from openrlhf_swap.data.files import Entry, describe_faults, read_entries
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, appending, read_rows
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, add_rendering, parse_with_settings
+from openrlhf_swap.flags.step_tokens import advice_on_step_tokens
 from openrlhf_swap.process.locks import locked_file
 from openrlhf_swap.rewards import Grader
 from openrlhf_swap.rewards.graded_text import text_to_grade

@@ -115,7 +115,7 @@ def step_credit(
     mask = batch.step_mask
     gains = monotone_gains(batch.answer_logprobs, mask)
     changes = local_gains(batch.answer_logprobs, mask)
-    ranked = gains if coefficients.monotone_weights else changes
+    ranked = gains if coefficients.weights_from == "monotone" else changes
     tau: float | Tensor
     if coefficients.rewards_need:
         earned = gains + needs(batch)
@@ -309,8 +309,8 @@ class AdvantageTerms:
 
 def group_advantages(
     batch: StepBatch, rewards: Tensor, process: Tensor | None, coefficients: Coefficients
-) -> list[list[Tensor]]:
-    """The unified advantage of every token: for each group a list with a tensor for each response.
+) -> list[Tensor]:
+    """The unified advantage of every token: a tensor for each response, group by group.
 
     A tensor has `length` float64 values. `rewards` are (G, N), of the outcome; `process` is (G, N,
     A), or None.
@@ -321,13 +321,9 @@ def group_advantages(
     advantages = unified_advantages(
         outcome, process, coefficients.outcome_weight, coefficients.process_weight
     )
-    groups = []
-    for rows, lengths in zip(advantages, batch.lengths.tolist(), strict=True):
-        group = []
-        for row, length in zip(rows, lengths, strict=True):
-            group.append(row[:length].clone())
-        groups.append(group)
-    return groups
+    rows = advantages.flatten(0, 1)
+    lengths = batch.lengths.flatten().tolist()
+    return [row[:length].clone() for row, length in zip(rows, lengths, strict=True)]
 
 
 class Moments(NamedTuple):

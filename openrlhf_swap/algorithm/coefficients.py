@@ -51,7 +51,7 @@ class Coefficients:
 
     length_coef: float = 1.0  # lambda, of the penalty mass
     tau: Tau = Tau(1.0)
-    weights_from: Literal["local", "monotone"] = "local"  # the gains that the softmax ranks
+    weights_from: Literal["local", "monotone"] = "local"  # whether the softmax ranks g or Delta
     outcome_weight: float = 1.0  # beta
     process_weight: float = 0.3  # theta; 0 needs no step scores
     step_price: Literal["steps", "weights"] = "steps"
@@ -62,11 +62,6 @@ class Coefficients:
     step_constant: float = 0.0  # taken off every *normalised* step reward; before, it would cancel
     penalises_outcome: bool = False  # the outcome reward becomes c - c P instead of c
     eps: float = 1e-6  # added to standard deviations; a deviation below it counts as zero
-
-    @property
-    def monotone_weights(self) -> bool:
-        """Whether the softmax ranks the monotone gains Delta instead of the local gains g."""
-        return self.weights_from == "monotone"
 
     @property
     def rewards_need(self) -> bool:

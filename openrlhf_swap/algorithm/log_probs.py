@@ -105,10 +105,9 @@ class _TokenLogProbs(torch.autograd.Function):
         # Gradients of the weight are summed over the chunks in float32; a single chunk needs no
         # such buffer.
         weight_dtype = weight.dtype if len(parts) == 1 else torch.float32
-        needs_hidden, needs_weight, needs_bias, *_ = context.needs_input_grad
-        hidden_grad = weight_grad = bias_grad = None
-        if needs_hidden:
-            hidden_grad = torch.zeros_like(hidden)
+        _, needs_weight, needs_bias, *_ = context.needs_input_grad
+        hidden_grad = torch.zeros_like(hidden)
+        weight_grad = bias_grad = None
         if needs_weight:
             weight_grad = torch.zeros_like(weight, dtype=weight_dtype)
         if needs_bias:
@@ -122,8 +121,7 @@ class _TokenLogProbs(torch.autograd.Function):
             if bias_grad is not None:
                 bias_grad += logit_grads.sum(0)
             logit_grads = logit_grads.to(weight.dtype)
-            if hidden_grad is not None:
-                hidden_grad[part] = logit_grads @ weight
+            hidden_grad[part] = logit_grads @ weight
             if weight_grad is not None:
                 weight_grad += logit_grads.t() @ hidden[part]
             del logit_grads  # before the next ones are made

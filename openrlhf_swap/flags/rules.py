@@ -134,7 +134,9 @@ def check_objective(configuration: Configuration) -> None:
     )
     _refuse((*OBJECTIVE, *STEP_REWARDS), facts)
     grader = configuration.run.grader
-    if grader != MATH and objective.reads_answers and not find_verifier(grader).answer_is_text:
+    # Such an objective needs reference answers that a response could state.
+    reads_answers = objective.scores_steps or objective.boxes_answers
+    if grader != MATH and reads_answers and not find_verifier(grader).answer_is_text:
         raise ConfigError(
             f"--swap.objective is {method.objective}, which needs an answer text, and "
             f"--swap.grader {grader} has none; use an objective that reads no answers, such as grpo"

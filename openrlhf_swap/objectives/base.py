@@ -186,11 +186,6 @@ class Objective:
         }
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
-    @property
-    def reads_answers(self) -> bool:
-        """Whether it needs reference answers that a response could state."""
-        return self.scores_steps or self.boxes_answers
-
     def check(self, args: SimpleNamespace) -> None:
         """Raise ConfigError for settings that cannot work with OpenRLHF's `args`."""
 

@@ -35,20 +35,6 @@ def group_mean(values: Tensor) -> Tensor:
     return values.double().mean(-1, keepdim=True)
 
 
-def whitened(values: Tensor, lengths: Tensor) -> Tensor:
-    """(G, N) (value - mean)/deviation over the tokens of the batch; 0 without a spread.
-
-    A response of L tokens counts L times. The deviation is unbiased.
-    """
-    tokens = lengths.sum()
-    centred = values - (lengths * values).sum() / tokens
-    squares = lengths * centred.square()
-    variance = squares.sum() / (tokens - 1).clamp(min=1)
-    if variance < EPS**2:
-        return torch.zeros_like(values)
-    return centred / (variance + 1e-8).sqrt()
-
-
 def leave_one_out(rewards: Tensor) -> Tensor:
     """N/(N-1) R of a group of N: less their mean, it is R less the mean of the other responses."""
     size = rewards.shape[-1]
@@ -59,13 +45,6 @@ def known_lengths(lengths: Mapping[str, float], keys: Sequence[str]) -> Tensor:
     """(G, 1) float64 what is remembered of each group's problem; NaN for an unknown one."""
     known = [lengths.get(key, math.nan) for key in keys]
     return torch.tensor(known, dtype=torch.float64).unsqueeze(-1)
-
-
-def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
-    """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
-    exists = batch.steps.has_step
-    nothing = torch.zeros(exists.shape, dtype=torch.float64)
-    return batch.steps.signals.get("entropy", nothing), exists
 
 
 def of_each_token(batch: Batch, of_steps: Tensor, rest: float) -> Tensor:

@@ -80,4 +80,4 @@ def swap_advantages(group: Sequence[StepTrace], config: SwapConfig) -> list[Tens
         normalised = step_credit(batch, numbers).normalised
         tokens = int(batch.lengths.max())
         process = _process(batch, normalised, numbers, tokens)
-    return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)[0]
+    return group_advantages(batch, outcome_rewards(batch, numbers), process, numbers)

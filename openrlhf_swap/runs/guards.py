@@ -5,9 +5,9 @@ from itertools import pairwise
 from statistics import fmean
 
 from openrlhf_swap.algorithm.coefficients import Tau
-from openrlhf_swap.algorithm.steps import advice_on_step_tokens, fitting_step_tokens
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
+from openrlhf_swap.flags.step_tokens import advice_on_step_tokens, fitting_step_tokens
 from openrlhf_swap.runs.diagnostics import MANY_LOOPS
 from openrlhf_swap.runs.metrics import Metrics
 

@@ -185,8 +185,7 @@ class Layout:
             filling = _Token(position, len(branches), first=0, end=0, source=-1)
             tokens.append(filling)
         self.tokens = len(tokens)
-        last = self.placed.pop()
-        self.placed.append(replace(last, stop=self.tokens))
+        self.placed[-1] = replace(self.placed[-1], stop=self.tokens)
         # Sent to the device once, so that no layer waits for them.
         table = _sent(tokens, device)
         self.position, self.branch, self.first, self.end, self._source = table

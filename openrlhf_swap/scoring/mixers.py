@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -127,12 +128,11 @@ def cut_into_pieces(responses: Sequence[ResponseColumns], cuts: Collection[int])
     for response in responses:
         inside = {column for column in cuts if response.first < column < response.stop}
         bounds = sorted({response.first, response.stop} | inside)
-        for number in range(1, len(bounds)):
-            start = bounds[number - 1]
-            stop = bounds[number]
-            if number > 1 and stop - start == 1:
-                start = bounds[number - 2]
-            pieces.append(Piece(response.first, start, stop))
+        start_before = response.first
+        for start, stop in pairwise(bounds):
+            is_single = stop - start == 1
+            pieces.append(Piece(response.first, start_before if is_single else start, stop))
+            start_before = start
     return pieces
 
 

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from openrlhf_swap.algorithm.steps import FEWEST_STEPS
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.evaluation.samples import graded_benchmarks, key_of
 from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.flags.step_tokens import FEWEST_STEPS
 from openrlhf_swap.rollouts.families import resolve_thought
 from openrlhf_swap.rollouts.reader import StepReader
 

@@ -5,7 +5,6 @@ from functools import partial
 from types import SimpleNamespace
 
 from openrlhf_swap.errors import NonFiniteError
-from openrlhf_swap.files import Row
 from openrlhf_swap.integration.driver.advantages import set_advantages
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.batch import batch_of, cut_into_steps
@@ -149,14 +148,12 @@ class Loop:
         if batch is None:
             self._records.write_step(self._step, metrics)
             return
-        table = partial(self._table, batch)
+        groups = self._args.swap_run.rollouts_groups
+        table = partial(rollout_rows, batch, groups, self._reader)
         first = batch.groups[0][0]
         self._records.guard(self._step, metrics, table)
         sample = (self._reader.text(first.row_ids), first.reward)
         self._records.write_step(self._step, metrics, sample, table)
-
-    def _table(self, batch: Batch) -> list[Row]:
-        return rollout_rows(batch, self._args.swap_run.rollouts_groups, self._reader)
 
     def _save(self, position: LoopStates) -> None:
         """Write a checkpoint and evaluate, if they are due.

@@ -141,19 +141,11 @@ def attend(
     if window is not None and window >= attention_mask.longest:
         window = None
     heads = (query, key, value)
-    if not dropout and takes_sequences(query, value):
-        return _all_at_once(heads, attention_mask, scaling, window), None
-    return _one_by_one(module, heads, attention_mask.places, window, options), None
-
-
-def _all_at_once(
-    heads: tuple[Tensor, Tensor, Tensor], bounds: Bounds, scaling: float | None, window: int | None
-) -> Tensor:
-    """The output of `attend` by one call for all responses."""
-    query, key, value = (part[0].transpose(0, 1) for part in heads)
-    query = query.to(value.dtype)
-    key = key.to(value.dtype)
-    return attend_sequences(query, key, value, bounds, bounds, scaling, window)[None]
+    if dropout or not takes_sequences(query, value):
+        return _one_by_one(module, heads, attention_mask.places, window, options), None
+    by_token = [part[0].transpose(0, 1).to(value.dtype) for part in heads]
+    output = attend_sequences(*by_token, attention_mask, attention_mask, scaling, window)
+    return output[None], None
 
 
 def _one_by_one(

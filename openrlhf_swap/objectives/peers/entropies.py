@@ -10,7 +10,7 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.group_statistics import EPS, of_each_token, step_entropies
+from openrlhf_swap.objectives.group_statistics import EPS, of_each_token
 
 CANDIDATES = 5  # the authors of ETR take the entropy of the five likeliest tokens, over log 5
 
@@ -37,6 +37,13 @@ class InfoDensity(Objective):
         earned = torch.where(batch.correct, quality, 0.0)
         place = standardise(batch.lengths, earned > 0, unbiased=False)
         return earned * torch.exp(-self.length_coef * place)
+
+
+def step_entropies(batch: Batch) -> tuple[Tensor, Tensor]:
+    """(G, N, K) float64 mean token entropy of each step in nats, and bool whether it exists."""
+    exists = batch.steps.has_step
+    nothing = torch.zeros(exists.shape, dtype=torch.float64)
+    return batch.steps.signals.get("entropy", nothing), exists
 
 
 def trace_quality(entropies: Tensor, step_mask: Tensor, candidates: int) -> Tensor:

@@ -8,12 +8,26 @@ from torch import Tensor
 
 from openrlhf_swap.algorithm.advantages import outcome_advantages, standardise
 from openrlhf_swap.objectives.base import Batch, Objective, setting
-from openrlhf_swap.objectives.group_statistics import group_mean, whitened
+from openrlhf_swap.objectives.group_statistics import EPS, group_mean
 
 
 def trained_tokens(batch: Batch) -> Tensor:
     """(G, N) int64, the tokens of each response, less those that closed its thought at a budget."""
     return batch.lengths - batch.each(lambda rollout: len(rollout.closing)).long()
+
+
+def whitened(values: Tensor, lengths: Tensor) -> Tensor:
+    """(G, N) (value - mean)/deviation over the tokens of the batch; 0 without a spread.
+
+    A response of L tokens counts L times. The deviation is unbiased.
+    """
+    tokens = lengths.sum()
+    centred = values - (lengths * values).sum() / tokens
+    squares = lengths * centred.square()
+    variance = squares.sum() / (tokens - 1).clamp(min=1)
+    if variance < EPS**2:
+        return torch.zeros_like(values)
+    return centred / (variance + 1e-8).sqrt()
 
 
 class DrGRPO(Objective):
