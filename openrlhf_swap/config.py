@@ -320,8 +320,8 @@ class RunConfig(FlagSettings):
     )
     logits_chunk: int = setting(
         1024,
-        "tokens whose logits are held in memory at a time; 0 holds a whole micro-batch's, as "
-        "OpenRLHF does",
+        "tokens whose logits are held in memory at a time, on GPUs more where they fit and this is "
+        "not given; 0 holds a whole micro-batch's, as OpenRLHF does",
         ge=0,
     )
     reuse_logprobs: bool = setting(
@@ -383,6 +383,9 @@ class RunConfig(FlagSettings):
     trust_remote_code: bool = setting(
         False, "allow a model's own Python code, which OpenRLHF runs without asking"
     )
+
+    keeps_products: bool = False
+    """Whether an update recomputes all but products and attention; the plan sets it."""
 
     def total_steps(self, steps_a_pass: int, passes: int) -> int:
         """The training steps of a run, whose data give so many steps in each of `passes` passes."""

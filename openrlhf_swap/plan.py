@@ -120,7 +120,7 @@ class Plan:
     gpus: int
     settings: Settings
     optimizer: str | None  # where it is while vLLM generates, on shared GPUs
-    update: str | None  # what it recomputes, if the plan decides
+    update: str | None  # what it recomputes and holds, if the plan decides
     copied_bytes: int  # of a GPU, in a step, to the main memory and back
     phases: dict[str, BytesByUse]  # bytes on a GPU by phase and use
     vllm: EngineCapacity
@@ -317,7 +317,7 @@ def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:
         gpus=settings.gpus,
         settings=settings,
         optimizer=describe_place(model, given, settings) if settings.shared else None,
-        update=describe_update(settings) if settings.may_keep_all else None,
+        update=describe_update(given, settings),
         copied_bytes=copied_bytes(model, settings),
         phases=phases(model, settings, gpu),
         vllm=vllm,

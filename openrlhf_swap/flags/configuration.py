@@ -215,7 +215,7 @@ class Configuration:
             "reward.remote_url": REWARD_FILE,
             **_folders(self.run),
         }
-        for name in sorted(self.named):
+        for name in sorted(self.named & self.values.keys()):
             value = self.values[name]
             if value is not None and left_out.get(name) != value:
                 content[name] = without_secrets(value) if name == "reward.remote_url" else value
@@ -265,7 +265,7 @@ def configure(
 
     merged = {**stock, **ours, **chosen}
     values = {name: value for name, value in merged.items() if not _is_ours(name)}
-    named = values.keys() & (ours.keys() | chosen.keys())
+    named = ours.keys() | chosen.keys()
     overruled = recipe.flags.keys() & {*given[1], *given[2]}
     configuration = Configuration(
         method, run, StockFlags(values), frozenset(named), recipe, frozenset(overruled), on_cpu

@@ -1,6 +1,7 @@
 """What fits into a machine: where the optimizer stays, what is recomputed, and which flags help."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
@@ -21,8 +22,9 @@ from openrlhf_swap.sizing.models import Model, gib
 from openrlhf_swap.sizing.settings import BytesByUse, Settings
 
 MOST_UTILIZATION = 0.95
-# Of a GPU, in an update that keeps all activations: rows of other lengths leave gaps between them.
+# Of a GPU, where the plan lets an update keep or hold more: rows of other lengths leave gaps.
 MOST_KEPT = 0.9
+MOST_CHUNK = 8192  # tokens whose logits are held at a time: more would save next to nothing
 VLLM_CACHE = "vLLM's cache"  # what may be too small besides
 NODE_MEMORY = "main memory"
 
@@ -56,23 +58,63 @@ class Machine:
 
 
 def fit(model: Model, given: Settings, machine: Machine) -> Settings:
-    """The settings as a run follows them: the places, then what the backward pass recomputes.
+    """The settings as a run follows them: the places, what an update keeps, the logits it holds.
 
-    An update recomputes nothing where all activations fit with a tenth of the GPU to spare.
+    The first choice is taken that leaves a tenth of the GPU free.
     """
     placed = place_optimizer(model, given, machine)
-    if not given.may_keep_all:
-        return placed
-    kept = replace(placed, checkpointing=False)
-    update = total(phases(model, kept, machine.gpu)["update"])
-    return kept if update <= MOST_KEPT * machine.gpu else placed
+    kept = _keep_most(model, placed, machine.gpu)
+    return _raise_chunk(model, kept, machine.gpu)
 
 
-def describe_update(settings: Settings) -> str:
-    """What an update recomputes, where nobody has said it."""
-    if settings.checkpointing:
-        return "recomputes each layer, because not all activations fit"
-    return "recomputes nothing, because all activations fit"
+def _keep_most(model: Model, placed: Settings, gpu: int) -> Settings:
+    """Settings whose update recomputes nothing; or all but products and attention; or layers."""
+    choices = []
+    if placed.may_keep_all:
+        choices.append(replace(placed, checkpointing=False))
+    if placed.may_keep_products:
+        choices.append(replace(placed, keeps_products=True))
+    for choice in choices:
+        if _leave_a_tenth(model, choice, gpu, ["update"]):
+            return choice
+    return placed
+
+
+def _raise_chunk(model: Model, kept: Settings, gpu: int) -> Settings:
+    """Settings with which each pass holds the logits of as many tokens as fit."""
+    if not kept.may_raise_chunk:
+        return kept
+    chunk = MOST_CHUNK
+    while chunk > kept.logits_chunk:
+        raised = replace(kept, logits_chunk=chunk)
+        if _leave_a_tenth(model, raised, gpu, ["update", "score"]):
+            return raised
+        chunk //= 2
+    return kept
+
+
+def _leave_a_tenth(model: Model, settings: Settings, gpu: int, names: Sequence[str]) -> bool:
+    """Whether each of these phases leaves a tenth of the GPU free."""
+    needed = phases(model, settings, gpu)
+    return all(total(needed[name]) <= MOST_KEPT * gpu for name in names)
+
+
+def describe_update(given: Settings, settings: Settings) -> str | None:
+    """What the plan has decided about an update; None where flags say all."""
+    decided = []
+    if settings.may_keep_all:
+        decided.append(_describe_recomputing(settings))
+    if settings.logits_chunk > given.logits_chunk:
+        decided.append(f"holds the logits of {settings.logits_chunk:,} tokens at a time")
+    return "; it ".join(decided) or None
+
+
+def _describe_recomputing(settings: Settings) -> str:
+    if not settings.checkpointing:
+        return "recomputes nothing, because all activations fit"
+    if settings.keeps_products:
+        return "recomputes all but products and attention, because their results fit"
+    return "recomputes each layer, because not all activations fit"
 
 
 def place_optimizer(model: Model, given: Settings, machine: Machine) -> Settings:

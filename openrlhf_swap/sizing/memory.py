@@ -110,19 +110,33 @@ def layer_bytes(model: Model) -> int:
     return 2 * norm + attention + sums + mlp
 
 
+def product_bytes(model: Model) -> int:
+    """Bytes that one layer keeps per token if it recomputes all but products and attention.
+
+    These are its input, the results of its seven products, and the output of the attention with its
+    log-sum-exp.
+    """
+    products = 2 * model.hidden + model.query + 2 * model.key_value + 2 * model.intermediate
+    return BIT16 * (model.hidden + products + model.query) + FP32 * model.heads
+
+
 def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
     """What is allocated at the two possible peaks of an update.
 
     One is at its loss ("loss"), the other in the last layer's backward pass ("layer").
     """
     n = settings.update_tokens
-    kept = BIT16 * model.hidden
     # Gradients of a layer's output, and in its MLP two more than were freed.
     at_work = BIT16 * (model.hidden + 2 * model.intermediate)
+    kept = layer_bytes(model)
     if settings.checkpointing:
+        kept = BIT16 * model.hidden
         at_work += layer_bytes(model)  # its recomputed activations
-    else:
-        kept = layer_bytes(model)
+    if settings.keeps_products:
+        kept = product_bytes(model)
+        # Values, the attention's output and sums, and two tensors of the MLP are not recomputed.
+        results = model.key_value + model.query + 2 * model.intermediate
+        at_work -= BIT16 * results + FP32 * model.heads
     activations = n * model.layers * kept
     resident = weights(model, settings, gathered=True) | optimizer(model, settings)
     return {

@@ -74,7 +74,7 @@ def step_flops(
     head = 2 * model.hidden * model.vocabulary * (prompt + response)
     passes = 2 if model.adapters else 3  # frozen weights have no gradient of their own
     update = passes * forward
-    if settings.checkpointing:
+    if settings.checkpointing and not settings.keeps_products:
         update += forward - head
     if settings.logits_chunk:
         update += head

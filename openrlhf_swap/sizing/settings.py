@@ -21,6 +21,7 @@ MEAN_PROMPT = 200  # assumed: mean tokens of a prompt
 BRANCH_TOKENS = 24  # assumed: tokens of close template and answer together
 ANSWER_TOKENS = 6  # assumed: tokens of the answer
 CHECKPOINTING = "actor.gradient_checkpointing_enable"
+LOGITS_CHUNK = "swap.logits_chunk"
 BytesByUse = dict[str, int]
 """What memory is used for -> bytes."""
 
@@ -35,7 +36,9 @@ class Settings:
     accumulate_bytes: int  # bytes of an accumulated gradient
     overlap: bool  # gradients are reduced during the backward pass
     checkpointing: bool  # the backward pass recomputes each layer
+    keeps_products: bool = False  # but for the results of products and attention
     may_keep_all: bool = False  # it recomputes nothing where all activations fit
+    may_keep_products: bool = False  # or keeps these results where they fit
     context: int  # most tokens of prompt and response together
     prompt_limit: int  # most tokens of a prompt
     update_rows: int  # responses of a micro-batch
@@ -43,6 +46,7 @@ class Settings:
     score_rows: int  # the same for the log-probability pass
     score_limit: int
     logits_chunk: int  # tokens whose logits are held at a time; 0 for a whole micro-batch
+    may_raise_chunk: bool = False  # more where they fit
     branches: int  # K+1 prefixes scored per response; 0 for an objective that scores none
     hides_steps: bool = False  # need is read, by passes over the tokens after each hidden step
     need_window: int = 0  # steps after a hidden one that are read again; 0 for all
@@ -95,6 +99,29 @@ def may_keep_all(configuration: Configuration) -> bool:
     return not configuration.on_cpu and CHECKPOINTING not in configuration.named
 
 
+def may_keep_products(configuration: Configuration) -> bool:
+    """Whether an update may keep the results of products and attention, and recompute the rest.
+
+    With adapters these results take nearly as much as all activations. Liger's kernels write over
+    such a result, which would then be wrong when it is used again. A layer under ZeRO-3 gathers
+    weights in one pass that it finds gathered in the other, which torch refuses, as it refuses
+    checkpointing that is reentrant.
+    """
+    args = configuration.args
+    obstacles = (
+        args.ds.lora.rank,
+        args.ds.use_liger_kernel,
+        args.ds.zero_stage == 3,
+        args.actor.gradient_checkpointing_reentrant,
+    )
+    return may_keep_all(configuration) and not any(obstacles)
+
+
+def may_raise_chunk(configuration: Configuration) -> bool:
+    """Whether the plan says how many logits are held: on GPUs, unless the flag is given."""
+    return not configuration.on_cpu and LOGITS_CHUNK not in configuration.named
+
+
 def read_run(configuration: Configuration, objective: Objective) -> tuple[Model, Settings]:
     """Read a run's model and the settings that determine its size.
 
@@ -129,6 +156,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         overlap=ds.overlap_comm,
         checkpointing=actor.gradient_checkpointing_enable or may_keep,
         may_keep_all=may_keep,
+        may_keep_products=may_keep_products(configuration),
         context=context,
         prompt_limit=context - (rollout.max_new_tokens or context),
         update_rows=train.micro_batch_size,
@@ -136,6 +164,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         score_rows=rollout.micro_batch_size,
         score_limit=score_limit if by_tokens else 0,
         logits_chunk=run.logits_chunk,
+        may_raise_chunk=may_raise_chunk(configuration),
         branches=configuration.method.max_steps + 1 if objective.scores_steps else 0,
         hides_steps=NEED.name in objective.wanted_signals,
         need_window=configuration.method.need_window,

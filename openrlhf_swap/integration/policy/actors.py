@@ -15,6 +15,7 @@ from torch import Tensor
 from openrlhf_swap.integration.patches import POLICY_LOADS, REFERENCE_LOADS, installed, undecorated
 from openrlhf_swap.integration.policy import adapters
 from openrlhf_swap.integration.policy.rank_checkpoints import PolicyCheckpoints
+from openrlhf_swap.integration.policy.recomputing import keep_products
 from openrlhf_swap.integration.policy.scorer import PolicyScorer, ScoredForward
 from openrlhf_swap.integration.runtime.cpu import release_freed_blocks, release_memory
 from openrlhf_swap.integration.weights.source import PolicyWeights
@@ -43,6 +44,8 @@ class IntrinsicRewardActor(_StockPolicyActor):
         if reason:
             problem = "an update holds the logits of all of its tokens"
             strategy.print(f"[swap] warning: {problem}, because {reason}")
+        if strategy.args.swap_run.keeps_products:
+            keep_products(self.actor.model.module)
         self._scorer = PolicyScorer(self.actor, strategy)
 
     def forward(

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import torch
@@ -46,11 +47,13 @@ class Places:
         engine_limits: arguments of vLLM's engines for which OpenRLHF has no flags, by vLLM's names.
         flags: the flags of OpenRLHF that place optimizer and vLLM, or say what an update
             recomputes, with their values.
-        messages: lines about both.
+        settings: those of `RunConfig` that say what an update keeps and holds.
+        messages: lines about all of them.
     """
 
     engine_limits: Mapping[str, int]
     flags: FlagValues = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
 
 
@@ -67,7 +70,7 @@ def place(run: Configuration, objective: Objective, model: TriedModel) -> Places
         return place_on_cpu(run, objective, limits)
     check_gpus(run.args)
     placed = place_on_gpus(run, objective, smallest_gpu(run.args))
-    return Places({**limits, **placed.engine_limits}, placed.flags, placed.messages)
+    return replace(placed, engine_limits={**limits, **placed.engine_limits})
 
 
 def recomputing(run: Configuration) -> FlagValues:
@@ -109,16 +112,19 @@ def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
         model, given = read_run(run, objective)
     except ConfigError as error:  # there is no formula for this model
         line = f"the optimizer leaves the GPU while vLLM generates: {error}"
-        return Places({}, recomputing(run), (line,) if may_leave else ())
+        return Places({}, recomputing(run), messages=(line,) if may_leave else ())
     settings = fit(model, given, Machine(gpu, args.actor.num_gpus_per_node))
     check_memory(host_bytes(model, settings, args.actor.num_gpus_per_node))
     flags: FlagValues = {}
+    own = {"keeps_products": settings.keeps_products, "logits_chunk": settings.logits_chunk}
     messages = []
     if given.may_keep_all:
         flags[CHECKPOINTING] = settings.checkpointing
-        messages.append(f"the update {describe_update(settings)}")
+    decided = describe_update(given, settings)
+    if decided:
+        messages.append(f"the update {decided}")
     if not may_leave:
-        return Places({}, flags, tuple(messages))
+        return Places({}, flags, own, tuple(messages))
     flags |= {
         "ds.enable_sleep": settings.actor_sleeps,
         "vllm.enable_sleep": settings.vllm_sleeps,
@@ -126,7 +132,7 @@ def place_on_gpus(run: Configuration, objective: Objective, gpu: int) -> Places:
     }
     limits = {} if settings.vllm_sleeps else {CACHE: cache_bytes(model, settings, gpu)}
     messages.append(f"the optimizer {describe_place(model, given, settings)}")
-    return Places(limits, flags, tuple(messages))
+    return Places(limits, flags, own, tuple(messages))
 
 
 def place_on_cpu(run: Configuration, objective: Objective, limits: Mapping[str, int]) -> Places:
@@ -164,7 +170,7 @@ def place_on_cpu(run: Configuration, objective: Objective, limits: Mapping[str, 
         "train.micro_batch_size": settings.update_rows,
         "rollout.micro_batch_size": settings.score_rows,
     }
-    return Places(limits, flags, (message,))
+    return Places(limits, flags, messages=(message,))
 
 
 def check_memory(pinned: Mapping[str, int]) -> None:

@@ -62,6 +62,7 @@ def start(given: Configuration, words: list[str]) -> None:
     write_record(replace(given, method=run.method), words, tracked, checkpoint.starts)
     say(opening(run))
     exporting = {"ckpt.output_dir": str(policy.unfinished)}
+    run = replace(run, run=run.run.replaced(**places.settings))
     placed = run.replace_flags({**data.flags, **places.flags, **exporting}).use_whole_paths()
     prepared = PreparedRun(placed, model.config, objective, places.engine_limits)
     with starting_ray(placed) as wait_for_ray:

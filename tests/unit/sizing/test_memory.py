@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForCausalLM,
     Qwen2Config,
 )
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from openrlhf_swap.algorithm.log_probs import LogitTransform
 from openrlhf_swap.sizing import memory
@@ -146,8 +147,13 @@ def attend(module, query, key, value, mask, **_):
     return SavesLikeFlashAttention.apply(*parts), None
 
 
-AttentionInterface.register("sizes_only", attend)
-AttentionMaskInterface.register("sizes_only", lambda *_, **__: None)
+def attend_by_torch(module, query, key, value, mask, **options):
+    return sdpa_attention_forward(module, query, key, value, None, **options)
+
+
+for name, attention in {"sizes_only": attend, "causal": attend_by_torch}.items():
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -159,11 +165,11 @@ def openrlhf_without_cuda(monkeypatch):
     monkeypatch.setitem(sys.modules, "flash_attn.ops.triton.cross_entropy", kernel)
 
 
-def make_actor(config, chunk):
+def make_actor(config, chunk, attention="sizes_only"):
     """An actor without weights. Without a chunk, its forward is OpenRLHF's own."""
     from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor, Head
 
-    options = {"dtype": torch.bfloat16, "attn_implementation": "sizes_only"}
+    options = {"dtype": torch.bfloat16, "attn_implementation": attention}
     model = AutoModelForCausalLM.from_config(config, **options)
     model.config.use_cache = False
     actor = ChunkedActor(model)
@@ -175,10 +181,10 @@ def make_actor(config, chunk):
 
 
 class Tracker(MemTracker):
-    """Counts the bytes at the peak of a block, besides those of weights and their gradients."""
+    """Counts the bytes at a moment of a block, besides those of weights and their gradients."""
 
-    def peak(self):
-        (parts,) = self.get_tracker_snapshot("peak").values()
+    def size(self, moment):
+        (parts,) = self.get_tracker_snapshot(moment).values()
         total = 0
         for kind, size in parts.items():
             if getattr(kind, "value", "") in ("Activation", "Temp"):
@@ -212,21 +218,42 @@ def read_log_probs(actor, sequences):
         actor(sequences, present[:, 1:], present, return_output=True)
 
 
-def traced_peak(run, config, rows, tokens, chunk, checkpointing=False):
+def nothing(model):
+    """The backward pass recomputes nothing."""
+
+
+def layers(model):
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def all_but_products(model):
+    from openrlhf_swap.integration.policy.recomputing import keep_products
+
+    keep_products(model)
+
+
+RECOMPUTING = {
+    nothing: {"checkpointing": False},
+    layers: {"checkpointing": True},
+    all_but_products: {"checkpointing": True, "keeps_products": True},
+}
+
+
+def traced_peak(run, config, rows, tokens, chunk, recompute=nothing):
     """Bytes at the peak of `run`, which gets an actor and so many rows of tokens."""
     with FakeTensorMode(), pytest.MonkeyPatch.context() as patch:
-        actor = make_actor(config, chunk)
+        attention = "causal" if recompute is all_but_products else "sizes_only"
+        actor = make_actor(config, chunk, attention)
         if chunk:
             patch.setattr(torch.Tensor, "nonzero", all_tokens)
-        if checkpointing:
-            actor.model.gradient_checkpointing_enable({"use_reentrant": False})
+        recompute(actor.model)
         actor.model.train(run is update)
         tracker = Tracker()
         tracker.track_external(actor.model)
         sequences = torch.zeros(rows, tokens, dtype=torch.int64)
         with tracker:
             run(actor, sequences)
-        return tracker.peak()
+        return tracker.size("peak")
 
 
 def wide_model(tmp_path, vocabulary):
@@ -245,28 +272,33 @@ def wide_model(tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize(
-    ("moment", "vocabulary", "checkpointing", "chunk", "rows", "tokens"),
+    ("moment", "vocabulary", "recompute", "chunk", "rows", "tokens"),
     [
         # So many rows that the gradients of the weights, which the peak has too, do not count.
-        ("loss", 151_936, True, 0, 2000, 3000),
-        ("layer", 1000, False, 0, 2000, 3000),
-        ("loss", 151_936, True, 1024, 1, 3000),
-        ("loss", 151_936, True, 4096, 1, 14_000),
+        ("loss", 151_936, layers, 0, 2000, 3000),
+        ("layer", 1000, nothing, 0, 2000, 3000),
+        ("layer", 1000, all_but_products, 0, 2000, 3000),
+        ("loss", 151_936, layers, 1024, 1, 3000),
+        ("loss", 151_936, layers, 4096, 1, 14_000),
     ],
 )
 def test_the_update_allocates_what_the_plan_says(
-    openrlhf_without_cuda, tmp_path, moment, vocabulary, checkpointing, chunk, rows, tokens
+    openrlhf_without_cuda, tmp_path, moment, vocabulary, recompute, chunk, rows, tokens
 ):
     config, model = wide_model(tmp_path, vocabulary)
     settings = replace(
-        NODE, checkpointing=checkpointing, context=tokens, update_rows=rows, logits_chunk=chunk
+        NODE,
+        context=tokens,
+        update_rows=rows,
+        logits_chunk=chunk,
+        **RECOMPUTING[recompute],
     )
     parts = memory.update_moments(model, settings)[moment]
     names = ["kept activations", "logits", "gradients of logits", "layer at work"]
     if chunk:
         names.append("gradients of the head")
     planned = sum(parts.get(name, 0) for name in names)
-    traced = traced_peak(update, config, rows, tokens, chunk, checkpointing)
+    traced = traced_peak(update, config, rows, tokens, chunk, recompute)
     # All but positions and their embedding: some 500 bytes a token.
     assert planned == pytest.approx(traced, rel=0.005)
 
@@ -313,6 +345,29 @@ def test_an_update_that_recomputes_nothing_keeps_what_the_plan_says(
     settings = replace(NODE, checkpointing=False, context=400, update_rows=2)
     if packing:
         settings = replace(settings, update_limit=700)
+    planned = memory.update_moments(read_model(path, 400), settings)["loss"]["kept activations"]
+    assert planned == pytest.approx(kept, rel=0.05)
+
+
+def test_an_update_that_keeps_products_keeps_what_the_plan_says(openrlhf_without_cuda, tmp_path):
+    """Of two responses in a packed row, as training attends them on a CPU."""
+    from openrlhf_swap.integration.runtime import attention
+
+    path = small_qwen2(tmp_path)
+    actor = make_actor(AutoConfig.from_pretrained(path), chunk=64, attention=attention.NAME)
+    actor.packing_samples = True
+    all_but_products(actor.model)
+    mask = torch.ones(2, 400, dtype=torch.int64)
+    mask[1, 300:] = 0
+    tracker = Tracker()
+    tracker.track_external(actor.model)
+    with tracker:
+        log_probs = actor(torch.ones_like(mask), mask[:, 1:], mask)
+        kept = tracker.size("current")
+    assert log_probs.requires_grad  # so that all of it is still there
+    settings = replace(
+        NODE, context=400, update_rows=2, update_limit=700, **RECOMPUTING[all_but_products]
+    )
     planned = memory.update_moments(read_model(path, 400), settings)["loss"]["kept activations"]
     assert planned == pytest.approx(kept, rel=0.05)
 

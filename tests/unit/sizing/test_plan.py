@@ -92,16 +92,17 @@ def test_the_text_is_that_of_the_page(capsys):
     page = (ROOT / "docs" / "use" / "sizing.md").read_text(encoding="utf-8")
     (block,) = [part for part in page.split("```") if "GiB on a GPU" in part]
     shown = block.strip().splitlines()
-    shown.remove("...")  # twelve lines are left out
+    shown.remove("...")  # ten lines are left out
     assert [line for line in lines if line in shown] == shown
-    assert len(lines) == len(shown) + 12
+    assert len(lines) == len(shown) + 10
     table = {}
     for line in lines[4:]:
         name = line[:20].strip()
         table[name] = line[20:].split()
-    # What a layer holds for 28,000 tokens and 2 x 26 x 24 of branches, (6 x 8,960 + 8 x 1,536) x
-    # 29,248 bytes, is more than logits of 1,024. The branches meet all of them in two calls.
-    assert table["logits"] == ["-", "1.8", "-", "-", "-"]
+    # Logits of 8,192 tokens take 6 x 151,936 bytes each, and in the log-probability pass hidden
+    # states 2 x 1,536 bytes for each of these and of 28,000 tokens and 2 x 26 x 24 of branches. The
+    # branches meet all tokens in two calls.
+    assert table["logits"] == ["-", "7.1", "7.0", "-", "-"]
     assert table["branches"] == ["-", "0.0", "-", "-", "-"]
     assert table["weights"] == ["3.3"] * 5
 

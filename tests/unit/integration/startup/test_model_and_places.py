@@ -240,25 +240,28 @@ UPDATE = "the update recomputes"
 
 
 @pytest.mark.parametrize(
-    ("flags", "gpu", "checkpoints", "says"),
+    ("flags", "gpu", "checkpoints", "keeps", "says"),
     [
-        # 14,000 tokens keep 37.8 GiB, beside 14.3 of other things on each of eight GPUs.
-        ("", 80, False, f"{UPDATE} nothing, because all"),
-        ("", 57, True, f"{UPDATE} each layer, because not all"),
-        (SHORT, 80, False, f"{UPDATE} nothing, because all"),
+        # 14,000 tokens keep 37.8 GiB, beside 14.3 of other things on each of eight GPUs; results of
+        # products and attention take half.
+        ("", 80, False, False, f"{UPDATE} nothing, because all activations fit; it holds the"),
+        ("", 57, True, True, f"{UPDATE} all but products and attention, because"),
+        ("", 35, True, False, f"{UPDATE} each layer, because not all"),
+        (SHORT, 80, False, False, f"{UPDATE} nothing, because all"),
         # No formula: nobody can say what fits.
-        ("--actor.model_name_or_path no/model", 141, True, None),
+        ("--actor.model_name_or_path no/model", 141, True, False, None),
         # The flag is the user's word.
-        (f"{SHORT} --actor.gradient_checkpointing_enable", 80, True, None),
-        ("--no-actor.gradient_checkpointing_enable", 24, False, None),
+        (f"{SHORT} --actor.gradient_checkpointing_enable", 80, True, False, None),
+        ("--no-actor.gradient_checkpointing_enable", 24, False, False, None),
     ],
 )
-def test_what_an_update_recomputes(monkeypatch, flags, gpu, checkpoints, says):
+def test_what_an_update_recomputes(monkeypatch, flags, gpu, checkpoints, keeps, says):
     run = configure((SHARED + flags).split(), on_cpu=False)
     monkeypatch.setattr(places, "check_memory", lambda pinned: None)  # not this machine's
     placed = places.place_on_gpus(run, build(run.method), gpu * GIB)
     args = run.replace_flags(placed.flags).args
     assert args.actor.gradient_checkpointing_enable == checkpoints
+    assert run.run.replaced(**placed.settings).keeps_products == keeps
     lines = [line for line in placed.messages if line.startswith(UPDATE)]
     assert len(lines) == (says is not None)
     for line in lines:
