@@ -143,8 +143,10 @@ def attend(
     heads = (query, key, value)
     if dropout or not takes_sequences(query, value):
         return _one_by_one(module, heads, attention_mask.places, window, options), None
-    by_token = [part[0].transpose(0, 1).to(value.dtype) for part in heads]
-    output = attend_sequences(*by_token, attention_mask, attention_mask, scaling, window)
+    dtype = value.dtype
+    query, key, value = (part[0].transpose(0, 1).to(dtype) for part in heads)
+    bounds = attention_mask
+    output = attend_sequences(query, key, value, bounds, bounds, scaling, window)
     return output[None], None
 
 
