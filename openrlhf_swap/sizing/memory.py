@@ -134,8 +134,8 @@ def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
         at_work += layer_bytes(model)  # its recomputed activations
     if settings.keeps_products:
         kept = product_bytes(model)
-        # Values, the attention's output and sums, and two tensors of the MLP are not recomputed, and
-        # the last results of attention and MLP are let go.
+        # Values, the attention's output and sums, and two tensors of the MLP are not recomputed.
+        # The last results of attention and MLP are let go.
         results = model.key_value + model.query + 2 * model.intermediate + 2 * model.hidden
         at_work -= BIT16 * results + FP32 * model.heads
     activations = n * model.layers * kept
