@@ -49,6 +49,6 @@ def test_sigquit_ends_everything_at_once(tmp_path, prompts_file):
     with starting(tmp_path, prompts_file) as process:
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGQUIT)
-        process.communicate(timeout=60)
-        assert process.returncode == -signal.SIGQUIT
+        # Its output would end later, with the last of Ray's processes that begin just then.
+        assert process.wait(timeout=60) == -signal.SIGQUIT
         assert_gone(started)
