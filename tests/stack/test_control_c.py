@@ -11,6 +11,12 @@ from support.disturbing import assert_gone
 from support.running import training
 
 
+def heed_signals():
+    """Undo that a command in the background of a shell, and its children, ignore these."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def starting(folder, prompts):
     """A training that has just begun to start Ray."""
@@ -21,8 +27,7 @@ def starting(folder, prompts):
         "stderr": subprocess.PIPE,
         "text": True,
         "start_new_session": True,
-        # What a shell runs in the background ignores the signal, and so do its children.
-        "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        "preexec_fn": heed_signals,
     }
     with subprocess.Popen(**command, **options) as process:
         assert any(line.startswith("[swap] attention: ") for line in process.stdout)
@@ -49,6 +54,5 @@ def test_sigquit_ends_everything_at_once(tmp_path, prompts_file):
     with starting(tmp_path, prompts_file) as process:
         started = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGQUIT)
-        # Its output would end later, with the last of Ray's processes that begin just then.
         assert process.wait(timeout=60) == -signal.SIGQUIT
         assert_gone(started)
