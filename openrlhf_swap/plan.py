@@ -49,6 +49,7 @@ from openrlhf_swap.sizing.host import (
     cpu_bytes,
     cpu_cache,
     host_bytes,
+    ways_to_fit,
 )
 from openrlhf_swap.sizing.memory import PHASES, phases
 from openrlhf_swap.sizing.models import GIB, GPUS, SHORT_NAMES, GpuModel, Model, gib
@@ -258,6 +259,8 @@ def plan_on_cpu(own: argparse.Namespace, training: Configuration) -> int:
         print(json.dumps(asdict(plan), indent=2))
     else:
         print(*_cpu_lines(plan), sep="\n")
+        if not plan.fits:
+            print(f"warning: this does not fit; {ways_to_fit(training.args)}")
     return 0 if plan.fits else 1
 
 
@@ -277,11 +280,6 @@ def _cpu_lines(plan: CpuPlan) -> Iterator[str]:
         f"\nwith --train.micro_batch_size {plan.update_rows} --rollout.micro_batch_size "
         f"{plan.score_rows}, which the start takes if larger ones do not fit"
     )
-    if not plan.fits:
-        yield (
-            "warning: this does not fit; lower --data.max_len, train adapters (--ds.lora.rank 32), "
-            "or take a smaller model"
-        )
 
 
 def make_plan(own: argparse.Namespace, training: Configuration) -> Plan:

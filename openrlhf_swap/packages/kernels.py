@@ -21,13 +21,14 @@ from torch.nn.functional import pad
 WIDEST = 256  # heads that FlashAttention takes have at most this many dimensions
 ALIGNED = 8  # and a multiple of so many
 AMPERE = (8, 0)  # the oldest GPUs that FlashAttention takes, by their compute capability
-# Operations whose results an update may keep: products, and attention by any kernel that torch has.
+# Operations whose results an update may keep: products, and attention by torch's fused kernels.
 PRODUCTS_AND_ATTENTION = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.torch_attn._varlen_attn.default,
 ]
 # The attention's forward pass computes in float32 by itself.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from openrlhf_swap.sizing.engine import engine_weights
 from openrlhf_swap.sizing.memory import (
@@ -85,6 +86,12 @@ def cpu_bytes(model: Model, settings: Settings, cache: int) -> BytesByUse:
         "engines": settings.engines * settings.tensor_parallel * (engine + 2 * PROCESS),
         "driver": PROCESS + SHARED,
     }
+
+
+def ways_to_fit(args: SimpleNamespace) -> str:
+    """What lets a run without GPUs take less than it does with the smallest micro-batches."""
+    adapters = "" if args.ds.lora.rank else "train adapters (--ds.lora.rank 32), "
+    return f"lower --data.max_len ({args.data.max_len}), {adapters}or take a smaller model"
 
 
 def cpu_cache(needed: int) -> int:

@@ -120,24 +120,28 @@ def product_bytes(model: Model) -> int:
     return BIT16 * (model.hidden + products + model.query) + FP32 * model.heads
 
 
+def kept_and_recomputed(model: Model, settings: Settings) -> tuple[int, int]:
+    """Bytes per token that each layer keeps, and that the layer at work adds by recomputing."""
+    everything = layer_bytes(model)
+    if not settings.checkpointing:
+        return everything, 0
+    if not settings.keeps_products:
+        return BIT16 * model.hidden, everything
+    # Values, the attention's output and sums, and two tensors of the MLP are not recomputed. The
+    # last results of attention and MLP are let go.
+    results = model.key_value + model.query + 2 * model.intermediate + 2 * model.hidden
+    return product_bytes(model), everything - BIT16 * results - FP32 * model.heads
+
+
 def update_moments(model: Model, settings: Settings) -> dict[str, BytesByUse]:
     """What is allocated at the two possible peaks of an update.
 
     One is at its loss ("loss"), the other in the last layer's backward pass ("layer").
     """
     n = settings.update_tokens
+    kept, recomputed = kept_and_recomputed(model, settings)
     # Gradients of a layer's output, and in its MLP two more than were freed.
-    at_work = BIT16 * (model.hidden + 2 * model.intermediate)
-    kept = layer_bytes(model)
-    if settings.checkpointing:
-        kept = BIT16 * model.hidden
-        at_work += layer_bytes(model)  # its recomputed activations
-    if settings.keeps_products:
-        kept = product_bytes(model)
-        # Values, the attention's output and sums, and two tensors of the MLP are not recomputed.
-        # The last results of attention and MLP are let go.
-        results = model.key_value + model.query + 2 * model.intermediate + 2 * model.hidden
-        at_work -= BIT16 * results + FP32 * model.heads
+    at_work = recomputed + BIT16 * (model.hidden + 2 * model.intermediate)
     activations = n * model.layers * kept
     resident = weights(model, settings, gathered=True) | optimizer(model, settings)
     return {

@@ -25,7 +25,14 @@ from openrlhf_swap.sizing.fitting import (
     lower_micro_batches,
     of_mean_length,
 )
-from openrlhf_swap.sizing.host import MOST_CACHE, PROCESS, cpu_bytes, cpu_cache, host_bytes
+from openrlhf_swap.sizing.host import (
+    MOST_CACHE,
+    PROCESS,
+    cpu_bytes,
+    cpu_cache,
+    host_bytes,
+    ways_to_fit,
+)
 from openrlhf_swap.sizing.models import GIB, gib, head_size
 from openrlhf_swap.sizing.settings import CHECKPOINTING, may_keep_all, read_run
 
@@ -152,11 +159,7 @@ def place_on_cpu(run: Configuration, objective: Objective, limits: Mapping[str, 
         reference = PROCESS + BYTES * model.parameters
     smallest = replace(of_mean_length(given), update_rows=1, score_rows=1)
     held = {**cpu_bytes(model, smallest, cache), "reference model": reference}
-    check_room(
-        held,
-        f"with --train.micro_batch_size 1, too; lower --data.max_len ({args.data.max_len}), "
-        "train adapters (--ds.lora.rank 32), or take a smaller model",
-    )
+    check_room(held, f"with --train.micro_batch_size 1, too; {ways_to_fit(args)}")
     available = available_memory()
     settings = lower_micro_batches(model, given, cache, available - reference)
     if settings == given:

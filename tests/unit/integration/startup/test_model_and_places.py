@@ -302,8 +302,10 @@ def test_a_cpu_without_room_for_a_run_gets_smaller_micro_batches(monkeypatch, fl
     assert placed.engine_limits == limits
     monkeypatch.setattr(places, "available_memory", lambda: 4 * GIB)
     refused = r"^4\.0 GiB of main memory are available, .*policy .*with --train\.micro_batch_size 1"
-    with pytest.raises(ConfigError, match=refused):
+    with pytest.raises(ConfigError, match=refused) as error:
         places.place_on_cpu(run, objective, limits)
+    # They are no remedy for a run that has them.
+    assert ("train adapters" in str(error.value)) == ("lora" not in flags)
 
 
 def limits(model, flags="", on_cpu=False, engines=8, **run):
