@@ -108,7 +108,7 @@ def _follow(log: Path, start: int, mark: str, console: int, done: threading.Even
             *lines, rest = (rest + file.read()).split(b"\n")
             shown = [own_text(line, mark) for line in lines]
             text = "".join(screen.line(each) for each in shown if each)
-            bar = own_text(rest, mark)
+            bar = bar_text(rest, mark)
             if bar:
                 text += screen.bar(bar)
             os.write(console, text.encode())
@@ -142,6 +142,11 @@ class _Plain:
             return ""
         self._bar_at = now
         return f"{text}\n"
+
+
+def bar_text(rest: bytes, mark: str) -> str:
+    """The text of a progress bar at a log's end; "" for a line whose end is still to be written."""
+    return own_text(rest, mark) if b"\r" in rest else ""
 
 
 def own_text(line: bytes, mark: str) -> str:

@@ -1,8 +1,9 @@
 """Guards tell the user what the metrics of a run show so far, or stop the run."""
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, stdev
 
 from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.config import SwapConfig
@@ -25,7 +26,8 @@ REMEMBERED = (
     "length/correctness_correlation",
 )
 SHORTENED_STEPS = 10  # over which the correlation of length and correctness is averaged
-COSTLY_CORRELATION = 0.1  # more than chance in the mean over so many steps
+COSTLY_CORRELATION = 0.1  # of their mean; less is hardly worth a word
+CHANCE = 2  # standard errors of a mean that may be chance
 LEAST_ACCURACY = 0.1  # of the first step, for a loss of it to be more than chance
 # A share of the first step's responses -> what the responses do, and the remedy.
 FIRST_STEP_SHARES = {
@@ -192,18 +194,24 @@ def find_costly_shortening(history: Sequence[Metrics]) -> list[str]:
     """Say once that the longer responses to a problem were right more often in ten steps."""
     name = "length/correctness_correlation"
     found = [metrics[name] for metrics in history if name in metrics]
-    means = []
-    for end in range(SHORTENED_STEPS, len(found) + 1):
-        means.append(fmean(found[end - SHORTENED_STEPS : end]))
-    is_costly = [mean > COSTLY_CORRELATION for mean in means]
+    ends = range(SHORTENED_STEPS, len(found) + 1)
+    is_costly = [_is_costly(found[end - SHORTENED_STEPS : end]) for end in ends]
     if name not in history[-1] or sum(is_costly) != 1 or not is_costly[-1]:
         return []
+    mean = fmean(found[-SHORTENED_STEPS:])
     return [
         f"in {SHORTENED_STEPS} steps the longer responses to a problem were right more often than "
-        f"the shorter ones (mean correlation {means[-1]:.2f}), so shortening further costs "
+        f"the shorter ones (mean correlation {mean:.2f}), so shortening further costs "
         "accuracy: stop here, or at the checkpoint with the best evaluation, or lower the weight "
         "of length in --swap.objective"
     ]
+
+
+def _is_costly(correlations: Sequence[float]) -> bool:
+    """Whether the mean of correlations is above COSTLY_CORRELATION, and above 0 by no chance."""
+    mean = fmean(correlations)
+    error = stdev(correlations) / math.sqrt(len(correlations))
+    return mean > COSTLY_CORRELATION and mean > CHANCE * error
 
 
 def find_uniform_weights(history: Sequence[Metrics], tau: Tau | None) -> list[str]:

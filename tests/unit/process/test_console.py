@@ -7,7 +7,7 @@ import sys
 import pytest
 from support.paths import ROOT
 
-from openrlhf_swap.process.console import own_text
+from openrlhf_swap.process.console import bar_text, own_text
 
 PROGRAM = """
 import atexit, os, subprocess, sys, time
@@ -104,3 +104,9 @@ SCORES = "[swap] warning: scoring takes one forward for each prefix"
 )
 def test_lines_of_actors_and_of_their_engines_are_known(line, shown):
     assert own_text(line.encode(), "[swap]") == shown
+
+
+def test_a_line_whose_end_is_still_to_be_written_is_no_bar():
+    """Python writes text and line end apart where its output is unbuffered."""
+    assert bar_text(b"[swap] step 1", "[swap]") == ""
+    assert bar_text(b"\r[swap] bar: 50%|# | 1/2\r" + BAR.encode(), "[swap]") == BAR

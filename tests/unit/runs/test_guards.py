@@ -100,7 +100,17 @@ def test_shortening_that_costs_accuracy_is_said_once():
         correlation = -0.5 if step <= 10 else 0.5
         lines = guards.observe(step, {"length/correctness_correlation": correlation, "score": 0.5})
         said += [step for line in lines if "so shortening further costs accuracy" in line]
-    assert said == [17]  # in steps 8 to 17 the mean is .2; in steps 7 to 16 it was .1
+    # In steps 9 to 18 the mean is .3 with an error of .13; in steps 8 to 17 it was .2 with .15.
+    assert said == [18]
+
+
+def test_correlations_of_a_few_wrong_responses_are_no_cost_of_shortening():
+    """Of a run that ended well: in the ninth step one group alone had a wrong response."""
+    seen = [-0.04, 0.21, 0.09, -0.06, 0.35, -0.06, -0.26, 0.18, 1.0, 0.0]  # mean .14, error .11
+    guards = Guards(SwapConfig(), None, 0)
+    for step, correlation in enumerate(seen, start=1):
+        metrics = {"length/correctness_correlation": correlation, "score": 0.5}
+        assert guards.observe(step, metrics) == []
 
 
 def test_a_run_that_works_passes_the_self_test():
