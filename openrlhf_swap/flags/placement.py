@@ -29,6 +29,21 @@ def gpus_of_run(args: SimpleNamespace) -> int:
     return policy_ranks(args) if args.train.colocate_all else gpu_actors(args)
 
 
+def shares_with_reference(args: SimpleNamespace) -> bool:
+    """Whether a reference model, if there is one, has the policy's GPUs."""
+    return bool(args.train.colocate_actor_ref or args.train.colocate_all)
+
+
+def takes_turns(args: SimpleNamespace) -> bool:
+    """Whether processes take turns with the memory of a GPU.
+
+    They do where engines or the optimizer sleep, and where a reference model has the policy's GPUs.
+    """
+    sleeps = args.vllm.enable_sleep or args.ds.enable_sleep
+    has_reference = args.algo.kl.init_coef > 0 and shares_with_reference(args)
+    return bool(sleeps or has_reference)
+
+
 def updates_a_step(args: SimpleNamespace) -> int:
     """How often a training step's responses are learned from, in batches of the optimizer."""
     responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt

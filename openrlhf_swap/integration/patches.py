@@ -72,8 +72,8 @@ FLASH_ATTENTION = (
 # glibc returns a freed block of more than 32 MiB to the kernel, which clears every page of the next
 # one: a quarter of the CPU time of a 0.5B's forward pass. With these limits, in bytes, a process
 # keeps freed blocks of up to 1 GB, and about as much at the end of its heap. The policy returns
-# them before each micro-batch of a pass, before an update, and where it sends its weights
-# (`runtime.cpu.release_freed_blocks`).
+# them before each micro-batch of a pass, before and after an update, and where it has sent its
+# weights (`runtime.cpu.release_freed_blocks`).
 KEEPS_FREED_BLOCKS = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TRIM_THRESHOLD_": "1000000000",

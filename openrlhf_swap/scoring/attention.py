@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -250,20 +249,19 @@ class BranchSequences:
 
     def __init__(self, layout: Layout) -> None:
         """Find the keys of each branch."""
-        lengths = []
-        totals = []
+        query_bounds = [0]
+        key_bounds = [0]
         index: list[int] = []  # among the n tokens of the branches, with the columns behind them
         for placed in layout.placed:
             branch = placed.branch
             index += range(layout.tokens + branch.first, layout.tokens + branch.end)
             index += range(placed.start, placed.stop)
-            seen = branch.end - branch.first
-            lengths.append(branch.length)
-            totals.append(seen + branch.length)
+            query_bounds.append(placed.stop)
+            key_bounds.append(len(index))
         device = layout.position.device
-        self._index = torch.tensor(index, device=device)
-        self._queries = Bounds.at(list(accumulate(lengths, initial=0)), device)
-        self._keys = Bounds.at(list(accumulate(totals, initial=0)), device)
+        self._index = torch.tensor(index).to(device, non_blocking=True)
+        self._queries = Bounds.at(query_bounds, device)
+        self._keys = Bounds.at(key_bounds, device)
 
     def attend(self, queries: Tensor, keys: Parts, values: Parts, scaling: float | None) -> Tensor:
         """(n, H, D_v), from (H, n, D) queries."""

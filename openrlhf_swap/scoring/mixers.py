@@ -121,18 +121,17 @@ class BranchedMixers:
 def cut_into_pieces(responses: Sequence[ResponseColumns], cuts: Collection[int]) -> list[Piece]:
     """Cut the columns of each response at the cuts that lie in it.
 
-    A single token is never a piece of its own, because a mixer would take it for generation and
-    might run other code: it is run again together with the piece before it.
+    A mixer would take a single token for generation, and might run other code. So a piece of one
+    token also has the tokens of the piece before it, which run again.
     """
     pieces = []
     for response in responses:
         inside = {column for column in cuts if response.first < column < response.stop}
         bounds = sorted({response.first, response.stop} | inside)
-        start_before = response.first
-        for start, stop in pairwise(bounds):
-            is_single = stop - start == 1
-            pieces.append(Piece(response.first, start_before if is_single else start, stop))
-            start_before = start
+        for number, (start, stop) in enumerate(pairwise(bounds)):
+            if number > 0 and stop - start == 1:
+                start = bounds[number - 1]
+            pieces.append(Piece(response.first, start, stop))
     return pieces
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,13 +64,6 @@ def columns_of_steps(request: ScoreRequest, rows: Rows) -> list[StepColumns]:
         steps.append(StepColumns(start, stop, generated))
         start = stop
     return steps
-
-
-class ReadAgain(NamedTuple):
-    """A token that is read again without a step."""
-
-    place: int  # in the branch
-    target: int  # of the pass over the rows, the same token
 
 
 @dataclass(frozen=True)
@@ -138,20 +131,21 @@ def _hide(
     last = later[-1] if later else step
     copied = range(step.stop, last.stop)
     first_target = of_steps - steps[0].start
-    groups = []
+    # By place in the branch, the target of the pass over the rows that is the same token.
+    groups: list[dict[int, int]] = []
     for other in later:
         columns = range(other.start, other.generated)
-        groups.append([ReadAgain(column - step.stop, first_target + column) for column in columns])
+        groups.append({column - step.stop: first_target + column for column in columns})
     given: Sequence[int] = ()
     if number + window >= len(steps):
         given = answer.ids
         targets = enumerate(answer.places, start=of_answer)
-        groups.append([ReadAgain(len(copied) + place, target) for target, place in targets])
+        groups.append({len(copied) + place: target for target, place in targets})
     counts = [len(group) for group in groups]
-    # The token in the branch's first place is predicted by the hidden step itself.
-    predicted = [[token for token in group if token.place > 0] for group in groups]
-    scored = [[token.place for token in group] for group in predicted]
-    in_sight = [token.target for group in predicted for token in group]
+    for group in groups:
+        group.pop(0, None)  # the hidden step itself predicts the token in the first place
+    scored = [list(group) for group in groups]
+    in_sight = list(chain.from_iterable(group.values() for group in groups))
     first = rows.responses[request.row].first
     return HiddenStep(Branch(first, step.start, copied, given, scored), counts, in_sight)
 
@@ -174,14 +168,14 @@ def passes_of(hidden: Sequence[Sequence[HiddenStep | None]], agree: Agree) -> li
 
 
 def needs_of(
-    hidden: Sequence[Sequence[HiddenStep | None]], of_rows: Tensor, passes: Sequence[Tensor]
+    hidden: Sequence[Sequence[HiddenStep | None]], of_rows: Tensor, of_branches: Tensor
 ) -> list[Tensor]:
     """(K,) float64 n_1..n_K of each response, NaN for a step that stays in sight.
 
-    Takes the log-probabilities of the rows' targets, and of those of each of `passes_of`.
+    Takes the log-probabilities of the rows' targets, and of those of all of `passes_of`.
     """
     of_rows = of_rows.double()
-    unused = torch.cat([torch.zeros(0), *passes]).double()
+    unused = of_branches.double()
     needs = []
     for steps in hidden:
         found = torch.full((len(steps),), torch.nan, dtype=torch.float64)

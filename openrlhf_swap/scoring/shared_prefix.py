@@ -159,25 +159,33 @@ class BranchedRows:
         counts = [len(request.prefix_ends) for request in self._requests]
         return list(torch.split(means, counts))
 
-    def needs(self, log_probs: Tensor, run: Callable[[HiddenPass], Tensor]) -> list[Tensor]:
+    def needs(
+        self,
+        hidden: Sequence[Sequence[HiddenStep | None]],
+        log_probs: Tensor,
+        run: Callable[[HiddenPass], Tensor],
+    ) -> list[Tensor]:
         """(K,) float64 n_1..n_K of each request that wants `need`, on the CPU.
 
-        Takes the (m,) log-probabilities of the targets, and what runs a pass over branches alone:
-        it returns the log-probabilities of the pass's targets at temperature 1.
+        Takes `steps_to_hide`, the (m,) log-probabilities of the targets, and what runs a pass
+        over branches alone: it returns the log-probabilities of the pass's targets at temperature
+        1.
         """
         if self._keys is None:
             return []
-        hidden = self._hidden_steps()
-        passes = []
+        passes = [log_probs[:0]]
         for branches in passes_of(hidden, self._agree):
             hidden_pass = HiddenPass(branches, self._keys, self._row_ids)
             passes.append(run(hidden_pass))
         # Copied after the last pass, so that a GPU works while the next pass's tables are made.
-        on_cpu = [values.cpu() for values in passes]
-        return needs_of(hidden, log_probs.cpu(), on_cpu)
+        of_branches = torch.cat(passes).cpu()
+        return needs_of(hidden, log_probs.cpu(), of_branches)
 
-    def _hidden_steps(self) -> list[list[HiddenStep | None]]:
-        """The hidden steps of each response that wants `need`."""
+    def steps_to_hide(self) -> list[list[HiddenStep | None]]:
+        """The hidden steps of each response that wants `need`.
+
+        Finding them takes a while: ask for them while a GPU works on the pass over the rows.
+        """
         hidden = []
         of_answer = 0
         of_steps = len(self._layout.predicting)
@@ -216,11 +224,12 @@ def read_shared_prefix(
         sequences = sequences[present].unsqueeze(0)
         positions = positions[present].unsqueeze(0)
     log_probs = _target_log_probs(model, rows, rows.inputs(sequences, positions))
+    steps = rows.steps_to_hide()
 
     def run(hidden: HiddenPass) -> Tensor:
         return _target_log_probs(model, hidden, hidden.inputs)
 
-    needs = rows.needs(log_probs, run)
+    needs = rows.needs(steps, log_probs, run)
     return {ANSWER_LOGPROBS.name: rows.scores(log_probs), NEED.name: needs}
 
 

@@ -101,12 +101,12 @@ def _leave_a_tenth(model: Model, settings: Settings, gpu: int, names: Sequence[s
 
 def describe_update(given: Settings, settings: Settings) -> str | None:
     """What the plan has decided about an update; None where flags say all."""
-    decided = []
-    if settings.may_keep_all:
-        decided.append(_describe_recomputing(settings))
-    if settings.logits_chunk > given.logits_chunk:
-        decided.append(f"holds the logits of {settings.logits_chunk:,} tokens at a time")
-    return "; it ".join(decided) or None
+    holds = f"holds the logits of {settings.logits_chunk:,} tokens at a time"
+    holds_more = settings.logits_chunk > given.logits_chunk
+    if not settings.may_keep_all:
+        return holds if holds_more else None
+    recomputes = _describe_recomputing(settings)
+    return f"{recomputes}; it {holds}" if holds_more else recomputes
 
 
 def _describe_recomputing(settings: Settings) -> str:

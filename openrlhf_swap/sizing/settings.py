@@ -102,10 +102,13 @@ def may_keep_all(configuration: Configuration) -> bool:
 def may_keep_products(configuration: Configuration) -> bool:
     """Whether an update may keep the results of products and attention, and recompute the rest.
 
-    With adapters these results take nearly as much as all activations. Liger's kernels write over
-    such a result, which would then be wrong when it is used again. A layer under ZeRO-3 gathers
-    weights in one pass that it finds gathered in the other, which torch refuses, as it refuses
-    checkpointing that is reentrant.
+    It may not in these cases:
+
+    * adapters, with which these results take nearly as much memory as all activations;
+    * Liger's kernels, which overwrite one of these results, so that gradients would be wrong;
+    * ZeRO-3, under which a layer gathers its weights in the forward pass and finds them gathered
+      when it is recomputed: torch refuses a recomputation that does not repeat the forward pass;
+    * reentrant checkpointing, which cannot keep a part of the results.
     """
     args = configuration.args
     obstacles = (

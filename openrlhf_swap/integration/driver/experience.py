@@ -14,6 +14,7 @@ from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
 from torch import Tensor
 
 from openrlhf_swap.errors import DataError
+from openrlhf_swap.flags.placement import takes_turns
 from openrlhf_swap.integration.driver.waiting import results
 from openrlhf_swap.integration.policy.scorer import ScoredForward
 from openrlhf_swap.rollouts.rollout import Rollout
@@ -78,13 +79,13 @@ def check_names(rollouts: Sequence[Rollout]) -> None:
     """Raise DataError for a metric that some responses lack: OpenRLHF cannot batch those."""
     logs = [rollout.record.get("extra_logs", {}) for rollout in rollouts]
     counts = Counter(chain.from_iterable(logs))
-    rare = [name for name, count in counts.items() if count < len(rollouts)]
-    if rare:
-        lacking = len(rollouts) - counts[rare[0]]
-        raise DataError(
-            f"the extra_logs of {lacking} of {len(rollouts)} responses lack {rare[0]!r}: return "
-            "the same names in every turn, with 0 where there is nothing to count"
-        )
+    for name, count in counts.items():
+        lacking = len(rollouts) - count
+        if lacking:
+            raise DataError(
+                f"the extra_logs of {lacking} of {len(rollouts)} responses lack {name!r}: return "
+                "the same names in every turn, with 0 where there is nothing to count"
+            )
 
 
 class SwapExperienceMaker(RemoteExperienceMaker):
@@ -104,15 +105,16 @@ class SwapExperienceMaker(RemoteExperienceMaker):
     def _dispatch_forward(self, group: Any, sync_condition: bool, **batch: Any) -> list[Any]:
         """Overrides RemoteExperienceMaker: the policy also gets the requests.
 
-        A wait for models that take turns on a GPU ends as `results` says. An update that takes its
-        own log-probabilities (`--swap.reuse_logprobs`) gets zeros in their place.
+        Models that take turns with a GPU's memory are waited for as `results` says, and free it;
+        others keep it. An update that takes its own log-probabilities (`--swap.reuse_logprobs`)
+        gets zeros in their place.
         """
         if group is self.actor_model_group:
             if self.args.swap_run.reuse_logprobs:
                 return [ray.put([torch.zeros(mask.shape) for mask in batch["action_mask"]])]
             batch |= self.requests
         refs = super()._dispatch_forward(group, False, **batch)
-        if sync_condition:
+        if sync_condition and takes_turns(self.args):
             results(refs, self.args, PASS)
             results(group.async_run_method(method_name="empty_cache"), self.args, PASS)
         return refs

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from openrlhf_swap.errors import RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
-from openrlhf_swap.flags.placement import policy_ranks, updates_a_step
+from openrlhf_swap.flags.placement import policy_ranks, shares_with_reference, updates_a_step
 from openrlhf_swap.integration.budget import budget_of
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.loop import Loop
@@ -167,7 +167,7 @@ def make_strategy(args: SimpleNamespace) -> SwapStrategy:
 
 def _shared_places(args: SimpleNamespace) -> Any:
     """Reserve the GPUs that the policy shares with the reference model or all; None for none."""
-    if not (args.train.colocate_actor_ref or args.train.colocate_all):
+    if not shares_with_reference(args):
         return None
     places = placement_group([{"GPU": 1, "CPU": 1}] * policy_ranks(args), strategy="PACK")
     results(places.ready(), args, "the reservation of GPUs")

@@ -42,8 +42,9 @@ class IntrinsicRewardActor(_StockPolicyActor):
                 self._checkpoints.load_random_state()
         reason = self.actor.hold_logits_of(strategy.args.swap_run.logits_chunk)
         if reason:
-            problem = "an update holds the logits of all of its tokens"
-            strategy.print(f"[swap] warning: {problem}, because {reason}")
+            strategy.print(
+                f"[swap] warning: an update holds the logits of all of its tokens, because {reason}"
+            )
         if strategy.args.swap_run.keeps_products:
             keep_products(self.actor.model.module)
         self._scorer = PolicyScorer(self.actor, strategy)
@@ -64,10 +65,16 @@ class IntrinsicRewardActor(_StockPolicyActor):
         return self._scorer.forward(**batch, requests=requests, wanted=wanted)
 
     def fit(self, kl_ctl: float = 0) -> Metrics:
-        """Update the policy; report how it scored, skipped updates, and peak memory."""
+        """Update the policy; report how it scored, skipped updates, and peak memory.
+
+        OpenRLHF's own method would also free the GPU's memory where nobody else waits for it.
+        """
         release_freed_blocks()
         skipped = self.actor.model.skipped_steps
-        status = super().fit(kl_ctl) | self._scorer.metrics
+        self.actor.train()
+        status = self.trainer.ppo_train(kl_ctl) | self._scorer.metrics
+        self.trainer.replay_buffer.clear()
+        release_memory(self.strategy.args)
         status["swap/skipped_updates"] = self.actor.model.skipped_steps - skipped
         peak_gib = _peak_bytes() / 2**30
         status["memory/policy_peak_gib"] = self.strategy.all_reduce(peak_gib, op="max")
@@ -115,11 +122,10 @@ class SwapPolicyTrainer(ActorPPOTrainer):
 
     def broadcast_to_vllm(self) -> None:
         """Send all weights, those with LoRA adapters merged; OpenRLHF sends one at a time."""
-        release_memory()
         self._sender.send_weights()
         if self.args.vllm.enable_prefix_caching and torch.distributed.get_rank() == 0:
             ray.get([engine.reset_prefix_cache.remote() for engine in self.vllm_engines])
-        release_memory()  # vLLM wakes on the same GPU next
+        release_memory(self.args)  # vLLM may wake on the same GPU next
         torch_dist_barrier_and_cuda_sync()
 
 

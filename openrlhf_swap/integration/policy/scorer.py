@@ -72,7 +72,6 @@ class PolicyScorer:
         """
         self._actor = actor
         self._model = actor.model
-        config = actor.model.module.config
         self._packed: bool = actor.packing_samples
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many
         # of them.
@@ -82,7 +81,7 @@ class PolicyScorer:
         # Tried here as well, because on a GPU a family may run kernels of its own.
         device = next(base.parameters()).device
         scoring = strategy.args.swap_run.scoring
-        backend = find_backend(config, type(base), scoring, device, self._packed)
+        backend = find_backend(base.config, type(base), scoring, device, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.
@@ -175,9 +174,10 @@ class PolicyScorer:
         )
         start = _clock()
         result = self._pass_over_rows(batch, wanted, rows)
+        hidden = rows.steps_to_hide()  # found while a GPU works
         passed = _clock()
         scores = rows.scores(result.of_branches)
-        needs = rows.needs(result.of_branches, self._actor.log_probs_of)
+        needs = rows.needs(hidden, result.of_branches, self._actor.log_probs_of)
         seconds = (passed - start) * rows.share
         if hides_steps:
             seconds += _clock() - passed

@@ -6,11 +6,13 @@ import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from openrlhf_swap.flags.placement import takes_turns
 from openrlhf_swap.integration import patches
 from openrlhf_swap.integration.patches import EVERY_CPU, NO_CLUSTER
 from openrlhf_swap.packages import is_cpu_build
@@ -63,9 +65,13 @@ def init_cpu_mesh(_device: str, *args: Any, **kwargs: Any) -> DeviceMesh:
     return init_device_mesh("cpu", *args, **kwargs)
 
 
-def release_memory() -> None:
-    """Return free memory to the GPU, or to the system."""
-    torch.cuda.empty_cache()
+def release_memory(args: SimpleNamespace) -> None:
+    """Return free memory to a GPU that processes of the run take turns with, or to the system.
+
+    Elsewhere a process keeps its part of a GPU: it would ask for the same memory again.
+    """
+    if takes_turns(args):
+        torch.cuda.empty_cache()
     release_freed_blocks()
 
 

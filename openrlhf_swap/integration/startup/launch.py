@@ -22,6 +22,7 @@ from openrlhf_swap.process.console import say
 from openrlhf_swap.runs import checkpoints
 
 LAST_WORDS_SECONDS = 1  # that Ray takes to deliver the last output of an actor
+MOST_GRAPH = 512  # responses of the largest batch with a CUDA graph: vLLM's own limit
 
 
 def launch(prepared: PreparedRun, wait_for_ray: Callable[[], None]) -> None:
@@ -68,7 +69,22 @@ def vllm_arguments(prepared: PreparedRun) -> dict[str, Any]:
     }
     if configuration.on_cpu:
         return {**arguments, **WHOLE_PROMPTS}
+    if not args.vllm.enforce_eager:
+        sequences = prepared.engine_limits["max_num_seqs"]
+        arguments["cudagraph_capture_sizes"] = graph_sizes(sequences)
     return {**arguments, **expert_kernels(prepared.model_config)}
+
+
+def graph_sizes(sequences: int) -> list[int]:
+    """The batches of a decoding step, in responses, for which an engine captures CUDA graphs.
+
+    A smaller batch is filled up to the next of them, which costs next to nothing: a step waits for
+    the weights. vLLM by itself captures twice as many at each start: one for every eighth number,
+    and up to twice the `sequences`, the most responses of an engine at a time.
+    """
+    most = min(sequences, MOST_GRAPH)
+    sizes = [1, 2, 4, 8, *range(16, most, 16)]
+    return [size for size in sizes if size < most] + [most]
 
 
 def describe_lack_of_memory(text: str, args: SimpleNamespace) -> str:

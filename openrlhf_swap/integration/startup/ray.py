@@ -179,16 +179,19 @@ def threads(args: SimpleNamespace, cores: int) -> int:
 def start_ray(places: int, on_cpu: bool) -> None:
     """Join the cluster that RAY_ADDRESS names, or start Ray without its dashboard.
 
-    On a CPU a Ray of our own has as many slots as `places` for processes that ask for a GPU.
+    A Ray of our own has a CPU for each of `places`, which are the run's processes with a GPU, and
+    one for tasks. On a CPU it also has as many slots for GPUs as `places`.
     """
     if "RAY_ADDRESS" in os.environ:
         ray.init(runtime_env={"env_vars": _variables(on_cpu)})
         return
     options: dict[str, Any] = {"address": "local", "include_dashboard": False}
+    # With itself Ray starts a worker for each CPU. Those of all cores, of which the run uses few,
+    # would take time from the imports.
+    options["num_cpus"] = places + 1
     if on_cpu:
         # Ray counts these slots as GPUs, and would miss them there.
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-        options["num_cpus"] = places + 1  # one for tasks that ask for no GPU
         options["num_gpus"] = places
         options["object_store_memory"] = OBJECT_STORE
     else:

@@ -80,10 +80,29 @@ def test_engines_of_experts_take_the_kernels_that_read_weights_as_they_are_sent(
     prepared = SimpleNamespace(
         configuration=configure(["--actor.model_name_or_path", "a model"], on_cpu=False),
         model_config=AutoConfig.for_model(family, **settings),
-        engine_limits={},
+        engine_limits={"max_num_seqs": 20},
     )
     given = launch.vllm_arguments(prepared)
+    assert given["cudagraph_capture_sizes"] == [1, 2, 4, 8, 16, 20]
     assert {name: value for name, value in given.items() if name == "moe_backend"} == expected
     assert given.keys() <= inspect.signature(vllm.AsyncEngineArgs).parameters.keys()
     if expected:
         assert map_unquantized_backend(given["moe_backend"]) is UnquantizedMoeBackend.TRITON
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 8, 16, 64, 100, 256, 512, 1024])
+def test_every_batch_of_responses_has_a_graph_that_is_hardly_larger(sequences):
+    sizes = launch.graph_sizes(sequences)
+    assert sizes == sorted(set(sizes))
+    assert sizes[-1] == min(sequences, 512)
+    for responses in range(1, sizes[-1] + 1):
+        filled = min(size for size in sizes if size >= responses)
+        assert filled - responses < 16
+        assert filled < 2 * responses
+
+
+def test_graphs_are_half_as_many_as_vllm_captures_by_itself():
+    """Counted by hand: 1, 2, 4, then every eighth up to 256 and every sixteenth up to 512."""
+    assert launch.graph_sizes(64) == [1, 2, 4, 8, 16, 32, 48, 64]  # of 19, up to 128
+    assert len(launch.graph_sizes(128)) == 12  # of 35, up to 256
+    assert len(launch.graph_sizes(256)) == 20  # of 51, up to 512

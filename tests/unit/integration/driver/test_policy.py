@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openrlhf.models import PolicyLoss
 from openrlhf.trainer.ppo_utils.experience_maker import RemoteExperienceMaker
-from support.actors import GROUP_SIZE, GROUPS, learn, make_config
+from support.actors import GROUP_SIZE, GROUPS, changed, learn, make_config
 from support.conformance import NoPolicy
 from support.loops import run_args
 from support.objectives import READER, rollout
@@ -36,8 +36,15 @@ def test_returns_are_the_stock_ones_bit_by_bit(seed, rows, actions):
     assert torch.equal(ours, stock)
 
 
-@pytest.mark.parametrize("takes_turns", [True, False])
-def test_models_that_take_turns_on_a_gpu_do_what_the_stock_ones_do(monkeypatch, takes_turns):
+@pytest.mark.parametrize(
+    ("shares", "sleeps", "count"),
+    # Calls: the pass; then a wait, the release of memory, and a wait.
+    [(True, True, 4), (True, False, 1), (False, True, 1)],
+)
+def test_models_that_take_turns_on_a_gpu_do_what_the_stock_ones_do(
+    monkeypatch, arguments, shares, sleeps, count
+):
+    """Where nothing sleeps, they do what the stock ones do on GPUs of their own."""
     calls = []
     group = SimpleNamespace(
         async_run_method_batch=lambda **given: calls.append(given) or ["answers"],
@@ -45,16 +52,18 @@ def test_models_that_take_turns_on_a_gpu_do_what_the_stock_ones_do(monkeypatch, 
     )
     monkeypatch.setattr(ray, "get", lambda refs, timeout=None: calls.append(refs))
     maker = object.__new__(SwapExperienceMaker)
-    maker.args = SimpleNamespace(swap_run=RunConfig(generation_timeout=1.0))
+    run = RunConfig(generation_timeout=1.0)
+    maker.args = changed(arguments, {"swap_run": run, "vllm.enable_sleep": sleeps})
     maker.actor_model_group = group
     maker.requests = {}
-    refs = maker._dispatch_forward(group, takes_turns, sequences=[1])
+    refs = maker._dispatch_forward(group, shares, sequences=[1])
     ours = list(calls)
     calls.clear()
+    takes_turns = shares and sleeps
     stock = RemoteExperienceMaker._dispatch_forward(maker, group, takes_turns, sequences=[1])
     assert refs == stock
     assert ours == calls
-    assert len(calls) == (4 if takes_turns else 1)
+    assert len(calls) == count
 
 
 @pytest.fixture

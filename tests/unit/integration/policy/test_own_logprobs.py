@@ -8,7 +8,6 @@ import torch
 from openrlhf.models import PolicyLoss
 from support.actors import changed
 from support.passes import actor_of, micro_batch, model_of
-from torch import distributed
 
 from openrlhf_swap.config import RunConfig
 from openrlhf_swap.integration.policy.actors import SwapPolicyTrainer, loss_with_own_logprobs
@@ -57,16 +56,6 @@ def test_the_update_is_that_after_a_pass(family, kind, packing):
         assert error <= 1e-5 * max(theirs[name].norm(), 1e-3), name
     assert clipped == 0  # every ratio is 1
     assert kl == 0
-
-
-@pytest.fixture
-def one_rank(tmp_path):
-    """A group of this process alone, in which a trainer waits for the others."""
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
-    )
-    yield
-    distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize(

@@ -115,5 +115,6 @@ def test_openrlhfs_variables_reach_the_processes_on_gpus(monkeypatch, address):
     if address:
         assert given == {"runtime_env": {"env_vars": variables}}
     else:
-        assert given == {"address": "local", "include_dashboard": False}
+        # A worker for each of the two processes, and one for tasks: not one for each core.
+        assert given == {"address": "local", "include_dashboard": False, "num_cpus": 3}
         assert os.environ == variables
