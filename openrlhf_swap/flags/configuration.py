@@ -115,6 +115,7 @@ USER_OF_ADDRESS = re.compile(r"(?<=://)[^/@?\s,]*(?=@)")  # and a password
 QUERY_OF_ADDRESS = re.compile(r"(://[^?\s,]*\?)[^\s,]*")
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
 THOUGHT_BUDGET = "--rollout.thought_budget"
+KEEP_THOUGHTS = "--agent.keep_thoughts"
 FILES = ("reward.remote_url", "train.agent_func_path")
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
@@ -320,6 +321,7 @@ def training_parser(words: Sequence[str] = ()) -> Parser:
     add_settings(parser)
     add_template_arguments(parser, TEMPLATE_ARGUMENTS.removeprefix("--"))
     add_thought_budget(parser)
+    add_keep_thoughts(parser)
     for flag in dict.fromkeys(word.partition("=")[0] for word in words):
         if flag.startswith("--swap.") and flag.count(".") == 2:
             parser.add_argument(flag, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -385,6 +387,15 @@ def add_thought_budget(parser: argparse.ArgumentParser) -> None:
         "the answer follows; no budget by default"
     )
     parser.add_argument(THOUGHT_BUDGET, type=int, metavar="INT", help=text)
+
+
+def add_keep_thoughts(parser: argparse.ArgumentParser) -> None:
+    """Add the flag for an agent's thoughts of earlier turns."""
+    text = (
+        "thoughts that an agent reads in its conversation: all, or the last, as under the chat "
+        "templates of Qwen3 and R1, which leave those of earlier turns out (default: all)"
+    )
+    parser.add_argument(KEEP_THOUGHTS, choices=("all", "last"), default="all", help=text)
 
 
 def add_rendering(parser: argparse.ArgumentParser) -> None:

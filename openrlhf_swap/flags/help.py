@@ -12,6 +12,7 @@ from openrlhf_swap.flags.configuration import (
     FOLDERS,
     TrainingParser,
     add_config,
+    add_keep_thoughts,
     add_objective,
     add_settings,
     add_template_arguments,
@@ -86,6 +87,7 @@ def _add_modes(parser: Parser) -> None:
     add_config(parser)
     add_template_arguments(parser)
     add_thought_budget(parser)
+    add_keep_thoughts(parser)
 
 
 def _add_common(parser: Parser) -> None:

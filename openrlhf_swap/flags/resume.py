@@ -68,6 +68,7 @@ NAMED = frozenset(
         "reward.overlong_penalty_factor",
         "reward.remote_url",
         "reward.stop_properly_penalty_coef",
+        "agent.keep_thoughts",
         "train.agent_func_path",
         # The advantages and the loss.
         "swap.reuse_logprobs",

@@ -111,7 +111,10 @@ def check_flags(configuration: Configuration) -> None:
     _check_values(configuration)
     _check_template(configuration)
     _check_reward(configuration)
-    _refuse((*COMBINATIONS, *SHARES), _facts(configuration))
+    facts = _facts(configuration)
+    _refuse((*COMBINATIONS, *SHARES), facts)
+    if configuration.args.agent.keep_thoughts == "last":
+        _refuse(OLD_THOUGHTS, facts)
     _check_grader(configuration)
     if configuration.run.tracker:
         import_named(configuration.run.tracker, "--swap.tracker")
@@ -363,6 +366,24 @@ COMBINATIONS = (
         "the number of training steps between evaluations, as well",
     ),
 )
+# What an agent's contexts without old thoughts need.
+OLD_THOUGHTS = (
+    Rule(
+        lambda run: not run.train.agent_func_path,
+        "--agent.keep_thoughts is last, but no agent takes turns: leave it out, or give "
+        "--train.agent_func_path",
+    ),
+    Rule(
+        lambda run: not (run.ds.packing_samples or run.train.dynamic_batch_enable),
+        "--agent.keep_thoughts is last, whose contexts are packed into one row, but rows are "
+        "padded: give --ds.packing_samples",
+    ),
+    Rule(
+        lambda run: run.run.logits_chunk == 0,
+        "--agent.keep_thoughts is last with --swap.logits_chunk 0, where OpenRLHF's own pass would "
+        "read all contexts as one: leave one of them out",
+    ),
+)
 # Actors with unequal shares would wait for each other without end, and an update of its own size
 # mixes two steps.
 SHARES = (
@@ -490,6 +511,11 @@ STEP_REWARDS = (
         lambda run: run.method.step_reward == "need" and run.run.scoring == "per_prefix",
         "--swap.scoring is per_prefix with --swap.step_reward need, which hides steps from the "
         "prefixes of one forward: use shared_prefix",
+    ),
+    Rule(
+        lambda run: run.method.step_reward == "need" and run.agent.keep_thoughts == "last",
+        "--agent.keep_thoughts is last with --swap.step_reward need, which hides steps from what "
+        "follows in one context: use --swap.step_reward gain",
     ),
     *map(_without_need, ("tau", "weights_from", "length_coef", "step_price")),
     *map(_of_need, ("need_window", "need_every")),

@@ -49,6 +49,8 @@ class Rollout:
         record: what else OpenRLHF's engine returned, for OpenRLHF's own row of the response.
         observations: (place, token ids) of what an environment wrote before `response_ids[place]`,
             in order. A new turn begins there.
+        starts_over: whether each of `observations` is the whole context of the turn behind it, as
+            `--agent.keep_thoughts last` makes it. Attention and positions then begin anew with it.
         turn_rewards: an environment's reward for each turn; empty where it is not known.
         closing: the places in `response_ids` of tokens that closed a thought at its budget. The
             policy did not choose these tokens, and is not trained on them.
@@ -70,6 +72,7 @@ class Rollout:
     metadata: Mapping[str, float] = field(default_factory=dict)
     record: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     observations: Sequence[tuple[int, Sequence[int]]] = ()
+    starts_over: bool = False
     turn_rewards: Sequence[float] = ()
     closing: Sequence[int] = ()
     teacher_prompt_ids: Sequence[int] = ()
@@ -148,6 +151,12 @@ class Rollout:
         for place, ids in self.observations:
             advances[place] += len(ids)
         return self.start - 1 + advances.cumsum(0)[:-1]
+
+    @property
+    def context_starts(self) -> list[int]:
+        """The positions in the row where contexts begin; one context if it does not start over."""
+        observed = self.observations if self.starts_over else ()
+        return [0, *(int(self.positions[place]) - len(ids) for place, ids in observed)]
 
     @property
     def generated_ends(self) -> tuple[int, ...]:

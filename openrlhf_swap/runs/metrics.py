@@ -224,15 +224,24 @@ def turn_metrics(batch: Batch) -> Metrics:
             turn = bisect_right(rollout.turn_starts, end) + 1
             if turn <= SHOWN_TURNS:
                 by_turn[turn][-1] += share / mass
+    read = [*chain.from_iterable(map(_context_tokens, rollouts))]
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
-        "swap/observation_tokens": fmean(
-            sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts
-        ),
+        "swap/context_tokens": fmean(read),
     }
+    if not any(rollout.starts_over for rollout in rollouts):
+        observed = [sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts]
+        metrics["swap/observation_tokens"] = fmean(observed)
     for turn, shares in by_turn.items():
         metrics[f"swap/penalty_turn_{turn}"] = fmean(shares)
     return metrics
+
+
+def _context_tokens(rollout: Rollout) -> list[int]:
+    """The tokens that each turn of a response has read."""
+    begins = rollout.positions[[0, *rollout.turn_starts]].tolist()
+    starts = rollout.context_starts if rollout.starts_over else [0] * len(begins)
+    return [begin - start for begin, start in zip(begins, starts, strict=True)]
 
 
 def step_line(step: int, last: int | None, metrics: Metrics) -> str:
@@ -395,11 +404,14 @@ def rollout_rows(batch: Batch, count: int, reader: StepReader) -> list[Row]:
 
 
 def _turn_rows(rollout: Rollout, reader: StepReader) -> list[dict[str, str]]:
+    """The text of each turn, and of what the environment wrote behind it.
+
+    Without old thoughts that is the whole context of the next turn.
+    """
+    name = "next_context" if rollout.starts_over else "observation"
     seen = [*(reader.text(ids) for _, ids in rollout.observations), ""]
     actions = map(reader.text, rollout.turns)
-    return [
-        {"action": action, "observation": text} for action, text in zip(actions, seen, strict=True)
-    ]
+    return [{"action": action, name: text} for action, text in zip(actions, seen, strict=True)]
 
 
 def _by_step(rollout: Rollout) -> dict[str, list[float | None]]:

@@ -130,6 +130,10 @@ def widen(logits: Tensor) -> Tensor:
 
 
 def row_positions(attention_mask: Tensor) -> Tensor:
-    """The position ids of rows, from their (B, T) mask, 1 for tokens; 0 for padding before them."""
-    counted = attention_mask.long().cumsum(-1)
-    return (counted - 1).clamp(min=0)
+    """The position ids of rows, from their (B, T) mask: the number of a token's context, from 1.
+
+    They begin anew with each context, and with padding, which is 0 in the mask.
+    """
+    place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
+    begins = attention_mask != attention_mask.roll(1, 1)
+    return place - torch.where(begins, place, 0).cummax(-1).values

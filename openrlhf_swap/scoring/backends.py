@@ -14,7 +14,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
 from openrlhf_swap.packages.versions import warn_if_untested
-from openrlhf_swap.scoring.answer import AnswerBranch, Readings, ScoreRequest, read_per_prefix
+from openrlhf_swap.scoring.answer import (
+    AnswerBranch,
+    Readings,
+    ScoreRequest,
+    read_per_prefix,
+    row_positions,
+)
 from openrlhf_swap.scoring.shared_prefix import read_shared_prefix
 from openrlhf_swap.scoring.small_model import WORDS, small_model
 
@@ -76,13 +82,16 @@ class ScoringBackend:
         """
         if self.name == SHARED_PREFIX:
             return read_shared_prefix(model, sequences, attention_mask, requests, **how)
+        positions = row_positions(attention_mask)
         answers = []
         for request in requests:
             assert request.branch is not None
-            present = attention_mask[request.row].bool()
-            ids = sequences[request.row][present]
-            lengths = present.cumsum(-1)[list(request.prefix_ends)].tolist()
-            answers.append(read_per_prefix(model, ids, lengths, request.branch).cpu())
+            scores = []
+            for place in request.prefix_ends:
+                length = int(positions[request.row, place]) + 1
+                prefix = sequences[request.row, place + 1 - length : place + 1]
+                scores.append(read_per_prefix(model, prefix, [length], request.branch))
+            answers.append(torch.cat(scores).cpu())
         return {ANSWER_LOGPROBS.name: answers}
 
 

@@ -49,15 +49,18 @@ from openrlhf_swap.scoring.need import (
 )
 
 
-def answer_branches(request: ScoreRequest, rows: Rows) -> list[Branch]:
-    """The branches that score the answer after each prefix of a response."""
+def answer_branches(request: ScoreRequest, rows: Rows, positions: Tensor) -> list[Branch]:
+    """The branches that score the answer after each prefix of a response.
+
+    `positions` are (responses, tokens) int64, those of the padded rows.
+    """
     answer = request.branch
     assert answer is not None
     scored = [1 + place for place in answer.places]  # behind the copied token
-    first = rows.responses[request.row].first
     branches = []
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
+        first = end - int(positions[request.row, place])
         copied = range(end, end + 1)
         branch = Branch(first, end, copied, answer.ids, [scored])
         branches.append(branch)
@@ -86,17 +89,19 @@ class BranchedRows:
     ) -> None:
         """Find the place of everything.
 
-        Takes a causal language model in eval mode, or its wrapper; a (responses, tokens) mask, 1
-        for tokens, padded on either side; and requests with an answer, at most one a response, at
-        least one in all. `packed` says that the forward has all responses in one row, without
-        padding. `agree` takes numbers of calls of recurrent layers, and of passes over hidden
-        steps. `keeps_keys` keeps keys and values where no response of this rank has `need`.
+        Takes a causal language model in eval mode, or its wrapper; a (responses, tokens) mask, the
+        number of each token's context from 1 on, padded on either side; and requests with an
+        answer, at most one a response, at least one in all. `packed` says that the forward has all
+        responses in one row, without padding. `agree` takes numbers of calls of recurrent layers,
+        and of passes over hidden steps. `keeps_keys` keeps keys and values where no response of
+        this rank has `need`.
         """
-        rows = Rows.of(attention_mask, packed)
+        rows = Rows.of(attention_mask.clamp(max=1), packed)
+        positions = row_positions(attention_mask).cpu()
         branches: list[Branch] = []
         step_columns: list[int] = []
         for request in requests:
-            branches += answer_branches(request, rows)
+            branches += answer_branches(request, rows, positions)
             if NEED.name in request.wanted:
                 steps = columns_of_steps(request, rows)
                 step_columns += range(steps[0].start, steps[-1].stop)

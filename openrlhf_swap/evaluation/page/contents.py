@@ -218,7 +218,7 @@ def _observations(row: Row, formulas: Formulas) -> dict[int, Row]:
     end = 0
     for number, turn in enumerate(turns_of(row), start=1):
         end += len(turn["action"])
-        if turn["observation"]:
+        if turn.get("observation"):
             observation = split_formulas(turn["observation"], formulas)
             found[end] = {"turn": number, "observation": observation}
     return found

@@ -29,6 +29,7 @@ def fit_context(rollout: Rollout, context: int) -> Rollout:
     return replace(
         rollout,
         response_ids=rollout.response_ids[:kept],
+        truncated=rollout.truncated or kept < len(rollout.response_ids),
         observations=inside,
         turn_rewards=rollout.turn_rewards[: len(inside) + 1],
         closing=[place for place in rollout.closing if place < kept],
@@ -39,14 +40,17 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     """Make OpenRLHF's row of one response, of T tokens in a context.
 
     What an environment wrote, or what closed a thought at its budget, is no action in the row.
-    `sequences` and `attention_mask` are (1, T) int64; `action_mask` (1, T - 1) int64 and
-    `rollout_log_probs` (1, T - 1) float32 begin with the prediction of the second token.
+    `sequences` and `attention_mask` are (1, T) int64, the latter with the number of each token's
+    context from 1 on; `action_mask` (1, T - 1) int64 and `rollout_log_probs` (1, T - 1) float32
+    begin with the prediction of the second token.
     """
     ids = rollout.row_ids
     is_action = torch.zeros(len(ids), dtype=torch.int64)
     is_action[rollout.positions] = 1
     is_action[rollout.positions[list(rollout.closing)]] = 0
     action_mask = is_action[1:].unsqueeze(0)
+    begins = torch.zeros(1, len(ids), dtype=torch.int64)
+    begins[0, rollout.context_starts] = 1
     logprobs = rollout.record["rollout_log_probs"]
     if logprobs is not None:
         logprobs = torch.tensor([logprobs[1 : len(ids)]])
@@ -61,7 +65,7 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
         info[name] = torch.tensor([float(value)])
     return Experience(
         sequences=torch.tensor([ids]),
-        attention_mask=torch.ones(1, len(ids), dtype=torch.int64),
+        attention_mask=begins.cumsum(1),
         action_mask=action_mask,
         rollout_log_probs=logprobs,
         prompts=[rollout.prompt],

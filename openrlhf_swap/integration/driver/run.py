@@ -17,6 +17,7 @@ from openrlhf_swap.errors import RunError, first_line
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.placement import policy_ranks, shares_with_reference, updates_a_step
 from openrlhf_swap.integration.budget import budget_of
+from openrlhf_swap.integration.contexts import old_thoughts_of
 from openrlhf_swap.integration.driver.ahead import Ahead
 from openrlhf_swap.integration.driver.loop import Loop
 from openrlhf_swap.integration.driver.policy import Policy
@@ -188,11 +189,13 @@ def _prepare_engines(args: SimpleNamespace, engines: list[Any], tokenizer: Any) 
     """Give the engines what all requests share; the reward function gets its settings."""
     shared = ray.put(tokenizer)
     budget = budget_of(args, tokenizer)
+    old_thoughts = old_thoughts_of(args, tokenizer)
     return [
         engine.prepare.remote(
             shared,
             args.data.max_len,
             budget,
+            old_thoughts,
             end_of_thought=args.swap.end_of_thought,
             grader=args.swap_run.grader,
         )

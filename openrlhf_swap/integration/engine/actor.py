@@ -16,6 +16,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from openrlhf_swap.errors import DataError, first_line
 from openrlhf_swap.integration.budget import BudgetedEngine, ThoughtBudget, seed_after
+from openrlhf_swap.integration.contexts import ForgetfulEngine, OldThoughts
 from openrlhf_swap.integration.engine.responses import REWARD_FLAG, EngineRequest, read_response
 from openrlhf_swap.integration.engine.rewards import tell_more
 from openrlhf_swap.integration.patches import ENGINE_STARTS, installed, undecorated
@@ -62,12 +63,18 @@ class SwapRolloutActor(_StockRolloutActor):
         self._watch = asyncio.create_task(self.exit_with_engine())
 
     def prepare(
-        self, tokenizer: Any, max_length: int, budget: ThoughtBudget | None, **reward_settings: str
+        self,
+        tokenizer: Any,
+        max_length: int,
+        budget: ThoughtBudget | None,
+        old_thoughts: OldThoughts | None,
+        **reward_settings: str,
     ) -> None:
         """Take over what all requests share."""
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._budget = budget
+        self._old_thoughts = old_thoughts
         tell_more(self.executor, reward_settings)
 
     async def respond(self, *requests: EngineRequest) -> list[list[Rollout]]:
@@ -92,6 +99,7 @@ class SwapRolloutActor(_StockRolloutActor):
         sampling.output_kind = RequestOutputKind.FINAL_ONLY
         # A continuation begins behind the thought, or grades how the thought goes on.
         engine = BudgetedEngine(self, None if request.prefix else self._budget)
+        forgetful = ForgetfulEngine(engine, self._old_thoughts)
         if request.seed is not None:
             sampling.seed = zlib.crc32(f"{request.seed}:{key}".encode())
         try:
@@ -101,7 +109,7 @@ class SwapRolloutActor(_StockRolloutActor):
                 sampling_params=sampling,
                 max_length=self._max_length,
                 hf_tokenizer=tokenizer,
-                llm_engine=engine,
+                llm_engine=forgetful,
             )
         except Exception as error:
             if not self._is_agent or isinstance(error, EngineDeadError):
@@ -113,7 +121,8 @@ class SwapRolloutActor(_StockRolloutActor):
             ) from None
         start = None if request.prefix is None else request.prefix.start
         flag = AGENT_FLAG if self._is_agent else REWARD_FLAG
-        return replace(read_response(response, start, flag), closing=engine.closing)
+        rollout = replace(read_response(response, start, flag), closing=engine.closing)
+        return forgetful.as_read(rollout)
 
     async def generate(
         self, prompt_token_ids: list[int], sampling_params: Any, *args: Any, **kwargs: Any

@@ -19,6 +19,7 @@ from transformers import PretrainedConfig
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
 from openrlhf_swap.integration.policy.adapters import without_adapters
 from openrlhf_swap.packages.versions import replaced
+from openrlhf_swap.scoring.answer import row_positions
 from openrlhf_swap.scoring.backends import MODEL_ERRORS
 from openrlhf_swap.scoring.need import HiddenPass
 from openrlhf_swap.scoring.shared_prefix import BranchedRows
@@ -137,12 +138,11 @@ class ChunkedActor(_StockActor):
         return head.of_branches
 
     def _inputs(self, sequences: Tensor, attention_mask: Tensor) -> RowInputs:
+        positions = row_positions(attention_mask)
         if self.packing_samples:
-            unpadded = unpad_and_slice_tensor(sequences, attention_mask, None)
-            ids, positions, targets, _, places = unpadded
-            return RowInputs(ids, positions, targets, places)
-        counted = attention_mask.long().cumsum(-1)
-        positions = (counted - 1).masked_fill_(attention_mask == 0, 1)
+            ids, _, targets, _, places = unpad_and_slice_tensor(sequences, attention_mask, None)
+            return RowInputs(ids, positions.flatten()[places][None], targets, places)
+        positions.masked_fill_(attention_mask == 0, 1)
         targets = sequences.roll(-1, dims=1)
         places = torch.arange(sequences.numel(), device=sequences.device)
         return RowInputs(sequences, positions, targets, places)

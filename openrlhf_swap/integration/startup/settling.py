@@ -1,10 +1,16 @@
 """What a run has to settle about its model: the marks of a thought, packing, and scoring."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS, THOUGHT_BUDGET, Configuration
+from openrlhf_swap.flags.configuration import (
+    KEEP_THOUGHTS,
+    TEMPLATE_ARGUMENTS,
+    THOUGHT_BUDGET,
+    Configuration,
+)
 from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.rules import check_flags
 from openrlhf_swap.integration.budget import ThoughtBudget
@@ -34,8 +40,10 @@ def settle(given: Configuration, model: TriedModel) -> SettledRun:
     A model that mixes packed responses trains on padded rows. Raises ConfigError for marks that the
     tokenizer does not know, and for flags that do not fit padded rows.
     """
-    packing = settle_packing(given, model)
     method, thought = resolve_thought(given.method, model.tokenizer)
+    if given.args.agent.keep_thoughts == "last":
+        check_old_thoughts(replace(given, method=method), model)
+    packing = settle_packing(given, model)
     configuration = replace(packing.configuration, method=method)
     check_thought_budget(configuration, model)
     rate = advise_on_rate(configuration, model)
@@ -69,6 +77,27 @@ def check_thought_budget(run: Configuration, model: TriedModel) -> None:
             f"{flag}, but --rollout.max_new_tokens {limit} leaves no room for an answer behind the "
             f"{least - tokens - 1} tokens that close the thought: use at least {least}, or a "
             "smaller budget"
+        )
+
+
+def check_old_thoughts(run: Configuration, model: TriedModel) -> None:
+    """Raise ConfigError where a model cannot be trained without an agent's old thoughts."""
+    # These imports of OpenRLHF take seconds, which other runs save.
+    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
+
+    flag = f"{KEEP_THOUGHTS} is last"
+    if run.method.end_of_thought == NO_MARK:
+        raise ConfigError(
+            f"{flag}, but the model's thoughts have no marks: leave it out, or name the mark that "
+            "the model was taught, such as --swap.end_of_thought '</think>'"
+        )
+    reason = model.why_not_packed(run.args.ds.attn_implementation)
+    if reason is None:
+        reason = ChunkedActor(SimpleNamespace(module=model.small)).hold_logits_of(1)
+    if reason is not None:
+        raise ConfigError(
+            f"{flag}, which packs a response's contexts into one row, but {model.path} cannot be "
+            f"trained so ({reason}): leave it out"
         )
 
 

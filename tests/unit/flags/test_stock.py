@@ -79,6 +79,7 @@ def test_arguments_reach_the_training_as_openrlhf_completes_them(monkeypatch, gi
     # These are the flags of ours that are not named after swap.
     assert vars(ours.args.data).pop("chat_template_kwargs") is None
     assert vars(ours.args.rollout).pop("thought_budget") is None
+    assert vars(vars(ours.args).pop("agent")) == {"keep_thoughts": "all"}
     assert trained == [ours.args]
 
 

@@ -36,6 +36,7 @@ class Model(actor.SwapRolloutActor):
         self._tokenizer = tokenizer
         self._max_length = 200
         self._budget = budget
+        self._old_thoughts = None
         self._text = [*ids_of(tokenizer, thought + CLOSE + answer), tokenizer.eos_token_id]
         self._answer = [*ids_of(tokenizer, answer), tokenizer.eos_token_id]
 

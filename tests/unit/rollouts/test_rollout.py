@@ -281,6 +281,7 @@ def test_a_group_of_two_turns_worked_by_hand():
     uniform = Coefficients(tau=Tau(math.inf))
     assert turn_metrics(Batch([[long, short]], uniform, reader=None)) == {
         "swap/turns": 1.5,
+        "swap/context_tokens": (1 + 103 + 1) / 3,
         "swap/observation_tokens": 50.0,
         "swap/penalty_turn_1": 0.5,
         "swap/penalty_turn_2": 0.5,

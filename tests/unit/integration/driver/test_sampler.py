@@ -32,6 +32,7 @@ class Engine(SwapRolloutActor):
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._budget = None
+        self._old_thoughts = None
         self._said = said
         self.executor = SingleTurnAgentExecutor(None)
         self.executor.reward_endpoints = ["in this process"]

@@ -26,6 +26,7 @@ class Actor(actor.SwapRolloutActor):
         self._tokenizer = tokenizer
         self._max_length = 99
         self._budget = None
+        self._old_thoughts = None
         self._texts = iter(texts)
         self.llm = self
 
@@ -97,7 +98,7 @@ def test_what_each_turn_was_paid_is_known(tokenizer):
         return {"rewards": torch.tensor(pays), "extra_logs": logs, **more}
 
     executor = agent(step)
-    Actor(executor).prepare(tokenizer, 99, budget=None)
+    Actor(executor).prepare(tokenizer, 99, budget=None, old_thoughts=None)
     (first, second), _ = drawn(tokenizer, executor, "1", "2", "3", "2", "3", count=2)
     assert first.turn_rewards == [-0.5, 0.25, 1.0]
     assert second.turn_rewards == [0.25, 1.0]

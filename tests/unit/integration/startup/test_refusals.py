@@ -111,6 +111,15 @@ REFUSALS = """
 --rollout.thought_budget 9 --swap.end_of_thought= --train.agent_func_path AGENT => \
 --rollout.thought_budget is 9 with --train.agent_func_path
 --swap.objective thinkprune => --swap.thinkprune.limits has 4000
+--agent.keep_thoughts last => --agent.keep_thoughts is last, but no agent takes turns
+--agent.keep_thoughts last --train.agent_func_path AGENT => \
+--agent.keep_thoughts is last, whose contexts are packed into one row, but
+--agent.keep_thoughts last --train.agent_func_path AGENT --ds.packing_samples \
+--swap.logits_chunk 0 => --agent.keep_thoughts is last with --swap.logits_chunk 0
+--agent.keep_thoughts last --train.agent_func_path AGENT --ds.packing_samples \
+--swap.step_reward need => --agent.keep_thoughts is last with --swap.step_reward need
+--agent.keep_thoughts last --train.agent_func_path AGENT --ds.packing_samples \
+--swap.end_of_thought= => --agent.keep_thoughts is last, but the model's thoughts have no marks
 """
 
 
