@@ -116,6 +116,7 @@ QUERY_OF_ADDRESS = re.compile(r"(://[^?\s,]*\?)[^\s,]*")
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
 THOUGHT_BUDGET = "--rollout.thought_budget"
 KEEP_THOUGHTS = "--agent.keep_thoughts"
+NO_ANSWERS = "no_answers"  # the column of the answers where nothing is graded
 FILES = ("reward.remote_url", "train.agent_func_path")
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
 SEPARATORS = ",@"  # between data sets, and between a data set and a folder in it
@@ -265,6 +266,8 @@ def configure(
     ours |= _placement({**stock, **ours, **chosen})
 
     merged = {**stock, **ours, **chosen}
+    if run.grader == "none":  # nothing reads answers, so the data need none
+        merged["data.label_key"] = NO_ANSWERS
     values = {name: value for name, value in merged.items() if not _is_ours(name)}
     named = ours.keys() | chosen.keys()
     overruled = recipe.flags.keys() & {*given[1], *given[2]}

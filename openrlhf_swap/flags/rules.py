@@ -15,7 +15,7 @@ from typing import Any
 
 from openrlhf_swap.config import ABLATION, SwapConfig
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import REWARD_FILE, Configuration
+from openrlhf_swap.flags.configuration import NO_ANSWERS, REWARD_FILE, Configuration
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages import import_named
@@ -24,7 +24,8 @@ from openrlhf_swap.rewards.verifiers import MATH, find_verifier
 REQUIRED = {
     "actor.model_name_or_path": "is missing; give a Hugging Face model or a folder",
     "data.prompt_dataset": "is missing; give a data set or a file",
-    "data.label_key": "is missing; name the column with the reference answers",
+    "data.label_key": "is missing; name the column with the reference answers, or learn without "
+    "answers: --swap.recipe crisp --swap.grader none",
     "reward.remote_url": "is empty; leave it out to use the built-in grader",
 }
 # What a number has to be, and the flags that say so. A zero would train nothing, divide by zero, or
@@ -153,8 +154,9 @@ def prompt_capacity(args: SimpleNamespace) -> int:
 
 
 def columns_of(args: SimpleNamespace) -> dict[str, str]:
-    """Flag -> the column that it names in the data sets."""
-    return {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+    """Flag -> the column that it names in the data sets, which need no answers for some runs."""
+    columns = {"--data.input_key": args.data.input_key, "--data.label_key": args.data.label_key}
+    return {flag: name for flag, name in columns.items() if name != NO_ANSWERS}
 
 
 def _facts(configuration: Configuration, **more: object) -> SimpleNamespace:

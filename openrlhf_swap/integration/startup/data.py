@@ -26,7 +26,7 @@ from openrlhf_swap.data.references import example_answers, find_faults, read_ref
 from openrlhf_swap.data.tables import loader_errors
 from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.flags.configuration import Configuration, find_special
+from openrlhf_swap.flags.configuration import NO_ANSWERS, Configuration, find_special
 from openrlhf_swap.flags.rules import columns_of, prompt_capacity
 from openrlhf_swap.flags.stock import FlagValues
 from openrlhf_swap.objectives.base import Objective
@@ -196,6 +196,8 @@ def load_prompts(args: SimpleNamespace, for_training: bool = True) -> list[Row]:
     if not rows:
         raise DataError(f"{source.called}, which has no rows; give a data set with at least one")
     check_columns(columns_in(rows), columns_of(args), source.names)
+    if args.data.label_key == NO_ANSWERS:
+        rows = [{**row, NO_ANSWERS: ""} for row in rows]
     return rows[: source.most]
 
 

@@ -11,8 +11,10 @@ from support.command_lines import GOOD, rows_file
 from support.paths import POLICY
 
 from openrlhf_swap.config import RunConfig, SwapConfig
+from openrlhf_swap.data.files import check_quickly
 from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.flags.configuration import configure
+from openrlhf_swap.flags.rules import check_flags, columns_of
 from openrlhf_swap.integration.startup.data import load_prompts, write_usable_prompts
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.rewards.graded_text import closes_thought
@@ -51,6 +53,23 @@ def usable(tmp_path, tokenizer):
         return read(write(data_arguments(path), tokenizer, tmp_path / "out", **run))
 
     return usable
+
+
+def test_prompts_without_answers_are_enough_where_nothing_is_graded(tmp_path, tokenizer):
+    """The instruction for the teacher stands before the problem; a file may name a column."""
+    path = rows_file(tmp_path / "rows.jsonl", [{"problem": "What is 2 + 100?"}])
+    flags = "--swap.objective crisp --swap.grader none --data.apply_chat_template"
+    flags += " --data.label_key answer"
+    flags += f" --actor.model_name_or_path {POLICY} --data.prompt_dataset {path}"
+    flags += f" --data.input_key problem --swap.output_dir {tmp_path}/out --rollout.batch_size 1"
+    flags += " --rollout.n_samples_per_prompt 2 --train.batch_size 2 --train.micro_batch_size 2"
+    run = configure(flags.split(), on_cpu=True)
+    check_flags(run)
+    check_quickly("--data.prompt_dataset", path, columns_of(run.args))
+    (row,) = read(write_usable_prompts(run, build(run.method), tokenizer))
+    label = row.pop(run.args.data.label_key)
+    assert Reference.parse(label).answer == ""
+    assert row == {"problem": f"{build(run.method).instruction}\n\nWhat is 2 + 100?"}
 
 
 def asked(*answers):
