@@ -33,6 +33,7 @@ PARTS = (ALL, "easy", "middle", HARD)  # of the held-out problems
 FIRST_BUDGETS = (1024, 3072)  # responses in training; the primary comparison is made at these
 LAST_BUDGETS = (2048,)
 ONLY = "-"  # the strength of an arm that has one
+BASE = "base"  # the arm of a policy before any training
 # Arm -> its strengths: theta, lambda of outcome_only, a percentile of the base's lengths.
 PRIMARY_ARMS = {
     "grpo": (ONLY,),
@@ -49,7 +50,9 @@ OTHER_ARMS = {
 }
 ARMS = {**PRIMARY_ARMS, **OTHER_ARMS}
 CHOICE_SEEDS = (1, 2, 3)
-TEST_SEEDS = tuple(range(401, 413))
+FIRST_SEEDS = tuple(range(401, 407))
+LAST_SEEDS = tuple(range(407, 413))
+TEST_SEEDS = FIRST_SEEDS + LAST_SEEDS
 LOST = 0.01  # accuracy that a strength may lose against GRPO, in the rule that chooses it
 KEYS = ["task", "arm", "strength", "budget", "seed"]
 
@@ -67,11 +70,17 @@ class Run:
 
 @dataclass(frozen=True)
 class Phase:
-    """Trainings of some arms in one task with one budget: first the choice's, then the test's."""
+    """Trainings of some arms in one task with one budget: GRPO's, the choice's, the test's."""
 
     arms: tuple[str, ...]
     task: str
     budget: int
+    seeds: tuple[int, ...]  # of the test
+
+    def gate_runs(self) -> Iterator[Run]:
+        """GRPO with the seeds that choose, which must be as accurate as the base."""
+        for seed in CHOICE_SEEDS:
+            yield Run(self.task, "grpo", ONLY, self.budget, seed)
 
     def choice_runs(self) -> Iterator[Run]:
         """Every strength of the arms with the seeds that choose."""
@@ -84,7 +93,7 @@ class Phase:
         """The chosen strength of each arm, seed after seed."""
         choice = Choice(runs, self.task, self.budget)
         strengths = {arm: choice.strength(arm) for arm in self.arms}
-        for seed in TEST_SEEDS:
+        for seed in self.seeds:
             for arm, strength in strengths.items():
                 yield Run(self.task, arm, strength, self.budget, seed)
 
@@ -92,13 +101,33 @@ class Phase:
 def phases() -> Iterator[Phase]:
     """All phases, in the order in which a lack of time does the least harm.
 
-    The arms of the primary comparison come first, at the budgets of that comparison.
+    The arms of the primary comparison come first, at the budgets of that comparison, and with half
+    of the test's seeds.
     """
     for budgets in (FIRST_BUDGETS, LAST_BUDGETS):
         for arms in (PRIMARY_ARMS, OTHER_ARMS):
-            for task in TASKS:
-                for budget in budgets:
-                    yield Phase(tuple(arms), task, budget)
+            for seeds in (FIRST_SEEDS, LAST_SEEDS):
+                for task in TASKS:
+                    for budget in budgets:
+                        yield Phase(tuple(arms), task, budget, seeds)
+
+
+class Gate:
+    """Whether GRPO ends as accurate as the base in a task, at the least budget."""
+
+    def __init__(self, runs: pd.DataFrame, task: str) -> None:
+        """`runs` has a row a training, as `budgets.py` writes it."""
+        own = runs[runs.task == task]
+        is_choice = (own.budget == min(FIRST_BUDGETS)) & own.seed.isin(CHOICE_SEEDS)
+        grpo = own[(own.arm == "grpo") & is_choice]
+        self.base = float(own[own.arm == BASE][f"{ALL} accuracy"].mean())
+        self.grpo = float(grpo[f"{ALL} accuracy"].mean())
+        self.seeds = len(grpo)
+
+    @property
+    def passes(self) -> bool:
+        """Whether GRPO is as accurate."""
+        return self.grpo >= self.base
 
 
 class Choice:
@@ -114,6 +143,14 @@ class Choice:
         own = of_choice[(of_choice.task == task) & (of_choice.budget == budget)]
         measures = own.groupby(["arm", "strength"])[[f"{ALL} accuracy", f"{ALL} tokens"]].mean()
         self.means = measures.set_axis(["accuracy", "tokens"], axis=1)
+        self.seeds = own.groupby(["arm", "strength"]).seed.nunique()
+
+    def is_whole(self, arm: str) -> bool:
+        """Whether every strength of the arm, and GRPO, was trained with all seeds of the choice."""
+        needed = [("grpo", ONLY)]
+        for strength in ARMS[arm]:
+            needed.append((arm, strength))
+        return all(self.seeds.get(pair, 0) == len(CHOICE_SEEDS) for pair in needed)
 
     def strength(self, arm: str) -> str:
         """The strength that the rule chooses for an arm."""

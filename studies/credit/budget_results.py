@@ -6,6 +6,7 @@ r"""The test at three budgets from its kept file: strengths, lengths, comparison
 
 Everything that is printed and drawn follows from the kept file:
 
+* The gate: GRPO is at least as accurate as the policy before any training.
 * The chosen strengths: accuracy and tokens of every strength, seeds of the choice.
 * The arms at their chosen strength, seeds of the test: accuracy, and tokens over needed tokens, of
   all, easy, middle and hard problems.
@@ -42,6 +43,7 @@ from studies.credit.budget_design import (
     TASKS,
     TEST_SEEDS,
     Choice,
+    Gate,
 )
 
 if TYPE_CHECKING:
@@ -122,8 +124,7 @@ def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: i
     Empty where the seeds of the choice, or the test's, are missing.
     """
     choice = Choice(runs, task, budget)
-    trained = set(choice.means.index.get_level_values("arm"))
-    if not {"grpo", *comparison.first, *comparison.second} <= trained:
+    if not all(map(choice.is_whole, (*comparison.first, *comparison.second))):
         return pd.DataFrame(columns=["accuracy", "tokens"])
     first = at_chosen(runs, choice, task, budget, choice.better(comparison.first))
     second = at_chosen(runs, choice, task, budget, choice.better(comparison.second))
@@ -225,22 +226,42 @@ def shown_p(p: float) -> str:
     return f"p {p:.3f}" if p >= 0.001 else "p < 0.001"
 
 
+def gate_table(runs: pd.DataFrame) -> str:
+    """A row a task: the accuracy of the base and of GRPO."""
+    rows = []
+    for task in TASKS:
+        gate = Gate(runs, task)
+        if gate.seeds:
+            passes = "yes" if gate.passes else "no"
+            rows.append([task, f"{gate.base:.1%}", f"{gate.grpo:.1%}", gate.seeds, passes])
+    return tabulate(rows, ["task", "base", "grpo", "seeds", "passes"], "github")
+
+
 def choice_table(runs: pd.DataFrame) -> str:
-    """A row a task, budget and arm, a column a strength's place; the chosen one is bold."""
+    """A row a task, budget and arm, a column a strength's place; the chosen one is bold.
+
+    While a run of an arm, or of GRPO, is missing, none is chosen, and the seeds are counted.
+    """
     rows = []
     for task, budget in pairs_of(runs):
         choice = Choice(runs, task, budget)
         for arm, strengths in ARMS.items():
-            if arm not in choice.means.index:
-                continue
-            cells = []
-            for strength in strengths:
-                of_strength = choice.means.loc[(arm, strength)]
-                text = f"{strength}: {of_strength.accuracy:.1%}, {of_strength.tokens:.1f}"
-                cells.append(f"**{text}**" if strength == choice.strength(arm) else text)
-            rows.append([task, budget, arm, *cells])
+            cells = [choice_cell(choice, arm, strength) for strength in strengths]
+            if any(cells):
+                rows.append([task, budget, arm, *cells])
     header = ["task", "budget", "arm", *["strength: accuracy, tokens"] * MOST_STRENGTHS]
     return tabulate(rows, header, "github", disable_numparse=True)
+
+
+def choice_cell(choice: Choice, arm: str, strength: str) -> str:
+    """Accuracy and tokens of a strength; empty where no seed has trained it."""
+    if (arm, strength) not in choice.means.index:
+        return ""
+    means = choice.means.loc[(arm, strength)]
+    text = f"{strength}: {means.accuracy:.1%}, {means.tokens:.1f}"
+    if not choice.is_whole(arm):
+        return f"{text}, seeds {choice.seeds[(arm, strength)]} of {len(CHOICE_SEEDS)}"
+    return f"**{text}**" if strength == choice.strength(arm) else text
 
 
 def arms_table(runs: pd.DataFrame) -> str:
@@ -248,9 +269,7 @@ def arms_table(runs: pd.DataFrame) -> str:
     rows = []
     for task, budget in pairs_of(runs):
         choice = Choice(runs, task, budget)
-        for arm in ARMS:
-            if arm not in choice.means.index:
-                continue
+        for arm in filter(choice.is_whole, ARMS):
             own = at_chosen(runs, choice, task, budget, arm)
             if own.empty:
                 continue
@@ -307,6 +326,8 @@ def draw_pair(panel: Axes, runs: pd.DataFrame, task: str, budget: int) -> None:
         means = of_choice[of_choice.arm == arm].groupby("strength")
         means = means[["ratio", f"{HARD} accuracy"]].mean().sort_values("ratio")
         panel.plot(means.ratio, 100 * means[f"{HARD} accuracy"], f"C{i}o-", fillstyle="none")
+        if not choice.is_whole(arm):
+            continue
         tested = at_chosen(own, choice, task, budget, arm)
         panel.plot(tested.ratio.mean(), 100 * tested[f"{HARD} accuracy"].mean(), f"C{i}o")
 
@@ -339,8 +360,10 @@ def main() -> None:
     runs = pd.DataFrame(read_rows(args.runs)) if args.runs else read_kept(args.results)
     if args.keep:
         runs = keep(args.keep, runs)
-    print(choice_table(runs), arms_table(runs), comparison_table(runs), sep="\n\n")
-    hours = runs.groupby("task")[["seconds", "cpu seconds"]].sum() / 3600
+    tables = (gate_table, choice_table, arms_table, comparison_table)
+    print(*(table(runs) for table in tables), sep="\n\n")
+    seconds = runs.reindex(columns=["task", "seconds", "cpu seconds"])
+    hours = seconds.groupby("task").sum() / 3600
     print("\nhours of the trainings", hours.to_markdown(floatfmt=".1f"), sep="\n\n")
     if args.picture:
         draw_fronts(runs, args.picture)

@@ -31,10 +31,23 @@ import numpy as np
 import pandas as pd
 import torch
 
+from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
 from openrlhf_swap.process.locks import locked
 from openrlhf_swap.quickstart.world import Problem
-from studies.credit.budget_design import ALL, KEYS, ONLY, PARTS, TASKS, Run, Task, part_of, phases
+from studies.credit.budget_design import (
+    ALL,
+    BASE,
+    KEYS,
+    ONLY,
+    PARTS,
+    TASKS,
+    Gate,
+    Run,
+    Task,
+    part_of,
+    phases,
+)
 from studies.credit.loop_runs import begun, train_all
 from studies.credit.plain_loop import PROMPTS, RESPONSES, Loop, loop_of, updates
 
@@ -43,7 +56,6 @@ HELD_OUT_SEED = 5000  # plus a training's seed; no other study reads these strea
 TRAIN_SEED = 1000  # plus a training's seed, as in plain_loop.py
 PERCENTILES = {"p50": 50, "p75": 75, "p90": 90}  # of the base's lengths
 STAGES = ("p90", "p75", "p50")  # ThinkPrune's limits, a third of the training each
-BASE = "base"
 # Arm -> the loop's arm and gamma; the strength is theta.
 STEPWISE = {
     "sum_tau1": ("steps.tau1", 1.0),
@@ -165,9 +177,21 @@ def train_tasks(tasks: Sequence[str], file: Path) -> None:
         if phase.task not in tasks:
             continue
         train = partial(train_run, limits=limits_of(phase.task, file))
+        train_all(missing(phase.gate_runs(), file), train, file)
+        check_gate(phase.task, file)
         train_all(missing(phase.choice_runs(), file), train, file)
         runs = pd.DataFrame(read_rows(file))
         train_all(missing(phase.test_runs(runs), file), train, file)
+
+
+def check_gate(task: str, file: Path) -> None:
+    """Raise ConfigError if GRPO has made a task's policy less accurate than it was."""
+    gate = Gate(pd.DataFrame(read_rows(file)), task)
+    if not gate.passes:
+        raise ConfigError(
+            f"TASKS trains {task} with rate {TASKS[task].rate:g}, by which GRPO falls from "
+            f"{gate.base:.1%} to {gate.grpo:.1%}; halve it, and delete the task's lines in {file}"
+        )
 
 
 def limits_of(task: str, file: Path) -> dict[str, int]:

@@ -59,7 +59,7 @@ from studies.toy_tasks.decoding import padded_left
 
 PROMPTS = 8  # of a step
 RESPONSES = 8  # to each
-PART = 32  # responses of a pass
+PART = 16  # responses of a pass; all are padded to the longest
 HELD_OUT = 500  # problems
 
 

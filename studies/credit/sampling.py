@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from studies.toy_tasks.decoding import padded_left
 
-DROPPED_EVERY = 8  # tokens; then rows that have ended leave the batch
+DROPPED_EVERY = 8  # tokens; then rows that have ended leave the batch, and the cache grows
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Rotation:
 class CachedLayer:
     """A layer with joined projections, and the keys and values of the tokens so far.
 
-    Room for `max_tokens` more is allocated once.
+    There is room for DROPPED_EVERY more; `keep` makes as much again.
     """
 
-    def __init__(self, layer: Any, config: Any, seen: Any, max_tokens: int) -> None:
+    def __init__(self, layer: Any, config: Any, seen: Any) -> None:
         attention = layer.self_attn
         parts = [attention.q_proj, attention.k_proj, attention.v_proj]
         self._weight = torch.cat([part.weight for part in parts])
@@ -46,13 +46,13 @@ class CachedLayer:
         self._groups = config.num_key_value_heads
         self._head = config.hidden_size // config.num_attention_heads
         self._layer = layer
-        self._keys = F.pad(seen.keys, (0, 0, 0, max_tokens))
-        self._values = F.pad(seen.values, (0, 0, 0, max_tokens))
+        self._keys = with_room(seen.keys)
+        self._values = with_room(seen.values)
 
-    def keep(self, alive: Tensor) -> None:
-        """Drop the other rows."""
-        self._keys = self._keys[alive]
-        self._values = self._values[alive]
+    def keep(self, rows: Tensor, tokens: int) -> None:
+        """Keep the first `tokens` keys and values of these rows, and make room for more."""
+        self._keys = with_room(self._keys[:, :, :tokens].index_select(0, rows))
+        self._values = with_room(self._values[:, :, :tokens].index_select(0, rows))
 
     def forward(self, x: Tensor, place: int, rotation: Rotation, bias: Tensor) -> Tensor:
         """The hidden states (rows, width) of the tokens at this place, after the layer."""
@@ -89,34 +89,34 @@ def sample(
     out = model(ids, attention_mask=mask, position_ids=positions, use_cache=True)
     layers = []
     for layer, seen in zip(model.model.layers, out.past_key_values.layers, strict=True):
-        layers.append(CachedLayer(layer, model.config, seen, max_tokens))
+        layers.append(CachedLayer(layer, model.config, seen))
     hidden = F.pad(mask, (0, max_tokens), value=1)[:, None, None] == 0
     bias = torch.zeros(hidden.shape, dtype=model.dtype).masked_fill_(hidden, -torch.inf)
     rows = torch.arange(len(prompts))
     places = mask.sum(-1)
     logits = out.logits[:, -1]
-    written: list[list[int]] = [[] for _ in prompts]
-    likely: list[list[float]] = [[] for _ in prompts]
+    alive = torch.ones(len(prompts), dtype=torch.bool)
+    written = torch.full((len(prompts), max_tokens), end)
+    likely = torch.zeros(len(prompts), max_tokens)
     for place in range(given, given + max_tokens):
         scores = logits.float().log_softmax(-1)
-        token = torch.multinomial(scores.exp(), 1)
-        columns = (rows.tolist(), token[:, 0].tolist(), scores.gather(-1, token)[:, 0].tolist())
-        for row, one, score in zip(*columns, strict=True):
-            if not written[row] or written[row][-1] != end:
-                written[row].append(one)
-                likely[row].append(score)
-        alive = torch.tensor([written[row][-1] != end for row in rows.tolist()])
+        drawn = torch.multinomial(scores.exp(), 1)
+        tokens = drawn[:, 0]
+        written[rows, place - given] = tokens
+        likely[rows, place - given] = scores.gather(-1, drawn)[:, 0]
+        alive &= tokens != end
         if not alive.any():
             break
-        token = token[:, 0]
         if place % DROPPED_EVERY == DROPPED_EVERY - 1:
-            token = token[alive]
-            rows = rows[alive]
-            places = places[alive]
-            bias = bias[alive]
+            kept = alive.nonzero()[:, 0]
+            tokens = tokens[kept]
+            rows = rows[kept]
+            places = places[kept]
+            bias = bias[kept]
+            alive = alive[kept]
             for layer in layers:
-                layer.keep(alive)
-        x = model.model.embed_tokens(token)
+                layer.keep(kept, place)
+        x = model.model.embed_tokens(tokens)
         angle = places[:, None] * model.model.rotary_emb.inv_freq
         cosine = angle.cos().to(x.dtype).repeat(1, 2)[:, None]
         sine = angle.sin().to(x.dtype).repeat(1, 2)[:, None]
@@ -124,4 +124,17 @@ def sample(
             x = layer.forward(x, place, Rotation(cosine, sine), bias)
         logits = model.lm_head(model.model.norm(x))
         places = places + 1
-    return written, likely
+    # A row that has ended goes on until it is dropped; what follows its end is cut off.
+    responses = [up_to(end, row) for row in written.tolist()]
+    pairs = zip(likely.tolist(), responses, strict=True)
+    return responses, [row[: len(response)] for row, response in pairs]
+
+
+def with_room(seen: Tensor) -> Tensor:
+    """Keys or values (rows, heads, tokens, head size) with room for DROPPED_EVERY more tokens."""
+    return F.pad(seen, (0, 0, 0, DROPPED_EVERY))
+
+
+def up_to(end: int, row: list[int]) -> list[int]:
+    """The tokens up to the first `end`, which is included; all if there is none."""
+    return row[: row.index(end) + 1] if end in row else row

@@ -9,7 +9,7 @@ import pytest
 
 from studies.comparison.paired import equivalence_p
 from studies.credit import budget_results as results
-from studies.credit.budget_design import ARMS, PARTS, TASKS, TEST_SEEDS, Choice, Run, phases
+from studies.credit.budget_design import ARMS, PARTS, TASKS, TEST_SEEDS, Choice, Gate, Run, phases
 from studies.tests.tables import cells_of, corrected_by_hand
 
 
@@ -62,11 +62,13 @@ def test_the_rule_takes_the_shortest_within_a_point_of_grpo():
     assert choice.better(("needed",)) == "needed"
 
 
-def test_every_strength_is_tried_once_and_the_primary_arms_come_first():
+def test_every_strength_is_tried_and_the_primary_arms_come_first():
     runs = [run for phase in phases() for run in phase.choice_runs()]
     strengths = sum(map(len, ARMS.values()))
-    assert len(runs) == len(set(runs)) == strengths * 3 * 3 * len(TASKS)
-    first, *_ = phases()
+    # Half of the test's seeds has every phase twice, with the same choice.
+    assert len(runs) == 2 * len(set(runs)) == 2 * strengths * 3 * 3 * len(TASKS)
+    first, *others = phases()
+    assert list(first.gate_runs()) == [Run(first.task, "grpo", "-", 1024, s) for s in (1, 2, 3)]
     chosen = [run for run in first.test_runs(pd.DataFrame(of_choice(first.task)))]
     assert chosen[:5] == [
         Run(first.task, "grpo", "-", 1024, 401),
@@ -75,7 +77,39 @@ def test_every_strength_is_tried_once_and_the_primary_arms_come_first():
         Run(first.task, "own", "2", 1024, 401),
         Run(first.task, "needed", "1", 1024, 401),
     ]
-    assert Counter(run.seed for run in chosen) == dict.fromkeys(range(401, 413), 5)
+    assert Counter(run.seed for run in chosen) == dict.fromkeys(range(401, 407), 5)
+    again = next(phase for phase in others if phase.seeds != first.seeds)
+    assert (again.arms, again.task, again.budget) == (first.arms, first.task, first.budget)
+    assert again.seeds == tuple(range(407, 413))
+
+
+@pytest.mark.parametrize(("accuracy", "passes"), [(0.80, True), (0.81, False)])
+def test_the_gate_compares_grpo_with_the_base(accuracy, passes):
+    base = a_row("words", "base", "-", 0, accuracy, 100, budget=0)
+    others = [a_row("words", "grpo", "-", 401, 0.1, 9.0), a_row("words", "own", "2", 1, 0.1, 9.0)]
+    runs = pd.DataFrame([base, *of_choice("words"), *others, *of_choice("chains")])
+    gate = Gate(runs, "words")
+    assert (gate.base, gate.seeds, gate.passes) == (accuracy, 3, passes)
+    assert gate.grpo == pytest.approx(0.80)
+    _, row = cells_of(results.gate_table(runs[runs.task == "words"]))
+    assert row == ["words", f"{accuracy:.1%}", "80.0%", "3", "yes" if passes else "no"]
+
+
+def test_nothing_is_chosen_from_an_unfinished_choice():
+    runs = runs_of_two_tasks()
+    is_last = (runs.task == "words") & (runs.arm == "own") & (runs.strength == "4")
+    runs = runs[~(is_last & (runs.seed == 3))]
+    cells = {(cell.comparison, cell.place) for cell in results.cells_of(runs)}
+    assert cells == {("stepwise less outcome", "chains")}
+    rows = {(row[0], row[2]): row[3:] for row in cells_of(results.choice_table(runs))[1:]}
+    assert rows["words", "own"] == [
+        "1: 85.0%, 60.0, seeds 3 of 3",
+        "2: 79.0%, 50.0, seeds 3 of 3",
+        "4: 77.0%, 39.0, seeds 2 of 3",
+    ]
+    assert rows["words", "needed"][1] == "**1: 75.0%, 44.0**"
+    tested = [row[2] for row in cells_of(results.arms_table(runs))[1:] if row[0] == "words"]
+    assert tested == ["laser_d -", "needed 1"]
 
 
 def test_equivalence_by_hand():
