@@ -94,7 +94,7 @@ class PlannedRun:
     """A run of unknown length, because nobody knows the number of its prompts."""
 
     rows: int | None  # prompts
-    rows_assumed: bool  # their number follows from the data set's name
+    rows_assumed: bool  # their number follows from the data set's name alone
     checkpoint_bytes: CheckpointBytes
 
 
@@ -394,6 +394,7 @@ def _run(
     train = args.train
     ckpt = args.ckpt
     rows = min(rows, args.data.max_samples)
+    assumed = assumed and rows == DEEPSCALER_ROWS
     # An episode's incomplete last batch is dropped.
     steps = training.run.total_steps(rows // rollout.batch_size, train.num_episodes)
     saves = steps // ckpt.save_steps if ckpt.save_steps > 0 else 0
@@ -524,7 +525,8 @@ def _run_text(run: PlannedRun) -> str:
         return "prompts unknown: give --rows"
     time = ""
     if run.hours is not None:
-        time = f"{run.hours:,.1f} hours ({run.hours / 24:.1f} days); "
+        days = f" ({run.hours / 24:.1f} days)" if run.hours >= 24 else ""
+        time = f"{run.hours:,.1f} hours{days}; "
     assumed = ""
     if run.rows_assumed:
         assumed = " (assumed from the data set's name; --rows sets them)"

@@ -19,12 +19,17 @@ if (( ! ${#FLAGS[@]} )); then
     # The unit tests come last: their files are short, so the workers end at about the same time.
     FLAGS=(-n 2 --dist loadfile --durations 15 --durations-min 1 tests/stack tests/browser tests/gpu tests/unit)
 fi
+check_types() {
+    mypy && lint-imports --no-logo --no-cache
+}
+
 # Types and imports take one core for a minute: the tests begin meanwhile.
-TYPES="$(mktemp)"
-trap 'rm -f "$TYPES"' EXIT
-{ mypy && lint-imports --no-logo --no-cache; } >"$TYPES" 2>&1 &
-STATUS=0
-python -m pytest "${FLAGS[@]}" || STATUS=$?
-wait "$!" || STATUS=$?
-cat "$TYPES"
-exit "$STATUS"
+REPORT="$(mktemp)"
+trap 'rm -f "$REPORT"' EXIT
+check_types >"$REPORT" 2>&1 &
+TYPES_PID=$!
+FAILED=0
+python -m pytest "${FLAGS[@]}" || FAILED=1
+wait "$TYPES_PID" || FAILED=1
+cat "$REPORT"
+exit "$FAILED"

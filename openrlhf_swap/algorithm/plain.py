@@ -11,7 +11,7 @@ KINDS = "a list, tensor or array with one dimension"
 
 
 def plain_ints(name: str, values: Any) -> list[int]:
-    """Whole numbers, such as token ids."""
+    """Whole numbers of at least 0, such as token ids."""
     return _each(plain_int, name, values)
 
 
@@ -34,10 +34,10 @@ def plain_flag(name: str, value: Any) -> bool:
 
 
 def plain_int(name: str, value: Any) -> int:
-    """One whole number."""
+    """One whole number of at least 0."""
     number = _plain(value)
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise _wrong(name, number, "give whole numbers")
+    if type(number) is not int or number < 0:
+        raise _wrong(name, number, "give whole numbers of at least 0")
     return number
 
 

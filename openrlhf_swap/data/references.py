@@ -205,12 +205,20 @@ class ExampleAnswers:
         if len(text) > LONGEST_SHOWN:
             text = "..." + text[3 - LONGEST_SHOWN :]
         if text.strip("$") == bare:
-            kind, line = self._same, repr(bare)
+            kind, line = self._same, quoted(bare)
         else:
-            kind, line = self._changed, f"{bare!r} (from {text!r})"
+            kind, line = self._changed, f"{quoted(bare)} (from {quoted(text)})"
         if len(kind) < EXAMPLES:
             kind[line] = None
 
     def lines(self) -> list[str]:
-        """A line for each, changed ones first."""
-        return [*self._changed, *self._same][:EXAMPLES]
+        """A line for each, changed ones first. If there are unchanged ones, the last is of them."""
+        changed = [*self._changed]
+        if self._same:
+            changed = changed[: EXAMPLES - 1]
+        return [*changed, *self._same][:EXAMPLES]
+
+
+def quoted(text: str) -> str:
+    r"""A text in quotes, with line ends as \n and the backslashes of LaTeX once."""
+    return repr(text).replace("\\\\", "\\")

@@ -43,13 +43,15 @@ class Head:
         threading.Thread(target=self._watch, args=[patience], name="head", daemon=True).start()
 
     def answers(self) -> bool:
-        """Whether it takes a connection, or need not do so yet."""
+        """Whether it takes a connection. While it has no address, the answer is yes."""
         if not self.address:
             return True
         try:
             connect(self.address)
-        except OSError as error:  # others, such as too many open files, say nothing about the head
-            return not isinstance(error, ConnectionError | TimeoutError)
+        except (ConnectionError, TimeoutError):
+            return False
+        except OSError:  # such as too many open files, which says nothing about the head
+            return True
         return True
 
     def close(self) -> None:

@@ -133,6 +133,7 @@ def test_solutions_give_their_answers(tmp_path, capsys):
     shown = capsys.readouterr().out
     assert f"1 dropped: {LONG_ANSWER}" in shown
     assert "  '72' (from '" in shown
+    assert r"  '\frac{1}{2}' (from 'So it is \boxed{\frac{1}{2}}.')" in shown
 
 
 def test_chats_and_keys_inside_of_columns(tmp_path):

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from openrlhf_swap.data import references
-from openrlhf_swap.data.references import find_gradable, read_reference
+from openrlhf_swap.data.references import example_answers, find_gradable, read_reference
 from openrlhf_swap.rewards import Grader
 
 
@@ -45,3 +45,13 @@ def test_answers_are_tried_again_by_another_grader(monkeypatch, tmp_path, kind):
     before = references.remembered_file()
     (tmp_path / kind).write_text("a: 2")
     assert references.remembered_file() != before
+
+
+def test_examples_show_changed_answers_and_one_that_is_not():
+    """A data set may have answers of several forms; the changed ones do not hide the others."""
+    changed = [(rf"\boxed{{{number}}}", str(number)) for number in range(9)]
+    lines = example_answers([*changed, (r"$\frac{3}{4}$", r"\frac{3}{4}"), ("x\ny", "y")])
+    assert lines[0] == r"'0' (from '\boxed{0}')"
+    assert len(lines) == 5
+    assert lines[-1] == r"'\frac{3}{4}'"
+    assert example_answers(changed) == [rf"'{n}' (from '\boxed{{{n}}}')" for n in range(5)]
