@@ -32,11 +32,11 @@ class LogitTransform:
             return logits
         return logits.div_(self.cap).tanh_().mul_(self.cap)
 
-    def slope(self, logits: Tensor) -> Tensor | float:
-        """dz/dx, where z are the model's logits."""
+    def cap_slope(self, logits: Tensor, temperature: float) -> Tensor | None:
+        """dz/dx / scale of the model's logits z, from z / temperature; None without a cap."""
         if self.cap is None:
-            return self.scale
-        return self.scale * (1 - (logits / self.cap) ** 2)
+            return None
+        return 1 - (logits * (temperature / self.cap)) ** 2
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def _logit_gradients(
 
     With p = softmax(z): d log p_y / dz = 1_y - p, and d entropy / dz = -p (log p + entropy).
     """
-    slope = settings.transform.slope(
-        logits * settings.temperature if settings.transform.cap else logits
-    )
+    # What all logits' gradients are multiplied by multiplies those of the values, which are few.
+    gradient = gradient * (settings.transform.scale / settings.temperature)
+    slope = settings.transform.cap_slope(logits, settings.temperature)
     log_p = logits.sub_(sums.unsqueeze(-1))
     factor = -gradient[:, :1]
     if settings.entropy:
@@ -181,4 +181,4 @@ def _logit_gradients(
     logit_grads = log_p.exp_().mul_(factor)
     every = torch.arange(len(targets), device=targets.device)
     logit_grads[every, targets] += gradient[:, 0]
-    return logit_grads.mul_(slope).div_(settings.temperature)
+    return logit_grads if slope is None else logit_grads.mul_(slope)

@@ -136,10 +136,10 @@ def run_loop(
     config = args.swap
     sampling_objective = build(config) if args.train.async_enable else objective
     reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
-    plain = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)
-    sampler: Sampler | Ahead = plain
+    sampler: Sampler | Ahead
+    sampler = Sampler(args, prompts, evaluation_prompts, engines, sampling_objective, reader)
     if args.train.async_enable:
-        sampler = Ahead(plain, engines, args)
+        sampler = Ahead(sampler, engines, args)
     self_test_steps = args.swap_run.self_test_steps if objective.scores_steps else 0
     guards = Guards(config, penalty_temperature(config), self_test_steps)
     last_step = args.swap_run.training_steps or None

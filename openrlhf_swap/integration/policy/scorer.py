@@ -71,7 +71,6 @@ class PolicyScorer:
         Raises ConfigError when ranks that have to keep in step could not.
         """
         self._actor = actor
-        self._model = actor.model
         self._packed: bool = actor.packing_samples
         # Under ZeRO-3 each forward gathers parameters from all ranks, which must run equally many
         # of them.
@@ -133,7 +132,7 @@ class PolicyScorer:
             return result
         start = _clock()
         found = self._backend.read(
-            self._model,
+            self._actor.model,
             batch.sequences,
             batch.attention_mask,
             requests,
@@ -165,7 +164,7 @@ class PolicyScorer:
         """The pass over the rows with answer branches behind them, then passes for hidden steps."""
         hides_steps = NEED.name in wanted
         rows = BranchedRows(
-            self._model,
+            self._actor.model,
             batch.attention_mask,
             requests,
             packed=self._packed,
