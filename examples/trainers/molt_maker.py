@@ -1,4 +1,7 @@
-"""SWAP in Molt: an experience maker whose advantages come from a frozen copy of the policy."""
+"""SWAP in Molt: an experience maker whose advantages come from a frozen copy of the policy.
+
+Molt's driver has the token ids, the reference answers (`labels`) and the rewards of a batch.
+"""
 
 from typing import Any
 

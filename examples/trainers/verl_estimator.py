@@ -1,4 +1,13 @@
-"""SWAP in verl: an advantage estimator that reads a trace from the rewards of its tokens."""
+"""SWAP in verl: an advantage estimator that reads a trace from the rewards of its tokens.
+
+verl computes advantages from `token_level_rewards`, the response mask and the prompt ids. So the
+trace travels in the rewards: correctness on a response's last token, and l_k - l_{k-1} on the last
+token of step k. SWAP needs no more of the scores.
+
+Name this module in VERL_USE_EXTERNAL_MODULES. A reward manager of yours holds a `Scorer` with a
+frozen copy of the initial policy, and writes `marked_rewards`. Leave `use_kl_in_reward` off;
+`critic/rewards` mixes correctness and gains.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_swap.data import contamination
+from openrlhf_swap.data import clean, contamination
 from openrlhf_swap.data.benchmarks import Problem
 from openrlhf_swap.data.chats import EMPTY_PROBLEM
 from openrlhf_swap.data.clean import (
@@ -340,10 +340,11 @@ def test_every_reason():
     assert find_reasons(rows, None)[1] is None
 
 
-def test_half_a_kilobyte_of_a_row_stays_in_memory():
-    """Beside 15 MB of a block of rows and the counts of what rows have in common."""
+def test_half_a_kilobyte_of_a_row_stays_in_memory(monkeypatch):
+    """Beside 1 MB of a block of rows and the counts of what rows have in common."""
+    monkeypatch.setattr(clean, "BLOCK", 2000)
     index = BenchmarkIndex({"own": [Problem("p", "What is $3+4$?", "7")]})
-    count = 50_000
+    count = 10_000
     tracemalloc.start()
     rows = (Row(f"Add {number} to {number % 97}", Reference("1")) for number in range(count))
     reasons = find_reasons(rows, index)
@@ -351,7 +352,7 @@ def test_half_a_kilobyte_of_a_row_stays_in_memory():
     tracemalloc.stop()
     assert len(reasons) == count
     assert not any(reasons)
-    assert peak < 15e6 + 500 * count
+    assert peak < 1e6 + 500 * count
 
 
 def test_what_rows_have_in_common_is_known_of_many(monkeypatch):
