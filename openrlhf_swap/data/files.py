@@ -97,11 +97,16 @@ def describe_faults(entries: Sequence[Entry]) -> str:
 def check_quickly(flag: str, name: str, keys: Mapping[str, str]) -> None:
     """Refuse a local data file by its first rows.
 
-    Raises DataError if none of them can be read, or if they lack a column of `keys` (flag ->
-    column).
+    Raises DataError if there is no such file, if none of them can be read, or if they lack a column
+    of `keys` (flag -> column).
     """
     path = Path(name)
-    if has_rows(path) or not path.exists():
+    if not path.exists():
+        raise DataError(
+            f"{flag} is {name}, which cannot be read: it does not exist; give a file that does, "
+            "such as one that `openrlhf-swap prepare --output FILE` writes"
+        )
+    if has_rows(path):
         rows = readable_rows(read_entries(path, flag, LOOKED_AT))
         check_columns(columns_in(rows), keys, name)
 

@@ -45,6 +45,12 @@ def test_a_wrong_file_is_refused_at_once(tmp_path, name):
     assert str(error.value).startswith(unread + message)
 
 
+def test_a_file_that_is_not_there_is_to_be_prepared(tmp_path):
+    name = str(tmp_path / "prompts.jsonl")
+    with pytest.raises(DataError, match=r"does not exist; .* `openrlhf-swap prepare --output"):
+        check_quickly("--data.prompt_dataset", name, KEYS)
+
+
 def test_a_folder_and_a_column_that_is_not_there(tmp_path):
     (tmp_path / "folder.jsonl").mkdir()
     with pytest.raises(DataError, match=r"which cannot be read: .* Is a directory"):
