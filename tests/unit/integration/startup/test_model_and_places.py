@@ -17,6 +17,7 @@ from openrlhf_swap.integration.startup import places
 from openrlhf_swap.integration.startup.model import TriedModel, check_heads, read_policy
 from openrlhf_swap.integration.startup.settling import (
     advise_on_rate,
+    check_old_thoughts,
     choose_scoring,
     settle_packing,
 )
@@ -76,6 +77,25 @@ def test_what_cannot_be_packed_is_padded_and_the_console_says_so(family, reason,
     (line,) = settled.messages
     assert line.startswith("responses are padded instead of packed")
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("qwen3", None),
+        ("gemma3_text", None),
+        ("qwen3_5_text", "reads on from one packed response into the next"),
+        ("gpt_oss", "reads on from one packed response into the next"),
+    ],
+)
+def test_contexts_without_old_thoughts_need_a_model_that_packs(family, reason, model_of):
+    model = model_of(family)
+    run = run_of(model.path, "--swap.end_of_thought </think>")
+    if reason is None:
+        check_old_thoughts(run, model)
+        return
+    with pytest.raises(ConfigError, match=f"--agent.keep_thoughts is last.*{reason}"):
+        check_old_thoughts(run, model)
 
 
 @pytest.mark.parametrize(
