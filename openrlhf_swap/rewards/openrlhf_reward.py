@@ -10,7 +10,7 @@ from typing import Any
 from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, text_to_grade
 from openrlhf_swap.rewards.grader import Grade, grade_answer
 from openrlhf_swap.rewards.references import Reference
-from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, UNGRADED
 
 
 def reward_func(
@@ -23,8 +23,8 @@ def reward_func(
     """Grade one response (in `queries`, after its prompt) by its label, the reference answer.
 
     Returns `rewards` and `scores`, between 0 and 1, and as metrics whether it is correct, the
-    grader's status and whether this was slow. What closes a thought and the verifier's name come
-    from the trainer.
+    grader's status, whether this was slow, and whether nothing was judged. What closes a thought
+    and the verifier's name come from the trainer.
     """
     prompt = prompts[0]
     grade = Grade(False, "error")
@@ -41,4 +41,6 @@ def reward_func(
         for status in ("no_answer", "timeout", "error")
     }
     logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
+    if grader == "none":
+        logs[UNGRADED] = 1.0
     return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}

@@ -26,6 +26,7 @@ BUILT_IN = {
 }
 # The verdict, among what the reward function logs of a response.
 GRADED_CORRECT = "swap/graded_correct"
+UNGRADED = "swap/ungraded"  # a metric that says that nothing was judged
 # In the metadata: whether the response is what follows a closed thought.
 THOUGHT_CLOSED = "thought_closed"
 

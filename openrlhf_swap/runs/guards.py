@@ -9,6 +9,7 @@ from openrlhf_swap.algorithm.coefficients import Tau
 from openrlhf_swap.config import SwapConfig
 from openrlhf_swap.errors import NonFiniteError, RunError
 from openrlhf_swap.flags.step_tokens import advice_on_step_tokens, fitting_step_tokens
+from openrlhf_swap.rewards.verifiers import UNGRADED
 from openrlhf_swap.runs.diagnostics import MANY_LOOPS
 from openrlhf_swap.runs.metrics import Metrics
 
@@ -119,7 +120,7 @@ def first_step_warnings(metrics: Metrics, config: SwapConfig) -> list[str]:
         share = metrics.get(name, 0.0)
         if share > 0.5:
             warnings.append(f"{share:.0%} of the responses {text}")
-    if metrics.get("swap/accuracy") == 0:
+    if metrics.get("swap/accuracy") == 0 and UNGRADED not in metrics:
         warnings.append(
             "no response is correct, so this step teaches nothing: look at rollouts/ in the output "
             "folder"

@@ -17,6 +17,7 @@ from openrlhf_swap.algorithm.known import known_in
 from openrlhf_swap.algorithm.signals import SIGNALS, numbers_of
 from openrlhf_swap.files import Row, free_name, read_rows, replacing, to_line, write_rows
 from openrlhf_swap.process.console import say
+from openrlhf_swap.rewards.verifiers import UNGRADED
 from openrlhf_swap.runs.diagnostics import is_looping, length_correctness
 
 if TYPE_CHECKING:  # the names are read without torch
@@ -246,6 +247,8 @@ def _context_tokens(rollout: Rollout) -> list[int]:
 
 def step_line(step: int, last: int | None, metrics: Metrics) -> str:
     """A training step as one line; `last` is the number of the run's last step, if known."""
+    if UNGRADED in metrics:
+        metrics = {**metrics, "swap/accuracy": math.nan, "rollout/reward_mean": math.nan}
 
     def show(name: str, form: str) -> str:
         value = metrics.get(name, math.nan)

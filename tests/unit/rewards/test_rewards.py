@@ -77,6 +77,10 @@ def test_the_reward_function_grades_the_response_alone():
     assert logs == dict.fromkeys(map("swap/grader_{}".format, STATUSES), 0.0)
     # Evaluation data comes as it is, and may have numbers for answers.
     assert reward_func([prompt + r"yes</think>\boxed{42}"], [prompt], [42])["rewards"] == 1.0
+    assert "swap/ungraded" not in graded["extra_logs"]
+    unjudged = reward_func([prompt + "yes"], [prompt], [""], grader="none")
+    assert unjudged["rewards"] == 0.0
+    assert unjudged["extra_logs"]["swap/ungraded"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from openrlhf_swap.runs.guards import (
     find_lost_accuracy,
     find_uniform_weights,
 )
+from openrlhf_swap.runs.metrics import step_line
 
 
 def test_only_skipped_steps_in_a_row_end_a_run():
@@ -71,6 +72,15 @@ def test_the_first_step_says_which_step_length_fits(settings, reasoning, steps, 
     lines = Guards(SwapConfig(**settings), None, 0).observe(1, metrics)
     assert len(lines) == (advice is not None)
     assert "".join(lines).endswith(advice or "")
+
+
+def test_where_nothing_is_graded_no_response_needs_to_be_correct():
+    metrics = {"swap/accuracy": 0.0, "swap/graded_correct": 0.0, "score": 0.0}
+    (line,) = Guards(SwapConfig(), None, 0).observe(1, metrics)
+    assert "no response is correct" in line
+    metrics["swap/ungraded"] = 1.0
+    assert Guards(SwapConfig(), None, 0).observe(1, metrics) == []
+    assert step_line(1, 3, metrics).startswith("step 1/3: accuracy -, ")
 
 
 def test_a_loss_of_half_of_the_accuracy_is_said_once():
