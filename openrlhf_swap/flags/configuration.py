@@ -395,8 +395,8 @@ def add_thought_budget(parser: argparse.ArgumentParser) -> None:
 def add_keep_thoughts(parser: argparse.ArgumentParser) -> None:
     """Add the flag for an agent's thoughts of earlier turns."""
     text = (
-        "thoughts that an agent reads in its conversation: all, or the last, as under the chat "
-        "templates of Qwen3 and R1, which leave those of earlier turns out (default: all)"
+        "thoughts that an agent reads in its conversation: all, or the last, as under R1's chat "
+        "template, which leaves those of earlier turns out (default: all)"
     )
     parser.add_argument(KEEP_THOUGHTS, choices=("all", "last"), default="all", help=text)
 

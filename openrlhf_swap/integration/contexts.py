@@ -1,7 +1,7 @@
 """An agent's contexts without the thoughts of earlier turns (`--agent.keep_thoughts last`).
 
 OpenRLHF's executor hands the engine the whole conversation in each turn. The engine here hands on
-what a server's chat template would make of it. The policy is trained on the contexts that it read:
+what R1's chat template would make of it. The policy is trained on the contexts that it read:
 they follow one another in the response's row, each with the turn that it led to.
 """
 

@@ -9,6 +9,11 @@ from types import SimpleNamespace
 import jinja2
 import pytest
 import torch
+from openrlhf.trainer.ppo_utils.experience import (
+    Experience,
+    remove_padding_in_sequences,
+    split_experience_batch,
+)
 from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
 from support.passes import actor_of, model_of, scorer_of
 from vllm import CompletionOutput, SamplingParams
@@ -27,7 +32,7 @@ from openrlhf_swap.scoring.backends import ScoringBackend
 from openrlhf_swap.scoring.signals import WantedSignals
 from openrlhf_swap.scoring.small_model import WORDS
 
-# What Qwen3's template does with assistants' turns, in the quickstart's marks.
+# What Qwen3's template does with turns before the user's last message, in the quickstart's marks.
 TEMPLATE = jinja2.Template(
     "{% for message in messages %}<|{{ message.role }}|>"
     "{{ message.content.split('</think>')[-1].lstrip('\\n') }}{% endfor %}"
@@ -162,6 +167,20 @@ def test_what_does_not_fit_is_dropped_and_counts_as_cut_off(tokenizer):
     assert cut.truncated
     assert cut.row_ids == rollout.row_ids[: second + 2]
     assert max(experience_row(cut, 999).attention_mask.flatten().tolist()) == 2
+
+
+def test_the_numbers_of_contexts_reach_the_update(tokenizer):
+    """OpenRLHF pads rows for the policy's pass, and takes the padding off before the update."""
+    forgetful, _ = drawn(tokenizer, forgets=True)
+    whole, _ = drawn(tokenizer, forgets=False)
+    rows = [experience_row(rollout, 999) for rollout in (whole, forgetful)]
+    padded = Experience.concat_experiences(rows, pad_token_id=0)
+    assert padded.attention_mask.shape == padded.sequences.shape
+    bare = remove_padding_in_sequences(split_experience_batch(padded))
+    for row, item in zip(rows, bare, strict=True):
+        assert item.attention_mask.tolist() == row.attention_mask[0].tolist()
+        assert item.sequences.tolist() == row.sequences[0].tolist()
+        assert item.action_mask.tolist() == row.action_mask[0].tolist()
 
 
 BRANCH = AnswerBranch((3, 4, 5, 6), (False, True, True, True))
