@@ -129,6 +129,9 @@ def thoughts(folders: Sequence[Path]) -> Figure:
             budgets = sorted(curve)
             accuracies = [curve[budget] for budget in budgets]
             panel.plot(budgets, accuracies, marker="o", label=name)
+        ticks = sorted(set().union(*curves.values()))
+        panel.set_xticks(ticks, list(map(str, ticks)))
+        panel.minorticks_off()
     return figure
 
 
