@@ -49,10 +49,12 @@ from openrlhf_swap.scoring.need import (
 )
 
 
-def answer_branches(request: ScoreRequest, rows: Rows, positions: Tensor) -> list[Branch]:
+def answer_branches(
+    request: ScoreRequest, rows: Rows, positions: Sequence[Sequence[int]]
+) -> list[Branch]:
     """The branches that score the answer after each prefix of a response.
 
-    `positions` are (responses, tokens) int64, those of the padded rows.
+    `positions` are those of all tokens of the padded rows.
     """
     answer = request.branch
     assert answer is not None
@@ -60,7 +62,7 @@ def answer_branches(request: ScoreRequest, rows: Rows, positions: Tensor) -> lis
     branches = []
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
-        first = end - int(positions[request.row, place])
+        first = end - positions[request.row][place]
         copied = range(end, end + 1)
         branch = Branch(first, end, copied, answer.ids, [scored])
         branches.append(branch)
@@ -97,7 +99,7 @@ class BranchedRows:
         this rank has `need`.
         """
         rows = Rows.of(attention_mask.clamp(max=1), packed)
-        positions = row_positions(attention_mask).cpu()
+        positions = row_positions(attention_mask).tolist()
         branches: list[Branch] = []
         step_columns: list[int] = []
         for request in requests:
