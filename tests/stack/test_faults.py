@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 
 import pytest
@@ -20,20 +19,21 @@ from openrlhf_swap.files import read_rows
 pytestmark = pytest.mark.slow
 # Kills the actors and the engine, too, and stops the engine: four starts more.
 EVERYTHING = "TEST_SLOW" in os.environ
-STEPS = [1, 2, 3, 4]
-# Two episodes of 20 prompts: two steps of eight each, four prompts left over.
-# With three times this rate the policy is never right after four steps.
+STEPS = [1, 2, 3, 4, 5, 6]
+REPEATED = [3, 4, 5]  # done before the kill and again after it
+# Three episodes of 20 prompts: two steps of eight each, four prompts left over.
+# With three times this rate the policy is never right after some steps.
 FLAGS = SMALL_STEPS + words(
-    "--ckpt.save_steps 2 --ckpt.load_enable --train.full_determinism_enable --actor.adam.lr 3e-4 "
-    "--train.num_episodes 2 --data.max_samples 20 --swap.generation_timeout 30 "
-    "--swap.rollouts_every 1 --eval.steps 4 --eval.n_samples_per_prompt 1 "
+    "--ckpt.save_steps 2 --ckpt.save_hf --ckpt.load_enable --train.full_determinism_enable "
+    "--train.num_episodes 3 --data.max_samples 20 --swap.generation_timeout 30 "
+    "--actor.adam.lr 3e-4 --swap.rollouts_every 1 --eval.steps 6 --eval.n_samples_per_prompt 1 "
     "--algo.kl.init_coef 0.001 --algo.kl.use_loss --algo.kl.estimator k3 "
     "--ref.num_nodes 1 --ref.num_gpus_per_node 1"
 )
 
 
 def by_step(rows):
-    """Every metric that does not depend on the clock, of every step, each time it was done."""
+    """The metrics of each step that do not depend on the clock, once for each time it was done."""
     found = {}
     # The metric that is left out counts second graders, and the test kills graders.
     for values in of_the_run(rows, "swap/grader_slow"):
@@ -42,7 +42,7 @@ def by_step(rows):
 
 
 def assert_is_complete(run, result, events):
-    """What a run leaves, from its metrics to its model card, and shows on the console."""
+    """What a run leaves, from its metrics to its model card, and its last start's console."""
     metrics = list(read_rows(run / "metrics.jsonl"))
     (evaluation,) = read_rows(run / "evaluations.jsonl")
     assert [line["step"] for line in metrics] == STEPS
@@ -54,13 +54,13 @@ def assert_is_complete(run, result, events):
     # The reference model keeps the initial weights, from which the policy moves away.
     assert metrics[0]["kl"] == pytest.approx(0, abs=1e-3)
     assert metrics[-1]["kl"] > 1e-3
-    assert "4 steps, " in (run / "policy" / "README.md").read_text(encoding="utf-8")
+    assert "6 steps, " in (run / "policy" / "README.md").read_text(encoding="utf-8")
     trained = load_file(run / "policy" / "model.safetensors")
     moved = []
     for name, weight in load_file(POLICY / "model.safetensors").items():
         change = trained[name].float() - weight.float()
         moved.append(change.abs().max().item())
-    # In four steps of 3e-4; that vLLM gets the weights is seen in test_families.py.
+    # In six steps of 3e-4; that vLLM gets the weights is seen in test_families.py.
     assert max(moved) > 5e-4
     assert moved.count(0) < len(moved) / 2
     tables = sorted(path.name for path in (run / "rollouts").iterdir())
@@ -69,13 +69,13 @@ def assert_is_complete(run, result, events):
     assert all(line.startswith("[swap] ") for line in result.stdout.splitlines()), result.stdout
     assert result.stderr == ""
     assert "the last 4 prompts of this episode do not fill a batch" in result.stdout
-    pattern = r"^\[swap\] step (\d)/4: accuracy [\d.]+%, \d+ tokens, "
-    assert re.findall(pattern, result.stdout, re.MULTILINE) == [*"1234"]
+    pattern = r"^\[swap\] step (\d)/6: accuracy [\d.]+%, \d+ tokens, "
+    assert re.findall(pattern, result.stdout, re.MULTILINE) == [*"3456"]
     log = (run / "train.log").read_text()
     assert "(IntrinsicRewardActor pid=" in log
     assert "EngineCore" in log
     assert result.stdout.splitlines()[-1] in log
-    assert evaluation["step"] == 4
+    assert evaluation["step"] == 6
     assert "eval_default_pass1" in evaluation
     for line in [*metrics, evaluation]:
         assert [name for name in line if name != "step" and not meaning(name)] == []
@@ -86,50 +86,52 @@ def assert_is_complete(run, result, events):
     assert json.loads((run / "swap_config.json").read_text())["swap"]["step_tokens"] == 8
     # Two checkpoints are kept, and the one with the best evaluation; all complete.
     saved = {folder.name for folder in (run / "checkpoints" / "_actor").glob("*/")}
-    assert saved == {"global_step2", "global_step4", "best_global_step4"}
+    assert saved == {"global_step4", "global_step6", "best_global_step6"}
 
 
-def test_a_run_that_is_disturbed_equals_one_that_is_not(tmp_path, monkeypatch, prompts_file):
-    calm = tmp_path / "calm" / "run"
+def test_a_killed_run_does_the_same_steps_again(tmp_path, monkeypatch, prompts_file):
+    """What the first start did before its kill is what the resumed run is compared with."""
     flags = [*FLAGS, "--eval.dataset", str(prompts_file)]
-    logged = ["--logger.tensorboard_dir", str(tmp_path / "tb")]
-    result = start_training(calm, prompts_file, *flags, *logged)
-    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    (events,) = (tmp_path / "tb").rglob("events.out.tfevents.*")
-    assert_is_complete(calm, result, events)
-
-    flags += ["--logger.tensorboard_dir", str(tmp_path / "disturbed_tb")]
+    flags += ["--logger.tensorboard_dir", str(tmp_path / "tb")]
     run = Run(tmp_path, prompts_file, flags)
-    _, status = run.start_and_disturb(3, None, signal.SIGKILL)
+    # The last thing that a step writes.
+    table = run.output / "rollouts" / "step_000005.jsonl"
+    _, status = run.start_and_disturb(5, None, signal.SIGKILL, table.exists)
     assert status == -signal.SIGKILL
-    assert run.latest() == "global_step2"
+    assert run.latest() == "global_step4"
+    # As if it had been killed in the middle of that checkpoint: the one before is used.
+    saved = run.output / "checkpoints" / "_actor"
+    interrupted = saved / "unfinished_global_step4"
+    (saved / "global_step4").rename(tmp_path / interrupted.name)
+    exported = run.output / "checkpoints" / "global_step4_hf"
+    exported.rename(tmp_path / exported.name)
     if EVERYTHING:
         disturb_every_process(run, tmp_path, prompts_file, flags, monkeypatch)
 
-    # A process was killed in the middle of a newer checkpoint: the one before is used.
-    saved = run.output / "checkpoints" / "_actor"
-    shutil.copytree(saved / "global_step2", saved / "unfinished_global_step3")
+    (tmp_path / interrupted.name).rename(interrupted)
     result = start_training(run.output, prompts_file, *flags)
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
-    assert "checkpoint unfinished_global_step3 is deleted" in result.stdout
-
-    rows = list(read_rows(run.output / "metrics.jsonl"))
-    assert [row["step"] for row in rows] == STEPS  # each of them once, after all
-    (events,) = (tmp_path / "disturbed_tb").iterdir()
+    assert "checkpoint unfinished_global_step4 is deleted" in result.stdout
+    (events,) = (tmp_path / "tb").iterdir()
     assert len(list(events.glob("events.out.tfevents.*"))) > 1  # one of each start
+    assert_is_complete(run.output, result, events)
     shown = EventAccumulator(str(events)).Reload().Scalars("train/swap/accuracy")
     assert [event.step for event in shown] == STEPS
-    expected = by_step(read_rows(calm / "metrics.jsonl"))
+
     found = by_step([*run.done, *run.new_rows()])
-    assert len(found[3]) > 1
-    assert list(expected) == sorted(found) == STEPS
-    for step, (values,) in expected.items():
-        assert all(again == values for again in found[step]), f"step {step}"
-        table = f"rollouts/step_{step:06d}.jsonl"
-        assert (run.output / table).read_text() == (calm / table).read_text()
+    assert sorted(found) == STEPS
+    assert [step for step in STEPS if len(found[step]) > 1] == REPEATED
+    for step in REPEATED:
+        first, *again = found[step]
+        assert all(values == first for values in again), f"step {step}"
+        table = f"step_{step:06d}.jsonl"
+        before = run.output / "rollouts.repeated" / table
+        assert before.read_text() == (run.output / "rollouts" / table).read_text()
+    # The graders were killed in the first start only.
     assert run.graders_killed > 0
-    ours = load_file(run.output / "policy" / "model.safetensors")
-    theirs = load_file(calm / "policy" / "model.safetensors")
+    ours = load_file(exported / "model.safetensors")
+    theirs = load_file(tmp_path / exported.name / "model.safetensors")
+    assert ours.keys() == theirs.keys()
     for name, weight in theirs.items():
         assert torch.equal(ours[name], weight)
 
