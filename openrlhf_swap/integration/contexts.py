@@ -1,8 +1,8 @@
 """An agent's contexts without the thoughts of earlier turns (`--agent.keep_thoughts last`).
 
-OpenRLHF's executor hands the engine the whole conversation in each turn. The engine here hands on
-what R1's chat template would make of it. The policy is trained on the contexts that it read:
-they follow one another in the response's row, each with the turn that it led to.
+OpenRLHF's executor hands the engine the whole conversation in each turn. `ForgetfulEngine` leaves
+earlier thoughts out of it, as chat templates do in serving. The policy is trained on the contexts
+that it read: they follow one another in the response's row, each with the turn that it led to.
 """
 
 from __future__ import annotations

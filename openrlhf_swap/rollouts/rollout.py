@@ -155,8 +155,12 @@ class Rollout:
     @property
     def context_starts(self) -> list[int]:
         """The positions in the row where contexts begin; one context if it does not start over."""
-        observed = self.observations if self.starts_over else ()
-        return [0, *(int(self.positions[place]) - len(ids) for place, ids in observed)]
+        starts = [0]
+        if self.starts_over:
+            for place, context in self.observations:
+                end = int(self.positions[place])
+                starts.append(end - len(context))
+        return starts
 
     @property
     def generated_ends(self) -> tuple[int, ...]:

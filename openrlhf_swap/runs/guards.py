@@ -209,7 +209,7 @@ def find_costly_shortening(history: Sequence[Metrics]) -> list[str]:
 
 
 def _is_costly(correlations: Sequence[float]) -> bool:
-    """Whether the mean of correlations is above COSTLY_CORRELATION, and above 0 by no chance."""
+    """Whether the mean is above COSTLY_CORRELATION, and above 0 by more than chance."""
     mean = fmean(correlations)
     error = stdev(correlations) / math.sqrt(len(correlations))
     return mean > COSTLY_CORRELATION and mean > CHANCE * error

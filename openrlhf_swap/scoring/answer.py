@@ -135,5 +135,7 @@ def row_positions(attention_mask: Tensor) -> Tensor:
     They begin anew with each context, and with padding, which is 0 in the mask.
     """
     place = torch.arange(attention_mask.shape[1], device=attention_mask.device)
-    begins = attention_mask != attention_mask.roll(1, 1)
-    return place - torch.where(begins, place, 0).cummax(-1).values
+    # The first column is compared with the last, which does not matter: its place is 0.
+    is_first = attention_mask != attention_mask.roll(1, 1)
+    first_so_far = torch.where(is_first, place, 0).cummax(-1).values
+    return place - first_so_far

@@ -10,7 +10,7 @@ step costs the tokens that follow it and no more. With `need_every` M only one s
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -164,7 +164,7 @@ def passes_of(hidden: Sequence[Sequence[HiddenStep | None]], agree: Agree) -> li
         passes[-1].append(branch)
         tokens += branch.length
     idle = agree(len(passes)) - len(passes)
-    return passes + idle * [[_IDLE_BRANCH]]
+    return [*passes, *repeat([_IDLE_BRANCH], idle)]
 
 
 def needs_of(

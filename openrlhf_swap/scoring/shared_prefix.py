@@ -62,7 +62,7 @@ def answer_branches(
     branches = []
     for place in request.prefix_ends:
         end = rows.column(request.row, place)
-        first = end - positions[request.row][place]
+        first = end - positions[request.row][place]  # of the context
         copied = range(end, end + 1)
         branch = Branch(first, end, copied, answer.ids, [scored])
         branches.append(branch)

@@ -9,7 +9,11 @@ from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.flags.configuration import Configuration
 from openrlhf_swap.flags.logprobs import why_logprobs_are_read
-from openrlhf_swap.flags.placement import policy_ranks, responses_of_an_engine
+from openrlhf_swap.flags.placement import (
+    policy_ranks,
+    responses_of_an_engine,
+    shares_with_reference,
+)
 from openrlhf_swap.sizing.models import Model, read_model
 
 if TYPE_CHECKING:
@@ -148,7 +152,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
     by_tokens = train.dynamic_batch_enable
     score_limit = rollout.max_tokens_per_gpu or train.max_tokens_per_gpu
     in_float = ds.grad_accum_dtype == "fp32" and ds.zero_stage != 2
-    near = train.colocate_all or train.colocate_actor_ref
+    has_reference = args.algo.kl.init_coef > 0 and shares_with_reference(args)
     may_keep = may_keep_all(configuration)
     reads_logprobs = why_logprobs_are_read(configuration, objective) is not None
     settings = Settings(
@@ -173,7 +177,7 @@ def read_run(configuration: Configuration, objective: Objective) -> tuple[Model,
         need_window=configuration.method.need_window,
         need_every=configuration.method.need_every,
         reuses_logprobs=run.reuse_logprobs and not reads_logprobs,
-        reference=args.algo.kl.init_coef > 0 and near and not args.ref.offload,
+        reference=has_reference and not args.ref.offload,
         shared=train.colocate_all,
         vllm_sleeps=vllm.enable_sleep and train.colocate_all,
         actor_sleeps=ds.enable_sleep,
