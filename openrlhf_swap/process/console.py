@@ -6,7 +6,6 @@ lines that begin with a mark.
 """
 
 import os
-import re
 import sys
 import threading
 import time
@@ -20,9 +19,6 @@ from openrlhf_swap.errors import RunError, SwapError, first_line
 SECONDS = 0.2  # between two reads of the log
 BAR_SECONDS = 60  # between two lines of a progress bar, where no terminal can redraw it
 LEAST_SPACE = 2**20  # bytes that the log must find free
-# Ray puts an actor's name in front of each of its lines, and vLLM the name of its engine:
-# "(SwapRolloutActor pid=5) (EngineCore pid=6) ".
-_PREFIXES = re.compile(r"^(\(\w+ pid=\d+[^)]*\) )+")
 _CLEAR_LINE = "\x1b[K"
 MARK = "[swap]"
 """What each of the command's own lines begins with."""
@@ -30,7 +26,8 @@ MARK = "[swap]"
 
 def say(line: str) -> None:
     """Print one of the command's own lines, which the console shows and the log keeps."""
-    print(f"{MARK} {line}", flush=True)
+    # One write: between two, another thread's line could join this one.
+    print(f"{MARK} {line}\n", end="", flush=True)
 
 
 @contextmanager
@@ -150,13 +147,15 @@ def bar_text(rest: bytes, mark: str) -> str:
 
 
 def own_text(line: bytes, mark: str) -> str:
-    """The text of a log's line without the prefixes of actors; "" for a line without the mark.
+    """What a line of the log says from the mark on; "" for a line without the mark.
 
-    Of a progress bar only what follows the last carriage return counts.
+    In front of the mark stand the names that Ray and vLLM give their processes, or what another
+    process had not ended, such as a progress bar. Of a bar only its last drawing counts, which
+    follows the last carriage return. A mark in quotes is a line of source in a traceback.
     """
-    drawn_last = line.rpartition(b"\r")[2]
-    text = _PREFIXES.sub("", drawn_last.decode(errors="replace"))
+    drawn_last = line.rpartition(b"\r")[2].decode(errors="replace")
+    before, found, after = drawn_last.rpartition(mark)
+    text = found + after
+    is_quoted = before.endswith(("'", '"'))
     is_cut_off = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
-    if is_cut_off or not text.startswith(mark):
-        return ""
-    return text
+    return "" if not found or is_quoted or is_cut_off else text

@@ -39,18 +39,37 @@ def command(argv):
 
 sys.exit(run_command(command))
 """
+TWO_THREADS = """
+import sys, threading
+from pathlib import Path
+from openrlhf_swap.process.console import quiet_console, say
+
+def print_as_ray(done):
+    while not done.is_set():
+        print("(Actor pid=7) \\rTrain epoch: 0%|  | 0/1 [00:00<?]", file=sys.stdout)
+
+sys.setswitchinterval(1e-6)
+with quiet_console(Path("train.log"), "[swap]", "--verbose"):
+    done = threading.Event()
+    thread = threading.Thread(target=print_as_ray, args=[done])
+    thread.start()
+    for step in range(300):
+        say(f"step {step}")
+    done.set()
+    thread.join()
+"""
 FIRST = "[swap] all other output goes to out/train.log; --verbose shows it here"
 LINES = [FIRST, "[swap] step 1", "[swap] from a child", "[swap] last line"]
 
 
-def run(folder, *argv, **options):
+def run(folder, *argv, program=PROGRAM, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", PROGRAM, *argv]
+    command = [sys.executable, "-c", program, *argv]
     return subprocess.run(command, cwd=folder, env=environment, **options)
 
 
-def run_quietly(folder, *argv):
-    return run(folder, *argv, capture_output=True, text=True, check=False)
+def run_quietly(folder, *argv, **options):
+    return run(folder, *argv, capture_output=True, text=True, check=False, **options)
 
 
 def test_own_lines_are_shown_and_all_lines_are_logged(tmp_path):
@@ -86,6 +105,12 @@ def test_the_log_of_a_killed_process_is_whole(tmp_path):
     assert (tmp_path / "out" / "train.log").read_text().endswith("[swap] last line\n")
 
 
+def test_no_line_is_lost_or_joined_while_another_thread_prints(tmp_path):
+    """Ray's thread prints what actors print, among it bars, which are flushed before their end."""
+    lines = run_quietly(tmp_path, program=TWO_THREADS).stdout.splitlines()
+    assert lines[1:] == [f"[swap] step {step}" for step in range(300)]
+
+
 BAR = "[swap] bar: 100%|##| 2/2 [00:01<00:00]"
 ENGINE = "(SwapRolloutActor pid=5098) (EngineCore pid=5249) "
 SCORES = "[swap] warning: scoring takes one forward for each prefix"
@@ -100,6 +125,8 @@ SCORES = "[swap] warning: scoring takes one forward for each prefix"
         (f"(IntrinsicRewardActor pid=7, ip=10.0.0.2) {SCORES}", SCORES),
         ("\r[swap] bar: 50%|# | 1/2\r" + BAR, BAR),
         ("\r[swap] bar: 0%|  | 0/2 [00:00<?]WARNING of a library", ""),  # in a bar's line
+        (f"(IntrinsicRewardActor pid=7) \rTrain epoch: 0%|  | 0/1 [00:00<?]{SCORES}", SCORES),
+        ('    print("[swap] vLLM: an engine starts", flush=True)', ""),  # in a traceback
     ],
 )
 def test_lines_of_actors_and_of_their_engines_are_known(line, shown):
