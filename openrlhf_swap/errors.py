@@ -57,6 +57,22 @@ def check_text(name: str, value: object) -> None:
         raise DataError(f"{name} is {value!r} ({kind}), which is no text; give a str")
 
 
+def check_loaded(model: object, tokenizer: object) -> None:
+    """Raise ConfigError for a name in the place of a model or a tokenizer, or for None."""
+    if not hasattr(model, "config"):
+        shown = model if isinstance(model, str) else type(model).__name__
+        raise ConfigError(
+            f"model is {shown}, which is no loaded model; give what "
+            "AutoModelForCausalLM.from_pretrained returns"
+        )
+    if not hasattr(tokenizer, "convert_ids_to_tokens"):
+        shown = tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
+        raise ConfigError(
+            f"tokenizer is {shown}, which is no loaded tokenizer; give what "
+            "AutoTokenizer.from_pretrained returns"
+        )
+
+
 def first_line(error: BaseException) -> str:
     """An exception as one line: the first line of its message, or its type if it has none."""
     lines = str(error).strip().splitlines()

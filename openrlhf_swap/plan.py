@@ -64,7 +64,7 @@ from openrlhf_swap.sizing.operations import (
 from openrlhf_swap.sizing.settings import MEAN_PROMPT, BytesByUse, Settings, read_run
 
 DEEPSCALER_ROWS = 40_315
-WIDTH = 118  # columns of the text
+WIDTH = 80  # columns of the text
 LABEL = 13  # columns of a line's label
 NOTHING_HELPS = "no flag helps: take more or larger GPUs, or nodes with more main memory"
 SHARED_NODE = {  # as in scripts/train_swap_1.5b.yaml
@@ -260,7 +260,7 @@ def plan_on_cpu(own: argparse.Namespace, training: Configuration) -> int:
     else:
         print(*_cpu_lines(plan), sep="\n")
         if not plan.fits:
-            print(f"warning: this does not fit; {ways_to_fit(training.args)}")
+            print(_filled(f"warning: this does not fit; {ways_to_fit(training.args)}"))
     return 0 if plan.fits else 1
 
 
@@ -276,8 +276,9 @@ def _cpu_lines(plan: CpuPlan) -> Iterator[str]:
     rows.append(["together", *(sum(sizes.values()) / GIB for sizes in both)])
     head = ["GiB", "responses of mean length", "of full length"]
     yield tabulate(rows, head, tablefmt="plain", floatfmt=".1f", numalign="right")
-    yield (
-        f"\nwith --train.micro_batch_size {plan.update_rows} --rollout.micro_batch_size "
+    yield ""
+    yield _filled(
+        f"with --train.micro_batch_size {plan.update_rows} --rollout.micro_batch_size "
         f"{plan.score_rows}, which the start takes if larger ones do not fit"
     )
 
@@ -455,12 +456,13 @@ def _shortage(plan: Plan, place: str) -> str:
 def _lines(plan: Plan) -> Iterator[str]:
     """A plan as text."""
     trained = f"; LoRA trains {plan.adapters:,} more" if plan.adapters else ""
-    yield f"{plan.model}, {plan.parameters:,} parameters{trained}"
+    yield _filled(f"{plan.model}, {plan.parameters:,} parameters{trained}")
     place = f"{plan.settings.ranks} for DeepSpeed, the rest for vLLM"
     if plan.settings.shared:
         place = "vLLM and DeepSpeed in turn"
     yield f"on {plan.gpus} x {gib(plan.gpu_bytes)} GiB: {place}"
-    yield "Computed from the settings, for the longest sequences they allow. Nothing was measured."
+    yield "Computed from the settings, for the longest sequences that they allow."
+    yield "Nothing was measured."
     yield f"\n{_memory_table(plan)}\n"
     facts = {
         "main memory": _main_memory(plan),
@@ -477,10 +479,13 @@ def _lines(plan: Plan) -> Iterator[str]:
         facts["the update"] = plan.update
     warnings = [("warning:", text) for text in plan.warnings]
     for label, text in [*facts.items(), *warnings]:
-        yield textwrap.fill(
-            f"{label:{LABEL}}{text}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False
-        )
+        yield _filled(f"{label:{LABEL}}{text}", " " * LABEL)
     yield "It fits." if plan.fits else "See the warnings."
+
+
+def _filled(text: str, indent: str = "") -> str:
+    """The text in lines of WIDTH columns, all but the first behind the indent."""
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def _main_memory(plan: Plan) -> str:
@@ -551,8 +556,13 @@ def _memory_table(plan: Plan) -> str:
     cells = []
     for name, sizes in rows.items():
         cells.append([name, *(size / GIB if size else None for size in sizes)])
-    head = ["GiB on a GPU", *PHASES.values()]
+    head = ["GiB on a GPU", *map(_narrow, PHASES.values())]
     return tabulate(cells, head, tablefmt="plain", floatfmt=".1f", numalign="right", missingval="-")
+
+
+def _narrow(phase: str) -> str:
+    """The name of a phase as the head of a narrow column."""
+    return phase.removeprefix("the ").replace("probabilities", "probs").replace(" ", "\n")
 
 
 if __name__ == "__main__":

@@ -105,8 +105,9 @@ def _continue_file(args: argparse.Namespace, config: SwapConfig, run: RunConfig)
     scored = [row["step_ends"] for row in read_rows(args.output) if row["step_ends"]]
     if scored and config.steps == "tokens":
         reasoning = fmean(ends[-1] + 1 for ends in scored)
-        steps = fmean(len(ends) for ends in scored)
-        advice = advice_on_step_tokens(reasoning, config.step_tokens, steps)
+        counts = [len(ends) for ends in scored]
+        single = counts.count(1) / len(counts)
+        advice = advice_on_step_tokens(reasoning, config.step_tokens, fmean(counts), single)
         if advice:
             print(f"warning: {advice}; use another --output for them")
 

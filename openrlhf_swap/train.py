@@ -52,12 +52,13 @@ def main(argv: list[str]) -> int:
     if {"-h", "--help", "--help-all"} & set(argv):
         print_help(__doc__, find_value(argv, "--swap.objective"), "--help-all" in argv)
         return 0
-    configuration = configure([word for word in argv if word != DRY_RUN])
+    words = [word for word in argv if word != DRY_RUN]
+    configuration = configure(words)
     for line in _recipe_lines(configuration):
         say(line)
     if DRY_RUN in argv:
         check_objective(configuration)  # other checks may need the machine, the model or the data
-        print(as_yaml(configuration), end="")
+        print(_settings_text(configuration, words), end="")
         return 0
     _check_quickly(configuration)
     if configuration.args.ckpt.load_enable and is_finished(configuration):
@@ -89,8 +90,8 @@ def _train_alone(configuration: Configuration, argv: list[str]) -> None:
             with stopped_like_ctrl_c(), saving_at_warning(), private_ray(), console:
                 _train(configuration, redacted(argv))
         except KeyboardInterrupt as error:
-            path = Path(ckpt.path)
-            remedy = f"; {checkpoints.how_to_resume(path)}{checkpoints.how_to_end(path)}"
+            end = checkpoints.how_to_end(Path(ckpt.path))
+            remedy = f"; {checkpoints.how_to_resume(ckpt)}{end}"
             # `run_command` prints it.
             if isinstance(error, StoppedBySignal):
                 raise StoppedBySignal(error.number, remedy) from None
@@ -143,6 +144,18 @@ def _train(configuration: Configuration, words: list[str]) -> None:
         from openrlhf_swap.integration.startup.start import start
 
     start(configuration, words)
+
+
+def _settings_text(configuration: Configuration, words: list[str]) -> str:
+    """All settings as YAML; comments mark those that a machine with GPUs would not have."""
+    on_gpu = configure(words, on_cpu=False)
+    lines = []
+    for line in as_yaml(configuration).splitlines():
+        name = line.partition(":")[0].strip()
+        if configuration.values.get(name) != on_gpu.values.get(name):
+            line += "  # because this machine has no GPU"
+        lines.append(f"{line}\n")
+    return "".join(lines)
 
 
 def _recipe_lines(configuration: Configuration) -> list[str]:

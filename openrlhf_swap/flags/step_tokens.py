@@ -2,6 +2,7 @@
 
 FEWEST_STEPS = 3  # of a response, for its steps to be compared
 AIMED_STEPS = 8
+MANY = 0.5  # of the responses
 
 
 def fitting_step_tokens(reasoning_tokens: float) -> int:
@@ -12,22 +13,29 @@ def fitting_step_tokens(reasoning_tokens: float) -> int:
     return round(exact / 10) * 10
 
 
-def advice_on_step_tokens(reasoning_tokens: float, step_tokens: int, steps: float) -> str | None:
+def advice_on_step_tokens(
+    reasoning_tokens: float, step_tokens: int, steps: float, single: float = 0.0
+) -> str | None:
     """Which M to use instead of one that leaves too few steps; None for enough of them.
 
     Args:
         reasoning_tokens: mean tokens of the reasoning.
         step_tokens: M.
         steps: mean number of steps.
+        single: share of the responses that have one step, where it is known.
     """
     fitting = fitting_step_tokens(reasoning_tokens)
-    is_enough = steps >= FEWEST_STEPS and reasoning_tokens >= 2 * step_tokens
+    has_steps = steps >= FEWEST_STEPS and single <= MANY
+    is_enough = has_steps and reasoning_tokens >= 2 * step_tokens
     if is_enough or fitting >= step_tokens:
         return None
     count = f"{steps:.1f}".removesuffix(".0")
     plural = "" if count == "1" else "s"
+    effect = ""
+    if single > 0:
+        effect = f" ({single:.0%} of them have only one, so that SWAP cannot choose between steps)"
     return (
         f"responses reason for {reasoning_tokens:.0f} tokens, so --swap.step_tokens {step_tokens} "
-        f"leaves {count} step{plural}; --swap.step_tokens {fitting} makes about "
+        f"leaves {count} step{plural}{effect}; --swap.step_tokens {fitting} makes about "
         f"{reasoning_tokens / fitting:.0f}"
     )

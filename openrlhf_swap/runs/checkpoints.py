@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from openrlhf_swap.errors import CheckpointError, ConfigError, DataError
@@ -50,12 +51,13 @@ def newest(path: Path) -> str | None:
     return complete[-1].name if complete else None
 
 
-def how_to_resume(path: Path) -> str:
-    """What to do after a run that kept its checkpoints in `path` has ended before its time."""
-    saved = newest(path)
+def how_to_resume(ckpt: SimpleNamespace) -> str:
+    """What to do after a run with these `--ckpt.*` settings has ended before its time."""
+    saved = newest(Path(ckpt.path))
     if saved is None:
         return "no checkpoint was written yet"
-    return f"start again with --ckpt.load_enable to resume from {saved}"
+    how = "the same command again" if ckpt.load_enable else "again with --ckpt.load_enable"
+    return f"start {how} to resume from {saved}"
 
 
 def how_to_end(path: Path) -> str:
@@ -67,7 +69,7 @@ def how_to_end(path: Path) -> str:
     if saved is None:
         return ""
     step = step_of(saved)
-    return f", or with --swap.training_steps {step}, too, to write its policy and end"
+    return f", or add --swap.training_steps {step} to write its policy and end"
 
 
 def step_of(tag: str) -> int:

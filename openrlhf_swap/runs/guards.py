@@ -145,7 +145,8 @@ def _advice_on_steps(metrics: Metrics, config: SwapConfig) -> str | None:
         return None
     steps = metrics["swap/steps_per_rollout"]
     if config.steps == "tokens":
-        return advice_on_step_tokens(reasoning, config.step_tokens, steps)
+        single = metrics["swap/one_step_frac"]
+        return advice_on_step_tokens(reasoning, config.step_tokens, steps, single)
     if steps >= 1.5:
         return None
     return (

@@ -165,6 +165,7 @@ def _of_steps(batch: StepBatch, credit: StepCredit) -> dict[str, Tensor]:
     means = {
         "length/reasoning": reasoning[scored],
         "swap/steps_per_rollout": count[batch.correct],
+        "swap/one_step_frac": count[scored] == 1,
         "swap/gain_mean": gains,
         "swap/gain_zero_frac": gains == 0,
         "swap/gain_high_frac": gains > HIGH_GAIN,

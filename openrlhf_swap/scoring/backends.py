@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS
 from openrlhf_swap.errors import first_line
@@ -45,7 +45,6 @@ MODEL_ERRORS = (
     TypeError,
     ValueError,
 )
-Build = Callable[[PretrainedConfig], PreTrainedModel]
 
 
 @dataclass(frozen=True)
@@ -88,26 +87,22 @@ class ScoringBackend:
             assert request.branch is not None
             scores = []
             for place in request.prefix_ends:
-                length = int(positions[request.row, place]) + 1
-                prefix = sequences[request.row, place + 1 - length : place + 1]
-                scores.append(read_per_prefix(model, prefix, [length], request.branch))
+                start = place - int(positions[request.row, place])  # of the token's context
+                prefix = sequences[request.row, start : place + 1]
+                scores.append(read_per_prefix(model, prefix, [len(prefix)], request.branch))
             answers.append(torch.cat(scores).cpu())
         return {ANSWER_LOGPROBS.name: answers}
 
 
 def find_backend(
-    config: PretrainedConfig,
-    build: Build,
-    wanted: str = SHARED_PREFIX,
-    device: torch.device | str = "cpu",
-    packed: bool = False,
+    model: PreTrainedModel, wanted: str = SHARED_PREFIX, packed: bool = False
 ) -> ScoringBackend:
     """Find whether prefixes can be scored together, by a trial on a small random model.
 
-    It has the architecture of `config`; `build` makes it, with the family's own code. The other
-    arguments are those of `try_backend`.
+    That one has the model's architecture and its device, where a family may run kernels of its own.
+    The other arguments are those of `try_backend`.
     """
-    return try_backend(lambda: small_model(config, build, device), wanted, packed)
+    return try_backend(lambda: small_model(model.config, type(model), model.device), wanted, packed)
 
 
 def try_backend(

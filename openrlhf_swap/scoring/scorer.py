@@ -13,7 +13,7 @@ from openrlhf_swap.algorithm.batch import StepTrace
 from openrlhf_swap.algorithm.plain import plain_flag, plain_int, plain_ints
 from openrlhf_swap.algorithm.signals import ANSWER_LOGPROBS, ENTROPY, NEED, numbers_of
 from openrlhf_swap.config import SwapConfig
-from openrlhf_swap.errors import DataError, check_text
+from openrlhf_swap.errors import DataError, check_loaded, check_text
 from openrlhf_swap.packages.kernels import leave_out_cudnn, speed_up_products
 from openrlhf_swap.rewards.references import given_answer
 from openrlhf_swap.rollouts.families import prompt_ids, resolve_thought
@@ -45,19 +45,29 @@ class Scorer:
         scoring: str = "shared_prefix",
         entropy_temperature: float | None = None,
     ) -> None:
-        """Take a causal language model, SWAP's settings, and `scoring` of RunConfig.
+        """Choose how the model's prefixes are scored.
 
-        With `entropy_temperature`, that of training's rollouts, the mean token entropy of each step
-        is read as well, of incorrect responses too, in a forward of its own. Without settings they
-        are SWAP's defaults. From then on torch's SDPA leaves out cuDNN in this process, and
-        products in bfloat16 on a CPU that has no instructions for them are computed in float32.
-        Raises ConfigError for a tokenizer that loses white space, or does not know the end of the
-        thought, and for `step_reward` need of a model from which steps cannot be hidden.
+        From then on torch's SDPA leaves out cuDNN in this process, and products in bfloat16 on a
+        CPU that has no instructions for them are computed in float32.
+
+        Args:
+            model: a causal language model of transformers.
+            tokenizer: its tokenizer.
+            config: SWAP's settings; the defaults without it.
+            scoring: `shared_prefix`, one forward for all prefixes, or `per_prefix`, one for each.
+            entropy_temperature: the temperature of the rollouts; with it the mean token entropy of
+                each step is read as well, also of incorrect responses, in a forward of its own.
+
+        Raises:
+            ConfigError: for a name in the place of the model or the tokenizer, for a tokenizer that
+                loses white space or does not know the end of the thought, and for `step_reward`
+                need with a model from which steps cannot be hidden.
         """
         # Both import what of transformers takes seconds, which whoever has a model has imported.
         from openrlhf_swap.scoring.backends import find_backend
         from openrlhf_swap.scoring.need import check_can_hide_steps
 
+        check_loaded(model, tokenizer)
         leave_out_cudnn()
         speed_up_products()
         self._model = model
@@ -75,7 +85,7 @@ class Scorer:
         self._reader = StepReader(tokenizer, config.end_of_thought, *config.segmentation)
         text = model.config.get_text_config()
         self._context = getattr(text, "max_position_embeddings", None)
-        self.backend = find_backend(model.config, type(model), scoring, model.device)
+        self.backend = find_backend(model, scoring)
         if NEED.name in names:
             check_can_hide_steps(model, self.backend.obstacle_to_branches)
         self.messages = (*messages, str(self.backend))
@@ -90,10 +100,22 @@ class Scorer:
     ) -> StepTrace:
         """Score a response for `swap_advantages`.
 
-        Of an incorrect one no answer is scored, because its steps earn nothing. `prompt` and
-        `response` are the token ids of one row in a list, tensor or array, the end token included
-        and no padding; `observations`, as in `Rollout`, stand between the turns of the response.
-        Raises as `score`, and ValueError for anything but token ids.
+        Args:
+            prompt: token ids in a list, or in a tensor or array with one dimension.
+            response: those of the response, with its end token and without padding.
+            answer: the reference answer.
+            correct: whether the response is correct. The answer is scored only then, because the
+                steps of an incorrect response have no reward.
+            observations: `(place, token ids)` of what an environment wrote before
+                `response[place]`, for each turn but the first.
+
+        Returns:
+            The response's steps, with l_0..l_K in nats per answer token.
+
+        Raises:
+            DataError: for padding, an empty answer, or when prompt, response and answer exceed the
+                model's context.
+            ValueError: for anything but token ids.
         """
         response_ids = plain_ints("response", response)
         self._refuse_padding(response_ids)

@@ -126,13 +126,17 @@ class BranchedRows:
         self._mixers = BranchedMixers(model, rows, layout, agree)
 
     def _find_predicting(self, width: int) -> tuple[Tensor, Tensor]:
-        """The rows and columns of what predicts the targets, with `width` tokens behind a row."""
-        in_branches = self._layout.predicting
-        in_rows = self._step_columns - 1  # a token of a step is predicted by the one before it
-        rows = [in_branches // width, in_rows // self.tokens]
-        behind = self.tokens + in_branches % width
-        columns = [behind, in_rows % self.tokens]
-        return torch.cat(rows), torch.cat(columns)
+        """The (m,) rows and (m,) columns, in the model's input, of what predicts the targets.
+
+        A row of the input has T tokens of responses, and then `width` tokens of branches.
+        """
+        # Both count the tokens of all rows: those of branches, and those of responses.
+        of_branches = self._layout.predicting
+        of_steps = self._step_columns - 1  # a token is predicted by the one before it
+        rows = torch.cat([of_branches // width, of_steps // self.tokens])
+        columns_behind = self.tokens + of_branches % width
+        columns = torch.cat([columns_behind, of_steps % self.tokens])
+        return rows, columns
 
     def inputs(self, ids: Tensor, position_ids: Tensor) -> dict[str, Any]:
         """The model's arguments, from (B, T) token and position ids of the rows."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import pandas as pd
 
@@ -101,15 +102,16 @@ class Phase:
 def phases() -> Iterator[Phase]:
     """All phases, in the order in which a lack of time does the least harm.
 
-    The arms of the primary comparison come first, at the budgets of that comparison, and with half
-    of the test's seeds.
+    The budgets of the primary comparison come first, of these its arms, and of these half of the
+    test's seeds.
     """
-    for budgets in (FIRST_BUDGETS, LAST_BUDGETS):
-        for arms in (PRIMARY_ARMS, OTHER_ARMS):
-            for seeds in (FIRST_SEEDS, LAST_SEEDS):
-                for task in TASKS:
-                    for budget in budgets:
-                        yield Phase(tuple(arms), task, budget, seeds)
+    all_budgets = (FIRST_BUDGETS, LAST_BUDGETS)
+    all_arms = (PRIMARY_ARMS, OTHER_ARMS)
+    all_seeds = (FIRST_SEEDS, LAST_SEEDS)
+    # The last of them, the task, changes from one combination to the next.
+    for budgets, arms, seeds, task in product(all_budgets, all_arms, all_seeds, TASKS):
+        for budget in budgets:
+            yield Phase(tuple(arms), task, budget, seeds)
 
 
 class Gate:

@@ -95,21 +95,21 @@ class ObjectiveLoop(Loop):
         limit = max(request.max_new_tokens for request in asked)
         end = self.tokenizer.eos_token_id
         padding = self.tokenizer.pad_token_id
-        responses, likely = sample(self.model, prompts, end, padding, limit)
-        return [
-            Rollout(
-                request.prompt,
+        sampled = sample(self.model, prompts, end, padding, limit)
+        rollouts = []
+        for number, problem in enumerate(problems):
+            ids = sampled.responses[number]
+            rollout = Rollout(
+                asked[number].prompt,
                 problem.answer,
                 ids,
-                prompt,
+                prompts[number],
                 float(self.correct(problem, ids)),
                 truncated=ids[-1] != end,
-                logprobs=torch.tensor(scores),
+                logprobs=torch.tensor(sampled.log_probs[number]),
             )
-            for problem, request, prompt, ids, scores in zip(
-                problems, asked, prompts, responses, likely, strict=True
-            )
-        ]
+            rollouts.append(rollout)
+        return rollouts
 
     def _with_signals(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
         """The rollouts with the signals that the objective wants of them."""

@@ -105,8 +105,8 @@ class Loop:
         questions = [problem.question + suffix for problem in problems]
         prompts = [self.reader.ids(rendered(question)) for question in questions]
         end = self.tokenizer.eos_token_id
-        responses, _ = sample(self.model, prompts, end, self.tokenizer.pad_token_id, limit)
-        return prompts, responses
+        sampled = sample(self.model, prompts, end, self.tokenizer.pad_token_id, limit)
+        return prompts, sampled.responses
 
     def lesson(self, arm: str, problems: Sequence[Problem]) -> Lesson:
         """Respond, and say what an arm learns from the responses."""

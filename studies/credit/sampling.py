@@ -75,59 +75,106 @@ class CachedLayer:
         return self._layer.self_attn.o_proj(mixed.reshape(len(x), -1))
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A response to each prompt.
+
+    Attributes:
+        responses: token ids, with the end token if it came.
+        log_probs: the log-probability of each of these tokens.
+    """
+
+    responses: list[list[int]]
+    log_probs: list[list[float]]
+
+
+class Decoding:
+    """The responses of a batch that are still being written, R of them.
+
+    Attributes:
+        rows: (R,) which prompts they answer.
+        logits: (R, words) of their next token.
+    """
+
+    def __init__(self, model: Any, ids: Tensor, mask: Tensor, max_tokens: int) -> None:
+        """Read the prompts: (R, tokens) ids, padded on the left, and their mask."""
+        positions = (mask.cumsum(-1) - 1).clamp(min=0)
+        output = model(ids, attention_mask=mask, position_ids=positions, use_cache=True)
+        self.rows = torch.arange(len(ids))
+        self.logits = output.logits[:, -1]
+        self._model = model
+        self._layers = []
+        for layer, seen in zip(model.model.layers, output.past_key_values.layers, strict=True):
+            self._layers.append(CachedLayer(layer, model.config, seen))
+        # What attention adds to the scores of each place: -inf for padding.
+        is_padding = F.pad(mask, (0, max_tokens), value=1)[:, None, None] == 0
+        self._bias = torch.zeros(is_padding.shape, dtype=model.dtype)
+        self._bias.masked_fill_(is_padding, -torch.inf)
+        self._place = ids.shape[1]  # of the next token, among the keys and values
+        self._positions = mask.sum(-1)  # of the next token, padding apart
+
+    @property
+    def drops_ended(self) -> bool:
+        """Whether the responses that have ended are to be dropped before the next token."""
+        return self._place % DROPPED_EVERY == DROPPED_EVERY - 1
+
+    def keep(self, kept: Tensor) -> None:
+        """Drop all responses but these of the R, and make room for more tokens."""
+        self.rows = self.rows[kept]
+        self._positions = self._positions[kept]
+        self._bias = self._bias[kept]
+        for layer in self._layers:
+            layer.keep(kept, self._place)
+
+    def append(self, tokens: Tensor) -> None:
+        """Read (R,) next tokens, so that `logits` are those of the tokens behind them."""
+        model = self._model.model
+        rotation = self._rotation()
+        x = model.embed_tokens(tokens)
+        for layer in self._layers:
+            x = layer.forward(x, self._place, rotation, self._bias)
+        self.logits = self._model.lm_head(model.norm(x))
+        self._place += 1
+        self._positions = self._positions + 1
+
+    def _rotation(self) -> Rotation:
+        angle = self._positions[:, None] * self._model.model.rotary_emb.inv_freq
+        dtype = self._model.dtype
+        cosine = angle.cos().to(dtype).repeat(1, 2)[:, None]
+        sine = angle.sin().to(dtype).repeat(1, 2)[:, None]
+        return Rotation(cosine, sine)
+
+
 @torch.no_grad()
 def sample(
     model: PreTrainedModel, prompts: Sequence[list[int]], end: int, pad: int, max_tokens: int = 320
-) -> tuple[list[list[int]], list[list[float]]]:
-    """A response to each prompt at temperature 1, and each token's log-probability.
-
-    The end token is included if it came.
-    """
+) -> Sampled:
+    """Sample a response of at most `max_tokens` to each prompt at temperature 1."""
     ids, mask = padded_left(prompts, pad)
-    given = ids.shape[1]
-    positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    out = model(ids, attention_mask=mask, position_ids=positions, use_cache=True)
-    layers = []
-    for layer, seen in zip(model.model.layers, out.past_key_values.layers, strict=True):
-        layers.append(CachedLayer(layer, model.config, seen))
-    hidden = F.pad(mask, (0, max_tokens), value=1)[:, None, None] == 0
-    bias = torch.zeros(hidden.shape, dtype=model.dtype).masked_fill_(hidden, -torch.inf)
-    rows = torch.arange(len(prompts))
-    places = mask.sum(-1)
-    logits = out.logits[:, -1]
-    alive = torch.ones(len(prompts), dtype=torch.bool)
+    decoding = Decoding(model, ids, mask, max_tokens)
     written = torch.full((len(prompts), max_tokens), end)
-    likely = torch.zeros(len(prompts), max_tokens)
-    for place in range(given, given + max_tokens):
-        scores = logits.float().log_softmax(-1)
+    log_probs = torch.zeros(len(prompts), max_tokens)
+    alive = torch.ones(len(prompts), dtype=torch.bool)
+    for step in range(max_tokens):
+        scores = decoding.logits.float().log_softmax(-1)
         drawn = torch.multinomial(scores.exp(), 1)
         tokens = drawn[:, 0]
-        written[rows, place - given] = tokens
-        likely[rows, place - given] = scores.gather(-1, drawn)[:, 0]
+        written[decoding.rows, step] = tokens
+        log_probs[decoding.rows, step] = scores.gather(-1, drawn)[:, 0]
         alive &= tokens != end
         if not alive.any():
             break
-        if place % DROPPED_EVERY == DROPPED_EVERY - 1:
+        if decoding.drops_ended:
             kept = alive.nonzero()[:, 0]
+            decoding.keep(kept)
             tokens = tokens[kept]
-            rows = rows[kept]
-            places = places[kept]
-            bias = bias[kept]
             alive = alive[kept]
-            for layer in layers:
-                layer.keep(kept, place)
-        x = model.model.embed_tokens(tokens)
-        angle = places[:, None] * model.model.rotary_emb.inv_freq
-        cosine = angle.cos().to(x.dtype).repeat(1, 2)[:, None]
-        sine = angle.sin().to(x.dtype).repeat(1, 2)[:, None]
-        for layer in layers:
-            x = layer.forward(x, place, Rotation(cosine, sine), bias)
-        logits = model.lm_head(model.model.norm(x))
-        places = places + 1
+        decoding.append(tokens)
     # A row that has ended goes on until it is dropped; what follows its end is cut off.
     responses = [up_to(end, row) for row in written.tolist()]
-    pairs = zip(likely.tolist(), responses, strict=True)
-    return responses, [row[: len(response)] for row, response in pairs]
+    lengths = map(len, responses)
+    own = [row[:length] for row, length in zip(log_probs.tolist(), lengths, strict=True)]
+    return Sampled(responses, own)
 
 
 def with_room(seen: Tensor) -> Tensor:

@@ -27,7 +27,8 @@ def test_sampled_scores_are_the_models_own(loop):
     prompts = [loop.reader.ids(rendered(problem.question)) for problem in problems]
     end = loop.tokenizer.eos_token_id
     torch.manual_seed(0)
-    responses, scores = sample(model, prompts, end, loop.tokenizer.pad_token_id, max_tokens=60)
+    sampled = sample(model, prompts, end, loop.tokenizer.pad_token_id, max_tokens=60)
+    responses, scores = sampled.responses, sampled.log_probs
     assert any(response[-1] == end for response in responses)
     for prompt, response, own in zip(prompts, responses, scores, strict=True):
         assert end not in response[:-1] and (response[-1] == end or len(response) == 60)

@@ -73,7 +73,7 @@ def test_a_killed_run_resumes_with_its_objective_and_its_prompts(tmp_path, promp
         assert status == 2
         (line,) = errors(output)
         assert "died" in line
-        assert "--ckpt.load_enable to resume from global_step" in line
+        assert "start the same command again to resume from global_step" in line
     # A stopped process is not dead: only the time limit ends the run.
     output, status = run.start_and_disturb(5, "VLLM::EngineCore", signal.SIGSTOP)
     assert status == 2

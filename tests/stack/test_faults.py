@@ -163,5 +163,5 @@ def assert_says_who_died(name, output, status):
     assert status == 2
     (line,) = errors(output)
     assert "died" in line
-    assert "--ckpt.load_enable to resume from global_step2" in line
+    assert "start the same command again to resume from global_step2" in line
     assert name in line or name == ENGINE  # of which its actor tells

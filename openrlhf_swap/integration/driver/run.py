@@ -1,7 +1,6 @@
 """A training run in order: strategy, places, actors, engines, data, the loop, the export."""
 
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,7 +111,7 @@ def export(args: SimpleNamespace, actors: RayActorGroup) -> None:
                 f"({first_line(error.cause)}); free some space there"
             )
             if not tries_left:
-                remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+                remedy = checkpoints.how_to_resume(args.ckpt)
                 raise RunError(f"{problem}, or name another --ckpt.output_dir: {remedy}") from error
         say(
             f"warning: {problem}: the run keeps the policy and tries again each minute, "

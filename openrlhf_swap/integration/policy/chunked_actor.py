@@ -14,7 +14,6 @@ import torch
 from openrlhf.models.actor import Actor
 from openrlhf.models.ring_attn_utils import unpad_and_slice_tensor
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from openrlhf_swap.algorithm.log_probs import HeadPass, LogitTransform, token_log_probs
 from openrlhf_swap.integration.policy.adapters import without_adapters
@@ -36,6 +35,10 @@ class Head:
     layer: nn.Linear
     transform: LogitTransform
     chunk: int
+
+
+class UnknownHead(Exception):
+    """A model's log-probabilities cannot be made in chunks; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +70,10 @@ class ChunkedActor(_StockActor):
         """
         if not tokens:
             return None
-        base = without_adapters(self.model.module)
-        layer = base.get_output_embeddings()
-        if type(layer) is not nn.Linear:
-            return f"its head is a {type(layer).__name__}"
-        transform = find_logit_transform(base.config, type(base), layer.weight.device)
-        if transform is None:
-            return f"what a {type(base).__name__} does after its head is not known"
-        self.head = Head(layer, transform, tokens)
+        try:
+            self.head = find_head(without_adapters(self.model.module), tokens)
+        except UnknownHead as error:
+            return str(error)
         return None
 
     def forward(
@@ -204,32 +203,43 @@ class _HeadOfRows:
         self.of_rows = output
 
 
-def find_logit_transform(
-    config: PretrainedConfig, build: Any, device: torch.device
-) -> LogitTransform | None:
-    """The transform of a family's head; None if it is not known.
+def find_head(model: Any, chunk: int) -> Head:
+    """The head of a model without adapters, which holds the logits of `chunk` tokens at a time.
+
+    Raises UnknownHead.
+    """
+    layer = model.get_output_embeddings()
+    if type(layer) is not nn.Linear:
+        raise UnknownHead(f"its head is a {type(layer).__name__}")
+    return Head(layer, find_logit_transform(model, layer.weight.device), chunk)
+
+
+def find_logit_transform(policy: Any, device: torch.device) -> LogitTransform:
+    """The transform behind the head of a policy's family; raises UnknownHead.
 
     A small random model of the family is tried where the policy is: a family's kernels may work on
     a GPU only.
     """
+    family = type(policy)
+    unknown = UnknownHead(f"what a {family.__name__} does after its head is not known")
     probes = torch.linspace(-_PROBES, _PROBES, WORDS, device=device).expand(1, 2, WORDS)
 
     def probe(hidden: Tensor) -> Tensor:
         return probes + 0 * hidden[..., :1]
 
     try:
-        model: Any = small_model(config, build)  # its `to` is untyped
+        model: Any = small_model(policy.config, family)  # its `to` is untyped
         model.to(device)
         head = model.get_output_embeddings()
         ids = torch.zeros(1, 2, dtype=torch.int64, device=device)
         with torch.no_grad(), replaced(head, "forward", probe):
             logits = model(ids, use_cache=False).logits
     except MODEL_ERRORS:
-        return None
-    text = config.get_text_config()
+        raise unknown from None
+    text = policy.config.get_text_config()
     cap = getattr(text, "final_logit_softcapping", None)
     scale = float(logits[0, 0, -1]) / _PROBES
     for transform in (LogitTransform(scale), LogitTransform(cap=cap)):
         if torch.allclose(transform(probes.clone()), logits, atol=1e-4):
             return transform
-    return None
+    raise unknown

@@ -80,7 +80,7 @@ class PolicyCheckpoints:
             raise
         except (OSError, RuntimeError, SafetensorError) as error:
             # What was written stays until the next start: other ranks may still be writing.
-            remedy = checkpoints.how_to_resume(self._path)
+            remedy = checkpoints.how_to_resume(self._ckpt)
             raise CheckpointError(
                 f"checkpoint {tag} cannot be written to --ckpt.path {self._path} ({error}); "
                 f"free some space, or name another disk: {remedy}"

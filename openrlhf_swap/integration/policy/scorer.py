@@ -77,10 +77,8 @@ class PolicyScorer:
         sharded = strategy.args.ds.zero_stage == 3
         self._collective = sharded and torch.distributed.get_world_size() > 1
         base = without_adapters(actor.model.module)
-        # Tried here as well, because on a GPU a family may run kernels of its own.
-        device = next(base.parameters()).device
-        scoring = strategy.args.swap_run.scoring
-        backend = find_backend(base.config, type(base), scoring, device, self._packed)
+        # Tried at the start, too, but there on a CPU.
+        backend = find_backend(base, strategy.args.swap_run.scoring, self._packed)
         self._backend = backend
         if self._collective and backend.name != SHARED_PREFIX:
             # Ranks would wait for each other without end.

@@ -102,14 +102,14 @@ def describe_lack_of_memory(text: str, args: SimpleNamespace) -> str:
         f"the machine ran out of main memory{state}, and Ray ended {who}; lower "
         f"--train.{size} ({getattr(args.train, size)}) and "
         f"--rollout.{size} ({getattr(args.rollout, size)}), {adapters}or end other programs; "
-        f"{checkpoints.how_to_resume(Path(args.ckpt.path))}"
+        f"{checkpoints.how_to_resume(args.ckpt)}"
     )
 
 
 def describe_death(error: Exception, args: SimpleNamespace, where: str) -> str:
     """Which process died, how, where its output is, and how to resume."""
     text = str(error)
-    remedy = checkpoints.how_to_resume(Path(args.ckpt.path))
+    remedy = checkpoints.how_to_resume(args.ckpt)
     created = re.search(r"creation task, .*?ray::(?:\w+\.)?(\w+)\.__init__\(\)", text)
     if created:
         lines = [line for line in text.strip().splitlines() if "errors.pydantic.dev" not in line]

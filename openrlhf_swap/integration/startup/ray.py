@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,7 +82,7 @@ def starting_ray(configuration: Configuration) -> Iterator[Callable[[], None]]:
             yield wait
         except KeyboardInterrupt:
             if head.is_lost:
-                raise RunError(describe_loss(head, Path(args.ckpt.path))) from None
+                raise RunError(describe_loss(head, args.ckpt)) from None
             raise
         finally:
             head.close()
@@ -109,12 +108,12 @@ def watch(head: Head) -> None:
         head.watch(CLUSTER_SILENT_SECONDS if address else SILENT_SECONDS)
 
 
-def describe_loss(head: Head, folder: Path) -> str:
-    """That Ray's head has ended, and how to resume from the checkpoints in a folder."""
+def describe_loss(head: Head, ckpt: SimpleNamespace) -> str:
+    """That Ray's head has ended, and how to resume a run with these `--ckpt.*` settings."""
     return (
         f"Ray's head at {head.address} (gcs_server) has ended, and the run with it; a process that "
         "dies silently was usually killed for lack of memory (see the kernel's log): "
-        f"{checkpoints.how_to_resume(folder)}"
+        f"{checkpoints.how_to_resume(ckpt)}"
     )
 
 

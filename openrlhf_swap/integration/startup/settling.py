@@ -1,7 +1,6 @@
 """What a run has to settle about its model: the marks of a thought, packing, and scoring."""
 
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
@@ -82,23 +81,30 @@ def check_thought_budget(run: Configuration, model: TriedModel) -> None:
 
 def check_old_thoughts(run: Configuration, model: TriedModel) -> None:
     """Raise ConfigError where a model cannot be trained without an agent's old thoughts."""
-    # These imports of OpenRLHF take seconds, which other runs save.
-    from openrlhf_swap.integration.policy.chunked_actor import ChunkedActor
-
     flag = f"{KEEP_THOUGHTS} is last"
     if run.method.end_of_thought == NO_MARK:
         raise ConfigError(
             f"{flag}, but the model's thoughts have no marks: leave it out, or name the mark that "
             "the model was taught, such as --swap.end_of_thought '</think>'"
         )
-    reason = model.why_not_packed(run.args.ds.attn_implementation)
-    if reason is None:
-        reason = ChunkedActor(SimpleNamespace(module=model.small)).hold_logits_of(1)
+    reason = model.why_not_packed(run.args.ds.attn_implementation) or _why_not_in_chunks(model)
     if reason is not None:
         raise ConfigError(
             f"{flag}, which packs a response's contexts into one row, but {model.path} cannot be "
             f"trained so ({reason}): leave it out"
         )
+
+
+def _why_not_in_chunks(model: TriedModel) -> str | None:
+    """Why our own pass, which alone reads contexts apart, cannot take a model; None if it can."""
+    # This import of OpenRLHF takes seconds, which other runs save.
+    from openrlhf_swap.integration.policy.chunked_actor import UnknownHead, find_head
+
+    try:
+        find_head(model.small, chunk=1)
+    except UnknownHead as error:
+        return str(error)
+    return None
 
 
 def advise_on_rate(run: Configuration, model: TriedModel) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,17 @@ def test_without_one_the_run_starts_at_the_beginning(tmp_path):
     assert not (tmp_path / "_actor").exists()
 
 
+def test_the_remedy_names_the_flag_only_where_it_is_missing(tmp_path):
+    def remedy(load_enable):
+        given = SimpleNamespace(path=str(tmp_path), load_enable=load_enable)
+        return checkpoints.how_to_resume(given)
+
+    assert remedy(True) == remedy(False) == "no checkpoint was written yet"
+    write(tmp_path, "global_step10")
+    assert remedy(True) == "start the same command again to resume from global_step10"
+    assert remedy(False) == "start again with --ckpt.load_enable to resume from global_step10"
+
+
 def test_the_newest_complete_one_is_chosen_by_its_step(tmp_path):
     for step in (10, 9):
         write(tmp_path, f"global_step{step}")
@@ -45,8 +57,7 @@ def test_the_newest_complete_one_is_chosen_by_its_step(tmp_path):
         checkpoints.refuse_to_overwrite(tmp_path)
     tag, messages = checkpoints.recover(tmp_path)
     assert tag == checkpoints.newest(tmp_path) == "global_step10"
-    assert checkpoints.how_to_resume(tmp_path).endswith("to resume from global_step10")
-    assert checkpoints.how_to_end(tmp_path).startswith(", or with --swap.training_steps 10, too, ")
+    assert checkpoints.how_to_end(tmp_path).startswith(", or add --swap.training_steps 10 to ")
     assert checkpoints.how_to_end(tmp_path / "nowhere") == ""
     assert messages[0].startswith("checkpoint unfinished_global_step12 is deleted")
     assert names(tmp_path) == {"global_step9", "global_step10", "latest"}

@@ -48,27 +48,32 @@ def test_an_inert_run_is_stopped_with_the_reason(metrics, reason):
 
 
 @pytest.mark.parametrize(
-    ("settings", "reasoning", "steps", "advice"),
+    ("settings", "reasoning", "steps", "single", "advice"),
     [
         (
             {"step_tokens": 350},
             230.0,
             1.0,
+            0.974,
             "warning at step 1: responses reason for 230 tokens, so --swap.step_tokens 350 leaves "
-            "1 step; --swap.step_tokens 30 makes about 8",
+            "1 step (97% of them have only one, so that SWAP cannot choose between steps); "
+            "--swap.step_tokens 30 makes about 8",
         ),
-        ({"step_tokens": 50}, 90.0, 3.0, "--swap.step_tokens 11 makes about 8"),
-        ({"step_tokens": 30}, 230.0, 5.7, None),
-        ({"step_tokens": 8}, 60.0, 5.0, None),
-        ({"steps": "turns"}, 230.0, 1.0, "use --swap.steps tokens and --swap.step_tokens 30"),
-        ({"steps": "turns"}, 230.0, 2.0, None),
-        ({"step_tokens": 350}, None, 0.0, None),  # an objective without steps
+        ({"step_tokens": 50}, 90.0, 3.0, 0.0, "--swap.step_tokens 11 makes about 8"),
+        ({"step_tokens": 30}, 230.0, 5.7, 0.0, None),
+        ({"step_tokens": 50}, 230.0, 5.7, 0.5, None),
+        # A few long responses have many steps, and most have one.
+        ({"step_tokens": 50}, 230.0, 5.7, 0.6, "--swap.step_tokens 30 makes about 8"),
+        ({"step_tokens": 8}, 60.0, 5.0, 0.0, None),
+        ({"steps": "turns"}, 230.0, 1.0, 1.0, "use --swap.steps tokens and --swap.step_tokens 30"),
+        ({"steps": "turns"}, 230.0, 2.0, 0.0, None),
+        ({"step_tokens": 350}, None, 0.0, None, None),  # an objective without steps
     ],
 )
-def test_the_first_step_says_which_step_length_fits(settings, reasoning, steps, advice):
+def test_the_first_step_says_which_step_length_fits(settings, reasoning, steps, single, advice):
     metrics = {"swap/accuracy": 0.5, "score": 0.5, "swap/steps_per_rollout": steps}
     if reasoning is not None:
-        metrics["length/reasoning"] = reasoning
+        metrics |= {"length/reasoning": reasoning, "swap/one_step_frac": single}
     lines = Guards(SwapConfig(**settings), None, 0).observe(1, metrics)
     assert len(lines) == (advice is not None)
     assert "".join(lines).endswith(advice or "")

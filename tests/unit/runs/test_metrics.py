@@ -70,6 +70,7 @@ def test_metrics_by_hand():
     assert metrics["length/correctness_correlation"] == pytest.approx(-math.sqrt(3) / 2)
     assert metrics["swap/penalty_mass"] == pytest.approx(0.25)  # (30-20)/20 and 0
     assert metrics["swap/steps_per_rollout"] == 1.5
+    assert metrics["swap/one_step_frac"] == 0.5
     assert metrics["length/reasoning"] == 13  # of 20 and 6
     assert metrics["swap/gain_mean"] == pytest.approx(1.0)
     assert metrics["swap/gain_zero_frac"] == pytest.approx(1 / 3)

@@ -4,9 +4,14 @@ import pytest
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, BloomConfig, Qwen2Config
 
 from openrlhf_swap.scoring.attention import BranchAttention
-from openrlhf_swap.scoring.backends import find_backend
+from openrlhf_swap.scoring.backends import try_backend
+from openrlhf_swap.scoring.small_model import small_model
 
 build = AutoModelForCausalLM.from_config
+
+
+def backend_of(config, build=build, **how):
+    return try_backend(lambda: small_model(config, build), **how)
 
 
 PUBLISHED = ["qwen2", "qwen3_moe", "mistral", "gemma3_text", "gemma4_text", "gpt_oss"]
@@ -18,7 +23,7 @@ def test_published_shapes_are_branched(family):
     """A family's default configuration is a published model's: billions of parameters."""
     config = CONFIG_MAPPING[family]()
     before = config.to_dict()
-    backend = find_backend(config, build)
+    backend = backend_of(config)
     assert backend.name == "shared_prefix"
     assert backend.obstacle is None
     assert config.to_dict() == before
@@ -26,8 +31,8 @@ def test_published_shapes_are_branched(family):
 
 def test_what_cannot_be_branched_is_scored_prefix_by_prefix():
     """Llama 4 attends in chunks that ours does not know, Bloom's attention cannot be replaced."""
-    llama = find_backend(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4), build)
-    bloom = find_backend(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2), build)
+    llama = backend_of(CONFIG_MAPPING["llama4_text"](num_hidden_layers=4))
+    bloom = backend_of(BloomConfig(vocab_size=64, hidden_size=32, n_layer=1, n_head=2))
     assert llama.name == bloom.name == "per_prefix"
     assert "a small Llama4ForCausalLM is off by" in llama.obstacle
     assert "because branching a small BloomForCausalLM failed" in str(bloom)
@@ -36,14 +41,14 @@ def test_what_cannot_be_branched_is_scored_prefix_by_prefix():
 def test_a_packed_pass_is_tried_packed():
     """gpt-oss reads on from one packed response into the next, which changes its keys."""
     for family, name in (("deepseek_v3", "shared_prefix"), ("gpt_oss", "per_prefix")):
-        assert find_backend(CONFIG_MAPPING[family](), build, packed=True).name == name
+        assert backend_of(CONFIG_MAPPING[family](), packed=True).name == name
 
 
 def test_an_architecture_that_cannot_be_built_small_is_scored_prefix_by_prefix():
     def broken(config):
         raise ValueError("no such kernel\nat line 3")
 
-    backend = find_backend(Qwen2Config(), broken)
+    backend = backend_of(Qwen2Config(), broken)
     assert backend.name == "per_prefix"
     assert backend.obstacle.endswith("could be run (no such kernel)")
 
@@ -58,6 +63,6 @@ def test_the_trial_notices_what_an_attention_ignores(forgotten, monkeypatch):
         return real(*arguments, **kept, **options)
 
     monkeypatch.setattr(BranchAttention, "_attend", forgetful)
-    backend = find_backend(CONFIG_MAPPING["gpt_oss"](), build)
+    backend = backend_of(CONFIG_MAPPING["gpt_oss"]())
     assert backend.name == "per_prefix"
     assert "is off by" in backend.obstacle

@@ -11,7 +11,7 @@ from support.paths import POLICY
 from transformers import AutoModelForCausalLM, AutoTokenizer, BloomConfig
 
 from openrlhf_swap import SwapConfig, swap_advantages
-from openrlhf_swap.errors import DataError
+from openrlhf_swap.errors import ConfigError, DataError
 from openrlhf_swap.rollouts.families import R1, prompt_ids
 from openrlhf_swap.scoring.answer import AnswerBranch, ScoreRequest, answer_branch
 from openrlhf_swap.scoring.scorer import Scorer
@@ -124,6 +124,15 @@ def test_what_cannot_be_scored_is_refused(model, tokenizer):
         scorer.score(5, "5", "five")
     with pytest.raises(DataError, match=r"response\[0\] is 7, which is no turn"):
         scorer.score("What?", "5", [7, 8])
+
+
+@pytest.mark.parametrize("missing", ["model", "tokenizer"])
+def test_what_is_not_loaded_is_refused(model, tokenizer, missing):
+    given = {"model": model, "tokenizer": tokenizer}
+    with pytest.raises(ConfigError, match=f"^{missing} is some/name, .*from_pretrained returns$"):
+        Scorer(**{**given, missing: "some/name"})
+    with pytest.raises(ConfigError, match=f"^{missing} is NoneType, which is no loaded {missing};"):
+        Scorer(**{**given, missing: None})
 
 
 def test_a_trace_holds_what_is_scored_and_leaves_the_model_in_training(

@@ -93,9 +93,10 @@ def test_the_text_is_that_of_the_page(capsys):
     (block,) = [part for part in page.split("```") if "GiB on a GPU" in part]
     shown = [line for line in block.splitlines() if line not in ("", "...")]
     assert [line for line in lines if line in shown] == shown
-    assert len(lines) == len(shown) + 18  # so many are left out
+    assert len(lines) == len(shown) + 21  # so many are left out
+    assert max(map(len, lines)) <= 80
     table = {}
-    for line in lines[3:]:
+    for line in lines[4:]:
         name = line[:20].strip()
         table[name] = line[20:].split()
     # Logits of 8,192 tokens take 6 x 151,936 bytes each, and in the log-probability pass hidden
