@@ -4,10 +4,10 @@ r"""What does each method do to two small policies? A table and a front of runs 
     python -m studies.credit.methods --stack outputs/methods_stack
     python -m studies.credit.methods --picture studies/records/pictures/methods.svg
 
-`--runs` adds the arms `objective.NAME` to results/methods.csv, `--stack` those that `stack_runs.py`
-trained, and `--base` the policies before any training, evaluated as the runs are. What is printed
-follows from that file, and from the runs of `credit.py` that are named below: means over the seeds,
-in parentheses the least and the most.
+`--runs` adds the arms `objective.NAME` and `grpo_limitN` to results/methods.csv, `--stack` those
+that `stack_runs.py` trained, and `--base` the policies before any training, evaluated as the runs
+are. What is printed follows from that file, and from the runs of `credit.py` that are named below:
+means over the seeds, in parentheses the least and the most.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def base_runs() -> pd.DataFrame:
 
 
 def method_of(arm: str) -> str:
-    """What the table calls an arm of the kept runs."""
+    """What the table calls an arm of the kept runs; the limits of the worlds have one name."""
+    if arm.startswith("grpo_limit"):
+        return "grpo, limit"
     where, _, name = arm.rpartition("objective.")
     return f"{name} (stack)" if where else name
 

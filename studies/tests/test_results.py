@@ -142,6 +142,7 @@ def test_what_each_method_does():
     runs = runs[runs.seed.isin([301, 302, 303]) & runs.world.isin(["words", "columns"])]
     arms = runs.arm.str.removeprefix("objective.")
     arms = arms.str.replace(r"stack\.objective\.(.*)", r"\1 (stack)", regex=True)
+    arms = arms.str.replace(r"grpo_limit.*", "grpo, limit", regex=True)
     runs = runs.assign(accuracy=100 * runs.accuracy, arm=arms)
     (table,) = tables_in(RECORDS / "methods_tried.md", "method")
     header, *rows = table
