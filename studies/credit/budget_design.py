@@ -25,7 +25,7 @@ class Task:
 
 TASKS = {
     "chains": Task(rate=6e-4, max_steps=72, easy=4, middle=9),
-    "words": Task(rate=6e-4, max_steps=25, easy=6, middle=8),
+    "words": Task(rate=3e-4, max_steps=25, easy=6, middle=8),
     "decomposition": Task(rate=3e-4, max_steps=25, easy=6, middle=9),
 }
 ALL = "all"
