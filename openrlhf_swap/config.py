@@ -127,7 +127,12 @@ _WEIGHT: Any = {"ge": 0, "allow_inf_nan": False}
 class SwapConfig(FlagSettings):
     """Settings of the objective.
 
-    Defaults are the paper's where it gives one: M, K, lambda, beta, theta.
+    Each is an argument by name, and also a flag `--swap.<name>` (docs/use/settings.md describes
+    them). Defaults are the paper's where it gives one: M, K, lambda, beta, theta. Immutable:
+    `replaced` returns a changed copy.
+
+    Raises:
+        ConfigError: for an unknown name, or a value that its type or range excludes.
     """
 
     objective: str = setting(

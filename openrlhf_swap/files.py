@@ -133,10 +133,12 @@ def free_name(path: Path) -> Path:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
+    """Write JSON lines, as `write_text` does."""
     with replacing(path) as file:
         file.writelines(map(to_line, rows))

@@ -337,7 +337,10 @@ class Moments(NamedTuple):
 def moments(
     values: Tensor, mask: Tensor | None = None, eps: float = 1e-6, unbiased: bool = True
 ) -> Moments:
-    """Mean and standard deviation over the last dimension, of the values where `mask` is True."""
+    """Mean and standard deviation over the last dimension, of the values where `mask` is True.
+
+    (..., 1) each, from (..., n) values and a mask of that shape.
+    """
     if mask is None:
         mask = torch.ones_like(values, dtype=torch.bool)
     count = mask.sum(-1, keepdim=True)

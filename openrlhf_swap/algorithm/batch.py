@@ -21,14 +21,20 @@ from openrlhf_swap.errors import NonFiniteError
 
 @dataclass(frozen=True)
 class StepTrace:
-    """One response of a group. Numbers may come in tensors, arrays or lists.
+    """One response of a group, with K steps. Numbers may come in tensors, arrays or lists.
 
     Attributes:
         length: L, the number of generated tokens, the end token included.
         correct: c, whether the answer was graded correct.
-        answer_logprobs: l_0..l_K in nats per answer token. Only a correct response needs them.
-        step_ends: e_1..e_K, the index of each step's last token in the response.
-        signals: K or K+1 further numbers of the steps by name (`algorithm.signals`).
+        answer_logprobs: (K+1) l_0..l_K in nats per answer token. Only a correct response needs
+            them.
+        step_ends: (K) e_1..e_K, the index of each step's last token in the response, ascending.
+        signals: further numbers of the steps by name, (K) or (K+1) each (`algorithm.signals`):
+            `need` (K) in nats per token, `entropy` (K) in nats.
+
+    Raises:
+        ValueError: for other numbers, a `correct` that is neither true nor false, such as a score
+            of 0.5, and an unknown signal.
     """
 
     length: int
@@ -38,10 +44,7 @@ class StepTrace:
     signals: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Keep Python's own numbers. Raises ValueError for anything else.
-
-        That includes a graded `correct`, which would count as fully correct.
-        """
+        """Keep Python's own numbers."""
         keep = partial(object.__setattr__, self)
         keep("length", plain_int("length", self.length))
         keep("correct", plain_flag("correct", self.correct))

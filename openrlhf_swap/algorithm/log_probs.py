@@ -33,7 +33,7 @@ class LogitTransform:
         return logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def cap_slope(self, logits: Tensor, temperature: float) -> Tensor | None:
-        """dz/dx / scale of the model's logits z, from z / temperature; None without a cap."""
+        """1 - (z / cap)^2, from z / temperature: dz/dx is scale times this. None without a cap."""
         if self.cap is None:
             return None
         return 1 - (logits * (temperature / self.cap)) ** 2
@@ -171,7 +171,8 @@ def _logit_gradients(
 
     With p = softmax(z): d log p_y / dz = 1_y - p, and d entropy / dz = -p (log p + entropy).
     """
-    # What all logits' gradients are multiplied by multiplies those of the values, which are few.
+    # Constant factors multiply the gradients of the values (one or two a token) instead of those of
+    # the logits (V a token).
     gradient = gradient * (settings.transform.scale / settings.temperature)
     slope = settings.transform.cap_slope(logits, settings.temperature)
     log_p = logits.sub_(sums.unsqueeze(-1))

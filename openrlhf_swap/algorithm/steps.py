@@ -16,7 +16,7 @@ def segment_steps(
         is_newline: one flag per reasoning token: does its text contain a newline? A list, tensor
             or array of bools, or of 0 and 1.
         step_tokens: M, raised to ceil(T/K) where ceil(T/M) would exceed K.
-        max_steps: K.
+        max_steps: K, the most steps.
         newline_patience: a step is cut after this many times M tokens when no newline comes.
 
     Returns:

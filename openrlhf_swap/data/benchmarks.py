@@ -55,6 +55,7 @@ class Problem:
 
     @property
     def reference(self) -> Reference:
+        """What the grader compares a response with."""
         return Reference(self.answer, self.problem, self.metadata)
 
 

@@ -203,13 +203,16 @@ class ExampleAnswers:
         bare = strip_answer(answer)
         text = str(given)
         if len(text) > LONGEST_SHOWN:
-            text = "..." + text[3 - LONGEST_SHOWN :]
+            dots = "..."
+            text = dots + text[len(dots) - LONGEST_SHOWN :]
         if text.strip("$") == bare:
-            kind, line = self._same, quoted(bare)
+            lines = self._same
+            line = quoted(bare)
         else:
-            kind, line = self._changed, f"{quoted(bare)} (from {quoted(text)})"
-        if len(kind) < EXAMPLES:
-            kind[line] = None
+            lines = self._changed
+            line = f"{quoted(bare)} (from {quoted(text)})"
+        if len(lines) < EXAMPLES:
+            lines[line] = None
 
     def lines(self) -> list[str]:
         """A line for each, changed ones first. If there are unchanged ones, the last is of them."""

@@ -129,8 +129,8 @@ def thoughts(folders: Sequence[Path]) -> Figure:
             budgets = sorted(curve)
             accuracies = [curve[budget] for budget in budgets]
             panel.plot(budgets, accuracies, marker="o", label=name)
-        ticks = sorted(set().union(*curves.values()))
-        panel.set_xticks(ticks, list(map(str, ticks)))
+        all_budgets = sorted(set(chain.from_iterable(curves.values())))
+        panel.set_xticks(all_budgets, [str(budget) for budget in all_budgets])
         panel.minorticks_off()
     return figure
 

@@ -36,15 +36,16 @@ class OldThoughts:
         whole.
         """
         text = self._reader.text(turn)
-        _, end, behind = text.partition(self._reader.end_of_thought)
-        if not end:
+        _, end_of_thought, behind = text.partition(self._reader.end_of_thought)
+        if not end_of_thought:
             return [*context, *turn]
-        said = self._tokens_before(turn, len(text) - len(behind.lstrip("\n")))
+        rest = behind.lstrip("\n")
+        thought_tokens = self._tokens_before(turn, len(text) - len(rest))
         before = self._reader.text(context).rstrip()
-        kept = len(context)
+        kept_tokens = len(context)
         if self._start and before.endswith(self._start):
-            kept = self._tokens_before(context, len(before) - len(self._start))
-        return [*context[:kept], *turn[said:]]
+            kept_tokens = self._tokens_before(context, len(before) - len(self._start))
+        return [*context[:kept_tokens], *turn[thought_tokens:]]
 
     def _tokens_before(self, ids: Sequence[int], place: int) -> int:
         """The number of tokens before a place in their text."""
@@ -107,9 +108,11 @@ class ForgetfulEngine:
         logprobs = rollout.record["rollout_log_probs"]
         if logprobs is None:
             return read
-        moved = torch.zeros(len(read.row_ids))
-        moved[read.positions] = torch.tensor(logprobs)[rollout.positions]
-        return replace(read, record={**rollout.record, "rollout_log_probs": moved.tolist()})
+        # The response's tokens stand elsewhere in the row of the contexts; all others have 0.
+        of_response = torch.tensor(logprobs)[rollout.positions]
+        of_row = torch.zeros(len(read.row_ids))
+        of_row[read.positions] = of_response
+        return replace(read, record={**rollout.record, "rollout_log_probs": of_row.tolist()})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)

@@ -42,6 +42,7 @@ class Swap(Objective):
         return batch.rewards - lost
 
     def token_advantages(self, batch: Batch) -> Tensor | None:
+        """(G, N, A) A_proc, float64; None where no steps are scored."""
         if not self.scores_steps:
             return None
         tokens = int(batch.lengths.max())

@@ -48,11 +48,13 @@ class Bounds(NamedTuple):
 
     @classmethod
     def at(cls, places: list[int], device: torch.device) -> "Bounds":
+        """The bounds at these places, sent to a device."""
         on_host = torch.tensor(places, dtype=torch.int32)
         return cls(places, on_host.to(device, non_blocking=True))
 
     @property
     def longest(self) -> int:
+        """Tokens of the longest sequence."""
         return max(stop - start for start, stop in pairwise(self.places))
 
 

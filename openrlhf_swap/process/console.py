@@ -155,7 +155,9 @@ def own_text(line: bytes, mark: str) -> str:
     """
     drawn_last = line.rpartition(b"\r")[2].decode(errors="replace")
     before, found, after = drawn_last.rpartition(mark)
-    text = found + after
     is_quoted = before.endswith(("'", '"'))
+    if not found or is_quoted:
+        return ""
+    text = mark + after
     is_cut_off = "%|" in text and not text.endswith("]")  # a bar whose line other output continues
-    return "" if not found or is_quoted or is_cut_off else text
+    return "" if is_cut_off else text

@@ -41,10 +41,14 @@ def look_up(table: str) -> dict[str, str]:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A pattern of the tables. Double braces stand for a part, or for a table of words."""
-    while place := re.search(r"\{\{([a-z_]+)\}\}", pattern):
-        part = TABLES["parts"].get(place[1]) or "|".join(words(place[1]))
-        pattern = pattern.replace(place[0], part)
+    """A pattern of the tables.
+
+    `{{name}}` stands for a part, which may itself have such names, or for the words of a table.
+    """
+    while names := re.findall(r"\{\{([a-z_]+)\}\}", pattern):
+        name = names[0]
+        part = TABLES["parts"].get(name) or "|".join(words(name))
+        pattern = pattern.replace("{{" + name + "}}", part)
     return re.compile(pattern)
 
 

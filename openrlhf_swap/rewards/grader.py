@@ -73,13 +73,18 @@ class Grader:
     """A pool of grading processes. Thread-safe.
 
     Processes start at the first grading, and end with this one.
-
-    `time_limit` is the CPU seconds of one grading, after which its process is ended. A process that
-    does not answer within six times as many seconds of wall time is replaced, and its successor
-    asked once.
     """
 
     def __init__(self, processes: int = 2, time_limit: float = 10.0, verifier: str = MATH) -> None:
+        """Make the pool.
+
+        Args:
+            processes: how many responses are graded at a time.
+            time_limit: CPU seconds of one grading, after which its process is ended. A process that
+                does not answer within six times as many seconds of wall time is replaced, and its
+                successor asked once.
+            verifier: math (math-verify), or another one's name, as `--swap.grader` takes it.
+        """
         self._processes = processes
         # The last one used is the likeliest to be started.
         self._idle: LifoQueue[_Child] = LifoQueue()
@@ -92,17 +97,26 @@ class Grader:
         answer: str | Reference,
         end_of_thought: str = END_OF_THOUGHT,
     ) -> Grade:
+        """Grade one response as `grade_many` does."""
         return self.grade_many([(response, answer)], end_of_thought)[0]
 
     def grade_many(
         self, pairs: Sequence[tuple[str, str | Reference]], end_of_thought: str = END_OF_THOUGHT
     ) -> list[Grade]:
-        """Grade pairs of a response and a reference in parallel; one grade each, in order.
+        """Grade responses in parallel.
 
-        The text after the first `end_of_thought` of a response is graded, or all of it without one.
-        In a response without one math-verify and `multiple_choice` ask for a stated final answer,
-        because a number in a thought is no answer. Raises DataError for a response that is no text,
-        or an answer that is neither text nor a number; never for what they say.
+        Args:
+            pairs: a response and its reference answer each.
+            end_of_thought: what closes a thought. The text after the first of them is graded, or
+                all of a response without one. There math-verify and `multiple_choice` ask for a
+                stated final answer, because a number in a thought is no answer.
+
+        Returns:
+            A grade for each pair, in order.
+
+        Raises:
+            DataError: for a response that is no text, or an answer that is neither text nor a
+                number; never for what they say.
         """
         requests = []
         for response, answer in pairs:
@@ -263,5 +277,12 @@ def grade_answer(
             verifiers perhaps a `Reference`, with the problem and the other columns of its row.
         end_of_thought: what closes a thought; R1's by default.
         verifier: math (math-verify), or another one's name, as `--swap.grader` takes it.
+
+    Returns:
+        The grade; its `status` is "error" for a verifier that cannot be loaded.
+
+    Raises:
+        DataError: for a response that is no text, or an answer that is neither text nor a number.
+        ModuleNotFoundError: where math-verify is not installed.
     """
     return _shared(verifier).grade(response, answer, end_of_thought)

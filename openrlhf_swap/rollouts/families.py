@@ -102,6 +102,7 @@ def open_thought(prompt: str, start_of_thought: str) -> str:
 
 
 def thought_opening(start_of_thought: str) -> str:
+    """The line with which a thought begins."""
     return f"{start_of_thought.rstrip()}\n"
 
 
@@ -152,6 +153,7 @@ class ChosenMarks:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the prompt of the chat template closes the thought at once."""
         return closes_thought(self.rendered, self.end)
 
     @property
@@ -265,6 +267,7 @@ def _decode_again(text: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, problem: str) -> str:
+    """A problem rendered with the chat template; ConfigError for a template that fails."""
     messages = [{"role": "user", "content": problem}]
     options = {"tokenize": False, "add_generation_prompt": True, **_fixed_date(tokenizer)}
     with reader_errors(

@@ -24,6 +24,7 @@ class PolicyFolder:
 
     @property
     def unfinished(self) -> Path:
+        """Where the export is written until it is whole."""
         return self.path / f"{UNFINISHED}export"
 
     def prepare(self, needed: int) -> None:

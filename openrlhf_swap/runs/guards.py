@@ -196,9 +196,12 @@ def find_costly_shortening(history: Sequence[Metrics]) -> list[str]:
     """Say once that the longer responses to a problem were right more often in ten steps."""
     name = "length/correctness_correlation"
     found = [metrics[name] for metrics in history if name in metrics]
-    ends = range(SHORTENED_STEPS, len(found) + 1)
-    is_costly = [_is_costly(found[end - SHORTENED_STEPS : end]) for end in ends]
-    if name not in history[-1] or sum(is_costly) != 1 or not is_costly[-1]:
+    is_costly = []  # after each step that has nine before it
+    for end in range(SHORTENED_STEPS, len(found) + 1):
+        last_ten = found[end - SHORTENED_STEPS : end]
+        is_costly.append(_is_costly(last_ten))
+    is_first = sum(is_costly) == 1 and is_costly[-1]
+    if name not in history[-1] or not is_first:
         return []
     mean = fmean(found[-SHORTENED_STEPS:])
     return [

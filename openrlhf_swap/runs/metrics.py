@@ -226,10 +226,12 @@ def turn_metrics(batch: Batch) -> Metrics:
             turn = bisect_right(rollout.turn_starts, end) + 1
             if turn <= SHOWN_TURNS:
                 by_turn[turn][-1] += share / mass
-    read = [*chain.from_iterable(map(_context_tokens, rollouts))]
+    context_tokens: list[int] = []
+    for rollout in rollouts:
+        context_tokens += _context_tokens(rollout)
     metrics = {
         "swap/turns": fmean(len(rollout.turns) for rollout in rollouts),
-        "swap/context_tokens": fmean(read),
+        "swap/context_tokens": fmean(context_tokens),
     }
     if not any(rollout.starts_over for rollout in rollouts):
         observed = [sum(len(ids) for _, ids in rollout.observations) for rollout in rollouts]
@@ -240,10 +242,13 @@ def turn_metrics(batch: Batch) -> Metrics:
 
 
 def _context_tokens(rollout: Rollout) -> list[int]:
-    """The tokens that each turn of a response has read."""
-    begins = rollout.positions[[0, *rollout.turn_starts]].tolist()
-    starts = rollout.context_starts if rollout.starts_over else [0] * len(begins)
-    return [begin - start for begin, start in zip(begins, starts, strict=True)]
+    """The number of tokens that each turn of a response has read."""
+    first_tokens = [0, *rollout.turn_starts]  # of the turns, in the response
+    context_ends = rollout.positions[first_tokens].tolist()  # in the row, as their starts
+    if not rollout.starts_over:
+        return [*context_ends]
+    contexts = zip(rollout.context_starts, context_ends, strict=True)
+    return [end - start for start, end in contexts]
 
 
 def step_line(step: int, last: int | None, metrics: Metrics) -> str:

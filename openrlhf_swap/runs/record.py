@@ -33,6 +33,7 @@ class TrackedRun:
 
 
 def tracked_run(given: Configuration) -> TrackedRun:
+    """The names of a run: a resumed run's are read from its folder."""
     args = given.args
     before: Row = {}
     if args.ckpt.load_enable:

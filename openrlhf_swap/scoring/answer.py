@@ -124,7 +124,10 @@ def log_probs_of(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def widen(logits: Tensor) -> Tensor:
-    """At least float32: a log-softmax over a large vocabulary is not safe in half precision."""
+    """Logits of any shape in float32, or in float64 if they are.
+
+    In half precision a log-softmax over a large vocabulary is not safe.
+    """
     dtype = torch.promote_types(logits.dtype, torch.float32)
     return logits.to(dtype)
 

@@ -36,7 +36,10 @@ class Parts(NamedTuple):
     behind: Tensor
 
     def seen(self, columns: slice, own: slice) -> Tensor:
-        """The keys or values of some columns of the rows, then of some tokens of the branches."""
+        """The keys or values of some columns of the rows, then of some tokens of the branches.
+
+        (heads, keys, D) with as many keys as the two slices have.
+        """
         of_rows = self.rows[:, columns]
         of_branches = self.behind[:, own]
         return torch.cat([of_rows, of_branches], dim=1)

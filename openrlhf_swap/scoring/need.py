@@ -85,7 +85,10 @@ class HiddenStep:
     in_sight: list[int]
 
     def need(self, of_rows: Tensor, hidden: Tensor) -> Tensor:
-        """n_k, from the float64 log-probabilities of the rows' targets, and of the branch's own."""
+        """n_k in nats per token, a scalar.
+
+        Takes the float64 log-probabilities of all targets of the rows, and of the branch's own.
+        """
         drops = of_rows[self.in_sight] - hidden
         sizes = [len(group) for group in self.branch.scored]
         losses = torch.segment_reduce(drops, "sum", lengths=torch.tensor(sizes))
@@ -131,7 +134,8 @@ def _hide(
     last = later[-1] if later else step
     copied = range(step.stop, last.stop)
     first_target = of_steps - steps[0].start
-    # By place in the branch, the target of the pass over the rows that is the same token.
+    # A token's place in the branch -> its number among the targets of the pass over the rows, which
+    # predicts the same token with the step in sight. A group has a later step, or the answer.
     groups: list[dict[int, int]] = []
     for other in later:
         columns = range(other.start, other.generated)
@@ -142,8 +146,9 @@ def _hide(
         targets = enumerate(answer.places, start=of_answer)
         groups.append({len(copied) + place: target for target, place in targets})
     counts = [len(group) for group in groups]
+    # The token in place 0 counts, but is not scored: the hidden step itself predicts it.
     for group in groups:
-        group.pop(0, None)  # the hidden step itself predicts the token in the first place
+        group.pop(0, None)
     scored = [list(group) for group in groups]
     in_sight = list(chain.from_iterable(group.values() for group in groups))
     first = rows.responses[request.row].first

@@ -56,7 +56,7 @@ class WantedSignals:
 
 
 def by_request(requests: Sequence[ScoreRequest], found: Readings) -> list[dict[str, Tensor]]:
-    """The signals of each request by name.
+    """The signals of each request by name: (K) values, one of each step, or (K+1).
 
     `found` has, by signal, the values of the requests that want it, in order.
     """

@@ -307,6 +307,7 @@ def transfer(model: Model, settings: Settings) -> BytesByUse:
 
 
 def total(parts: BytesByUse) -> int:
+    """Bytes of all uses together."""
     return sum(parts.values())
 
 

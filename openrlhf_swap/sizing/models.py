@@ -26,6 +26,8 @@ class Peaks:
 
 @dataclass(frozen=True)
 class GpuModel:
+    """A GPU with its memory, and its speed if that is known."""
+
     gib: float  # of memory, as CUDA reports it
     peaks: Peaks | None = None  # None if unknown
 

@@ -124,7 +124,8 @@ def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: i
     Empty where the seeds of the choice, or the test's, are missing.
     """
     choice = Choice(runs, task, budget)
-    if not all(map(choice.is_whole, (*comparison.first, *comparison.second))):
+    arms = (*comparison.first, *comparison.second)
+    if not all(choice.is_whole(arm) for arm in arms):
         return pd.DataFrame(columns=["accuracy", "tokens"])
     first = at_chosen(runs, choice, task, budget, choice.better(comparison.first))
     second = at_chosen(runs, choice, task, budget, choice.better(comparison.second))
@@ -361,7 +362,7 @@ def main() -> None:
     if args.keep:
         runs = keep(args.keep, runs)
     tables = (gate_table, choice_table, arms_table, comparison_table)
-    print(*(table(runs) for table in tables), sep="\n\n")
+    print("\n\n".join(table(runs) for table in tables))
     seconds = runs.reindex(columns=["task", "seconds", "cpu seconds"])
     hours = seconds.groupby("task").sum() / 3600
     print("\nhours of the trainings", hours.to_markdown(floatfmt=".1f"), sep="\n\n")

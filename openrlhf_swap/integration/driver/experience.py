@@ -115,7 +115,8 @@ class SwapExperienceMaker(RemoteExperienceMaker):
         """
         if group is self.actor_model_group:
             if self.args.swap_run.reuse_logprobs:
-                return [ray.put([torch.zeros(mask.shape) for mask in batch["action_mask"]])]
+                zeros = [torch.zeros(mask.shape) for mask in batch["action_mask"]]
+                return [ray.put(zeros)]
             batch |= self.requests
         refs = super()._dispatch_forward(group, False, **batch)
         if sync_condition and takes_turns(self.args):

@@ -136,8 +136,10 @@ class Records:
         say(f"evaluation after step {step}: {', '.join(correct)} correct, {tokens:.0f} tokens")
 
     def has_evaluation(self, step: int) -> bool:
+        """Whether an evaluation after this training step is recorded."""
         return any(row.get("step") == step for row in read_rows(self._folder / EVALUATIONS))
 
     def close(self) -> None:
+        """Close TensorBoard and the other trackers."""
         for tracker in self._trackers:
             tracker.close()

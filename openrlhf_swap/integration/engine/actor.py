@@ -140,9 +140,11 @@ class SwapRolloutActor(_StockRolloutActor):
         return not isinstance(self.executor, SingleTurnAgentExecutor)
 
     async def transfer_weights(self, method: str, *info: Any) -> None:
+        """Call a method of the weights' receiver in the engine's workers."""
         await self.llm.collective_rpc(method, args=info)
 
     async def check_health(self) -> None:
+        """Raise EngineDeadError if vLLM's engine has ended."""
         await self.llm.check_health()
 
     async def exit_with_engine(self) -> None:

@@ -24,9 +24,11 @@ class EngineFactory:
     more: dict[str, Any]
 
     def options(self, **options: Any) -> EngineFactory:
+        """As the class, with options of Ray."""
         return EngineFactory(self.actor_class.options(**options), self.more)
 
     def remote(self, **arguments: Any) -> Any:
+        """Start an actor with these arguments and the added ones."""
         return self.actor_class.remote(**(arguments | self.more))
 
 

@@ -97,6 +97,8 @@ def _peak_bytes() -> int:
 
 
 class SwapReferenceActor(_StockReferenceActor):
+    """The reference model, which holds the logits of a few tokens at a time, as the policy does."""
+
     def init_model_from_pretrained(self, strategy: Any, pretrain: str) -> None:
         with installed(REFERENCE_LOADS):
             super().init_model_from_pretrained(strategy, pretrain)

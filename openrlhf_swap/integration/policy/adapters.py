@@ -25,9 +25,10 @@ def named_weights(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def merges(model: nn.Module) -> dict[str, Callable[[], Tensor]]:
-    """By plain name, functions that make the weight of a layer with what its adapters add.
+    """By plain name, functions that make a layer's weight with what its adapters add to it.
 
-    The weight itself stays as it is: in bfloat16, adding and subtracting would change it.
+    Their result has the weight's shape and dtype. The weight itself stays as it is: in bfloat16,
+    adding and subtracting would change it.
     """
     return {
         _plain(f"{name}.weight"): partial(_merged, layer)

@@ -131,6 +131,7 @@ def save_random_state(path: Path) -> None:
 
 
 def load_random_state(path: Path) -> None:
+    """Restore what `save_random_state` has written."""
     state = torch.load(path, weights_only=True)
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])

@@ -25,6 +25,8 @@ _SETTINGS = ("initial_lr", "betas", "eps", "weight_decay")
 
 
 class SwapStrategy(_StockStrategy):
+    """OpenRLHF's strategy of DeepSpeed with what a run of ours changes in it."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # The arguments of a supervised training have the model in another place.

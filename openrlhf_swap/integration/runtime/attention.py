@@ -49,6 +49,7 @@ ROWS = 1024  # of logits whose sums are taken at a time
 
 @cache
 def is_installed() -> bool:
+    """Whether the package flash-attn is installed."""
     return importlib.util.find_spec("flash_attn") is not None
 
 

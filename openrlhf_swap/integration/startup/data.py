@@ -57,10 +57,12 @@ class Source:
 
     @property
     def called(self) -> str:
+        """The data sets with their flag, as the beginning of an error."""
         return f"{self.flag} is {self.names}"
 
 
 def source_of(args: SimpleNamespace, for_training: bool) -> Source:
+    """The data sets of the training, or of its evaluations."""
     if for_training:
         return Source(
             flag=TRAINED_ON,

@@ -83,8 +83,9 @@ def graph_sizes(sequences: int) -> list[int]:
     and up to twice the `sequences`, the most responses of an engine at a time.
     """
     most = min(sequences, MOST_GRAPH)
-    sizes = [1, 2, 4, 8, *range(16, most, 16)]
-    return [size for size in sizes if size < most] + [most]
+    steps = [1, 2, 4, 8, *range(16, MOST_GRAPH, 16)]
+    smaller = [size for size in steps if size < most]
+    return [*smaller, most]
 
 
 def describe_lack_of_memory(text: str, args: SimpleNamespace) -> str:

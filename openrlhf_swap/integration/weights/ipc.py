@@ -20,6 +20,9 @@ def ipc_sender(
 
 
 class IpcReceiver(InPlaceReceiver, ipc_engine.IPCWeightTransferEngine):
+    """Takes the weights from the policy's memory on the same GPU."""
+
     def finish_weight_update(self) -> None:
+        """Overrides vLLM's: the policy gets its memory back as well."""
         super().finish_weight_update()
-        self._packed_importer.close()  # so that the policy gets the memory back
+        self._packed_importer.close()

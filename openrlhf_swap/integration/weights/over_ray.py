@@ -15,6 +15,8 @@ MESSAGE_BYTES = 32 * 2**20  # Ray's store has to hold some
 
 @dataclass
 class Message(base.WeightTransferUpdateInfo):
+    """Some weights, one after the other in the bytes of `content`."""
+
     names: list[str]
     shapes: list[list[int]]
     dtype_names: list[str]
@@ -30,6 +32,7 @@ class BytesSender(base.TrainerWeightTransferEngine):
         """Does nothing: vLLM's base class asks for it, but here nobody has to meet."""
 
     def send_weights(self) -> None:
+        """Send all weights to all engines."""
         assert self.source is not None
         if not self.is_sender:
             for _ in self.source:
@@ -53,6 +56,8 @@ class BytesSender(base.TrainerWeightTransferEngine):
 
 
 class BytesReceiver(InPlaceReceiver, base.WeightTransferEngine[Any, Any]):
+    """Takes the weights out of the messages, in an engine's worker."""
+
     update_info_cls: ClassVar[Any] = Message
 
     def init_transfer_engine(self, init_info: Any) -> None: ...
@@ -62,6 +67,7 @@ class BytesReceiver(InPlaceReceiver, base.WeightTransferEngine[Any, Any]):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: Any) -> None:
+        """Load the weights of a message."""
         packed = torch.frombuffer(bytearray(update_info.content), dtype=torch.uint8)
         dtypes = [getattr(torch, name) for name in update_info.dtype_names]
         layout = (update_info.names, update_info.shapes, dtypes, update_info.sizes)

@@ -118,13 +118,17 @@ def test_an_agent_reads_what_the_template_keeps(tokenizer):
     assert read == contexts
     assert [list(turn) for turn in rollout.turns] == turns
 
-    ids, actions, numbers, logprobs = [], [], [], []
+    ids = []
+    actions = []
+    numbers = []
+    logprobs = []
     for number, (context, turn) in enumerate(zip(contexts, turns, strict=True), start=1):
         ids += [*context, *turn]
         actions += [0] * len(context) + [1] * len(turn)
         numbers += [number] * (len(context) + len(turn))
-        before = -sum(logprob < 0 for logprob in logprobs)
-        logprobs += [0.0] * len(context) + [before - 1.0 - place for place in range(len(turn))]
+        said = sum(actions) - len(turn)  # in the turns before
+        logprobs += [0.0] * len(context)
+        logprobs += [-float(said + place) for place in range(1, len(turn) + 1)]
     row = experience_row(rollout, 999)
     assert row.sequences.tolist() == [ids]
     assert row.action_mask.tolist() == [actions[1:]]
