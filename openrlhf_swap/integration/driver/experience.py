@@ -49,6 +49,7 @@ def experience_row(rollout: Rollout, context: int) -> Experience:
     is_action[rollout.positions] = 1
     is_action[rollout.positions[list(rollout.closing)]] = 0
     action_mask = is_action[1:].unsqueeze(0)
+    # Summed up, the beginnings of contexts number them.
     begins = torch.zeros(1, len(ids), dtype=torch.int64)
     begins[0, rollout.context_starts] = 1
     logprobs = rollout.record["rollout_log_probs"]

@@ -102,6 +102,7 @@ class ChunkedActor(_StockActor):
         options.pop("packed_seq_lens", None)
         actions = action_mask.shape[1]
         rows = self._inputs(sequences, attention_mask)
+        # True where a token predicts an action: one place before the action itself.
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
         wanted = acting.flatten()[rows.places].nonzero().flatten()
