@@ -1,6 +1,6 @@
 """The interface of a toy task, whose policy overthinks it; small enough for a CPU.
 
-A world is a module that defines the names of `World`. `addition` is one.
+A toy task is a module that defines the names of `World`. `addition` is one.
 """
 
 from __future__ import annotations
