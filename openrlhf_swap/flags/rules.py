@@ -470,6 +470,11 @@ OBJECTIVE = (
         "other penalty in the reward: leave them out",
     ),
     Rule(
+        lambda run: run.run.grader == "none" and run.name != "crisp" and ":" not in run.name,
+        "--swap.grader is none, so that every response is wrong, from which {name} learns nothing: "
+        "use another grader, or learn without answers: --swap.recipe crisp",
+    ),
+    Rule(
         lambda run: run.penalises_kl and run.objective.normaliser != "group",
         "--algo.kl.init_coef is {algo.kl.init_coef}; {name} takes no KL penalty in the reward: "
         "give --algo.kl.use_loss",

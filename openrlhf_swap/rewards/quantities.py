@@ -51,7 +51,7 @@ def _named(match: re.Match[str]) -> str:
     names = []
     for word in match[1].split():
         name = word.strip(".")
-        if len(name) > 1:  # N is a newton, and n is none
+        if len(name) > 1 and name not in UNITS:  # N is a newton, and n is none; MW is no mW
             name = name.casefold()
         if name not in words("aside"):
             singular = name.removesuffix("s")

@@ -64,6 +64,7 @@ REFUSED = """
 --train.async_enable --rollout.vllm_generate_batch_size 2 => --rollout.vllm_generate_batch_size
 --swap.objective adaptthink => --swap.adaptthink.reference
 --swap.grader regex:(.+) --reward.remote_url http://h
+--swap.grader none | --swap.grader none --swap.objective grpo
 --swap.objective l1_exact --swap.l1_exact.shortest 0 => --swap.l1_exact.shortest
 --swap.laser.bonus 1 | --swap.objective laser --swap.laser.bonus much => --swap.laser.bonus
 --swap.objective laser --swap.laser.taget_length 9 => --swap.laser.taget_length
@@ -134,6 +135,7 @@ def test_what_cannot_work_is_refused(case):
         "--swap.step_discount .9 --swap.objective static_penalty",
         "--swap.objective grpo --swap.grader support.verifiers:reads_rules",
         "--swap.grader multiple_choice",
+        "--swap.objective crisp --swap.grader none",
         "--algo.kl.init_coef 0.1 --algo.kl.use_loss --swap.objective step_only",
     ],
 )

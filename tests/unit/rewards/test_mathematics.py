@@ -156,6 +156,15 @@ n\equiv\pm 1\pmod 6 | n\equiv 1\pmod 6 | different
 5\,\mathrm{kg\,m^2\,s^{-2}} | 5\,\mathrm{kg\,m^2\,s^{-1}} | different
 5.67\,\mathrm{W\,m^{-2}\,K^{-4}} | 5.67\,\frac{\mathrm{W}}{\mathrm{m^2\,K^4}} | same
 20 | 20\,\mathrm{N\cdot m} | same
+# M is a million, and m a thousandth.
+5\text{ MW} | 5\,\mathrm{mW} | different
+5\,\mathrm{mPa} | 5\,\mathrm{MPa} | different
+5\,\mathrm{MN\,m} | 5\,\mathrm{mN\,m} | different
+5\text{ MHz} | 5\text{ megahertz} | same
+5\text{ MW} | 5\text{ megawatts} | same
+5\text{ mV} | 5\text{ millivolts} | same
+5\text{ kg} | 5\text{ KG} | same
+10 | 10\text{ kN} | same
 20 | 20\,\mu\text{m} | same
 20\,\mu\text{m} | 20\text{ m} | different
 2\text{ million} | \text{2 million people} | same

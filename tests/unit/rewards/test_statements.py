@@ -52,6 +52,8 @@ ANNOUNCED = {
         ("The answer must then be 12.", "12"),
         ("The answer comes out to 12.", "12"),
         ("The answer is, of course, 12.", "12"),
+        ("The answer is 12, as only 3 satisfies the condition.", "12"),
+        ("The answer is 12, because only 3 works.", "12"),
         ("The answer is hardly 12.", "hardly 12"),
         ('{"final_answer": 12, "steps": 3}', "12"),
         ('{"answer": "12", "confidence": 0.9}', "12"),
