@@ -100,9 +100,19 @@ class ForgetfulEngine:
         return output
 
     def as_read(self, rollout: Rollout) -> Rollout:
-        """The rollout of the whole conversation, with the contexts that its turns have read."""
+        """The rollout of the whole conversation, with the contexts that its turns have read.
+
+        Raises DataError where the executor has not returned each generated turn as one.
+        """
         if self._old_thoughts is None:
             return rollout
+        turns = len(rollout.turns)
+        if turns != len(self._contexts):
+            raise DataError(
+                f"--agent.keep_thoughts is last, but the agent's executor generated "
+                f"{len(self._contexts)} times and returned {turns} action_ranges: leave it out, "
+                "or let the executor return one for each time"
+            )
         contexts = zip(rollout.turn_starts, self._contexts[1:], strict=True)
         read = replace(rollout, observations=list(contexts), starts_over=True)
         logprobs = rollout.record["rollout_log_probs"]

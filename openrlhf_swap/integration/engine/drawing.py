@@ -29,13 +29,14 @@ def draw_tokens(
         The tokens (B,), and the log-probabilities (B, V) after the limits if vLLM returns those.
     """
     logits = apply_top_k_top_p(logits, top_k, top_p)
-    cumulative = logits.softmax(dim=-1, dtype=torch.float32).cumsum(dim=-1)
+    cumulative = logits.softmax(-1, dtype=torch.float32).cumsum(-1)
     draws = torch.rand(len(logits), 1)
     for row, generator in generators.items():
         draws[row].uniform_(generator=generator)
     # Above 0, and at most the last sum: a token without probability is never the first to reach it.
     reached = (1 - draws) * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, reached).view(-1)
+    # Where all sums are NaN none reaches the draw, and there is no token behind the last.
+    tokens = torch.searchsorted(cumulative, reached).flatten().clamp(max=logits.shape[1] - 1)
     if sampler.logprobs_mode == "processed_logprobs":
-        return tokens, logits.log_softmax(dim=-1, dtype=torch.float32)
+        return tokens, logits.log_softmax(-1, dtype=torch.float32)
     return tokens, None

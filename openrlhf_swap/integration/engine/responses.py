@@ -49,7 +49,7 @@ def read_response(
     or when the reward, the score or a number for the metrics is not finite.
     """
     ids = response["observation_tokens"]
-    ranges = [tuple(bounds) for bounds in response["action_ranges"]]
+    ranges = list(response["action_ranges"])
     if not ranges:
         raise DataError(
             "the agent of --train.agent_func_path generated nothing for a prompt: its first "

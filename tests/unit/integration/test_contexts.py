@@ -161,6 +161,16 @@ def test_an_executor_with_contexts_of_its_own_is_refused(tokenizer):
         asyncio.run(engine.generate([1, 3], SamplingParams()))
 
 
+def test_an_executor_that_joins_two_turns_is_refused(tokenizer):
+    old_thoughts = OldThoughts("<think>", ResponseReader(tokenizer, "</think>"))
+    engine = ForgetfulEngine(Model(tokenizer, old_thoughts), old_thoughts)
+    first = asyncio.run(engine.generate([1, 2], SamplingParams())).outputs[0].token_ids
+    asyncio.run(engine.generate([1, 2, *first, 3], SamplingParams()))
+    joined = Rollout("?", "7", [*first, 3, 4], [1, 2], 1.0)
+    with pytest.raises(DataError, match="generated 2 times and returned 1 action_ranges"):
+        engine.as_read(joined)
+
+
 def test_what_does_not_fit_is_dropped_and_counts_as_cut_off(tokenizer):
     rollout, _ = drawn(tokenizer, forgets=True)
     whole = fit_context(rollout, len(rollout.row_ids))

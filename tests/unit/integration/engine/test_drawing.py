@@ -62,6 +62,13 @@ def test_only_tokens_within_the_limits_are_drawn(top_k, top_p, possible):
     assert set(draws(logits, None, top_k, top_p).tolist()) == possible
 
 
+def test_a_policy_that_is_not_finite_draws_tokens_of_the_vocabulary():
+    nan = float("nan")
+    logits = torch.tensor([[nan, nan, nan], [0.0, nan, 1.0], [0.0, float("inf"), 1.0]])
+    for token in draws(logits).tolist():
+        assert token in range(3)
+
+
 def test_log_probabilities_after_the_limits_are_those_of_vllms_sampler():
     logits, limits = torch.randn(3, 50), torch.full((3,), 7)
     with installed(CPU_ENGINE):
