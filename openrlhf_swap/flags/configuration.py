@@ -116,6 +116,7 @@ QUERY_OF_ADDRESS = re.compile(r"(://[^?\s,]*\?)[^\s,]*")
 TEMPLATE_ARGUMENTS = "--data.chat_template_kwargs"
 THOUGHT_BUDGET = "--rollout.thought_budget"
 KEEP_THOUGHTS = "--agent.keep_thoughts"
+LOGITS_CHUNK = "swap.logits_chunk"
 NO_ANSWERS = "no_answers"  # the column of the answers where nothing is graded
 FILES = ("reward.remote_url", "train.agent_func_path")
 DATA_SETS = ("data.prompt_dataset", "eval.dataset")
@@ -200,8 +201,8 @@ class Configuration:
     def dump(self) -> FlagValues:
         """Every setting by its flag without dashes, as `--config` reads it.
 
-        The tracker's key is left out, and so are values that follow from other settings; secrets
-        in an address are hidden.
+        The tracker's key is left out, and so are values that follow from other settings or that
+        the plan chooses; secrets in an address are hidden.
         """
         content = {}
         for part in (self.method, self.run):
@@ -209,6 +210,8 @@ class Configuration:
             for name in part.declared():
                 content[f"swap.{name}"] = values[name]
         del content["swap.recipe"]  # its values are there
+        if LOGITS_CHUNK not in self.named:
+            del content[LOGITS_CHUNK]
         objective = short_name(self.method.objective)
         for name, text in self.method.options.items():
             content[f"swap.{objective}.{name}"] = text

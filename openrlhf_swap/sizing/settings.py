@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
-from openrlhf_swap.flags.configuration import Configuration
+from openrlhf_swap.flags.configuration import LOGITS_CHUNK, Configuration
 from openrlhf_swap.flags.logprobs import why_logprobs_are_read
 from openrlhf_swap.flags.placement import (
     policy_ranks,
@@ -25,7 +25,6 @@ MEAN_PROMPT = 200  # assumed: mean tokens of a prompt
 BRANCH_TOKENS = 24  # assumed: tokens of close template and answer together
 ANSWER_TOKENS = 6  # assumed: tokens of the answer
 CHECKPOINTING = "actor.gradient_checkpointing_enable"
-LOGITS_CHUNK = "swap.logits_chunk"
 BytesByUse = dict[str, int]
 """What memory is used for -> bytes."""
 

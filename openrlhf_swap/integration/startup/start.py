@@ -59,7 +59,8 @@ def start(given: Configuration, words: list[str]) -> None:
     checkpoint = checkpoint.with_setting(TRAINED_ON, data.trained_on)
     checkpoint.write()
     places = tell(place(run, objective, model))
-    write_record(replace(given, method=run.method), words, tracked, checkpoint.starts)
+    recorded = replace(given, method=run.method, run=given.run.replaced(**places.settings))
+    write_record(recorded, words, tracked, checkpoint.starts)
     say(opening(run))
     exporting = {"ckpt.output_dir": str(policy.unfinished)}
     run = replace(run, run=run.run.replaced(**places.settings))

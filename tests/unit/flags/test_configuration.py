@@ -11,6 +11,7 @@ from openrlhf_swap.flags.rules import check_flags, check_objective
 from openrlhf_swap.objectives.registry import OBJECTIVES
 from openrlhf_swap.recipes import FOLDER, NAMES, read_recipe
 from openrlhf_swap.runs.record import redacted
+from openrlhf_swap.sizing.settings import may_raise_chunk
 
 NEEDED = "--actor.model_name_or_path m --data.prompt_dataset d --data.label_key answer"
 
@@ -158,6 +159,15 @@ def test_the_settings_of_a_run_start_it_again(tmp_path, prompts_file):
     # A run from this file has folders of its own.
     other = read(f"--config {path} --swap.output_dir b")
     assert other.args.ckpt.path == "b/checkpoints"
+
+
+def test_the_plan_still_says_how_many_logits_a_repeated_run_holds(tmp_path):
+    path = tmp_path / "run.yaml"
+    for flags, is_chosen in (("", True), ("--swap.logits_chunk 1024", False)):
+        path.write_text(yaml.safe_dump({"flags": read(flags, on_cpu=False).dump()}))
+        again = read(f"--config {path}", on_cpu=False)
+        assert again.run.logits_chunk == 1024
+        assert may_raise_chunk(again) == is_chosen
 
 
 def test_no_secret_of_an_address_is_recorded():
