@@ -1,6 +1,9 @@
 """What a run has to settle about its model: the marks of a thought, packing, and scoring."""
 
+import copy
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 from openrlhf_swap.algorithm.signals import NEED
 from openrlhf_swap.errors import ConfigError
@@ -87,7 +90,8 @@ def check_old_thoughts(run: Configuration, model: TriedModel) -> None:
             f"{flag}, but the model's thoughts have no marks: leave it out, or name the mark that "
             "the model was taught, such as --swap.end_of_thought '</think>'"
         )
-    reason = model.why_not_packed(run.args.ds.attn_implementation) or _why_not_in_chunks(model)
+    ds = run.args.ds
+    reason = model.why_not_packed(ds.attn_implementation) or _why_not_in_chunks(model, ds.lora)
     if reason is not None:
         raise ConfigError(
             f"{flag}, which packs a response's contexts into one row, but {model.path} cannot be "
@@ -95,13 +99,21 @@ def check_old_thoughts(run: Configuration, model: TriedModel) -> None:
         )
 
 
-def _why_not_in_chunks(model: TriedModel) -> str | None:
-    """Why our own pass, which alone reads contexts apart, cannot take a model; None if it can."""
-    # This import of OpenRLHF takes seconds, which other runs save.
+def _why_not_in_chunks(model: TriedModel, lora: SimpleNamespace) -> str | None:
+    """Why our own pass, which alone reads contexts apart, cannot take a model; None if it can.
+
+    `lora` are the settings of its adapters.
+    """
+    # These imports take seconds, which other runs save.
+    from peft import LoraConfig, get_peft_model
+
     from openrlhf_swap.integration.policy.chunked_actor import UnknownHead, find_head
 
+    policy: Any = copy.deepcopy(model.small)
+    if lora.rank:  # a head with adapters is another layer
+        policy = get_peft_model(policy, LoraConfig(target_modules=lora.target_modules))
     try:
-        find_head(model.small, chunk=1)
+        find_head(policy, chunk=1)
     except UnknownHead as error:
         return str(error)
     return None

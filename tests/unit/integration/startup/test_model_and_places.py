@@ -98,6 +98,15 @@ def test_contexts_without_old_thoughts_need_a_model_that_packs(family, reason, m
         check_old_thoughts(run, model)
 
 
+def test_contexts_without_old_thoughts_need_a_head_without_adapters(model_of):
+    model = model_of("qwen3")
+    flags = "--swap.end_of_thought </think> --ds.lora.rank 8"
+    check_old_thoughts(run_of(model.path, flags), model)
+    run = run_of(model.path, f"{flags} --ds.lora.target_modules q_proj lm_head")
+    with pytest.raises(ConfigError, match=r"keep_thoughts is last.*its head is a Linear"):
+        check_old_thoughts(run, model)
+
+
 @pytest.mark.parametrize(
     ("family", "flags", "obstacle"),
     [
