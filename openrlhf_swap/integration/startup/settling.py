@@ -107,13 +107,14 @@ def _why_not_in_chunks(model: TriedModel, lora: SimpleNamespace) -> str | None:
     # These imports take seconds, which other runs save.
     from peft import LoraConfig, get_peft_model
 
+    from openrlhf_swap.integration.policy.adapters import without_adapters
     from openrlhf_swap.integration.policy.chunked_actor import UnknownHead, find_head
 
     policy: Any = copy.deepcopy(model.small)
     if lora.rank:  # a head with adapters is another layer
         policy = get_peft_model(policy, LoraConfig(target_modules=lora.target_modules))
     try:
-        find_head(policy, chunk=1)
+        find_head(without_adapters(policy), chunk=1)
     except UnknownHead as error:
         return str(error)
     return None
