@@ -12,6 +12,7 @@ from openrlhf_swap.files import read_rows
 from studies.comparison import fronts
 from studies.comparison.front_points import Ideal, of_methods, read_kept
 from studies.comparison.paired import half_interval, holm, p_value
+from studies.credit import budget_results
 from studies.credit import who_pays as credit
 from studies.credit.loop_results import MEASURES, by_run
 from studies.smollm2 import what_going_on_costs
@@ -127,6 +128,15 @@ def test_what_going_on_costs_smollm2_is_what_its_page_shows():
     smollm2 = ROOT / "studies" / "smollm2"
     rows = list(read_rows(smollm2 / "results" / "credit" / "warm_up.scored.jsonl"))
     assert what_going_on_costs.table(rows) in (smollm2 / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_budgets_has_what_follows_from_the_kept_runs():
+    """How the tables are made is tested in test_budgets.py."""
+    runs = budget_results.read_kept(budget_results.RESULTS)
+    page = (RECORDS / "credit.md").read_text(encoding="utf-8")
+    assert budget_results.choice_table(runs) in page
+    assert budget_results.arms_table(runs) in page
+    assert budget_results.comparison_table(runs) in page
 
 
 def test_what_each_method_does():
