@@ -470,7 +470,7 @@ OBJECTIVE = (
         "other penalty in the reward: leave them out",
     ),
     Rule(
-        lambda run: run.run.grader == "none" and run.name != "crisp" and ":" not in run.name,
+        lambda run: run.run.grader == "none" and run.objective.needs_verdicts,
         "--swap.grader is none, so that every response is wrong, from which {name} learns nothing: "
         "use another grader, or learn without answers: --swap.recipe crisp",
     ),

@@ -131,6 +131,8 @@ class Objective:
     """Whether it sets budgets or limits itself, or chooses whether there is a thought at all."""
     rewrites_evaluation: ClassVar[bool] = False
     """Whether `rewrite_problem` also writes the evaluation's rows."""
+    needs_verdicts: ClassVar[bool] = True
+    """Whether it learns from what the grader says, so that without one it learns nothing."""
     penalises_long_wrong: ClassVar[bool] = False
     """Whether a longer wrong response earns less than a shorter one."""
     remembers_batches: ClassVar[bool] = False

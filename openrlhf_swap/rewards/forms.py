@@ -15,6 +15,7 @@ import yaml
 
 Rewrites = list[tuple[re.Pattern[str], Any]]
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NAME_OF_PART = re.compile(r"\{\{([a-z_]+)\}\}")
 TABLES: dict[str, Any] = yaml.load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"), _LOADER
 )
@@ -45,11 +46,13 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
     `{{name}}` stands for a part, which may itself have such names, or for the words of a table.
     """
-    while names := re.findall(r"\{\{([a-z_]+)\}\}", pattern):
-        name = names[0]
-        part = TABLES["parts"].get(name) or "|".join(words(name))
-        pattern = pattern.replace("{{" + name + "}}", part)
+    while _NAME_OF_PART.search(pattern):
+        pattern = _NAME_OF_PART.sub(_part, pattern)
     return re.compile(pattern)
+
+
+def _part(name: re.Match[str]) -> str:
+    return TABLES["parts"].get(name[1]) or "|".join(words(name[1]))
 
 
 def _unicode(match: re.Match[str]) -> str:

@@ -79,9 +79,9 @@ class SkippedSteps:
     """Counts steps without an update, and stops a run that no longer makes any."""
 
     _REMEDY = (
-        "the policy is no longer usable. Start again from the last checkpoint (--ckpt.load_enable) "
-        "with a lower --actor.adam.lr; if that one is already spoiled, delete its folder to use "
-        "the one before"
+        "the policy is no longer usable. Resume from the last checkpoint with a lower "
+        "--actor.adam.lr (and --ckpt.load_enable); if that one is already spoiled, delete its "
+        "folder to use the one before"
     )
 
     def __init__(self, limit: int) -> None:

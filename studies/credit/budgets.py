@@ -15,8 +15,8 @@ policy before any training.
 
 from __future__ import annotations
 
-import argparse
 import math
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.errors import ConfigError
 from openrlhf_swap.files import Row, appending, drop_unfinished_line, read_rows
 from openrlhf_swap.process.locks import locked
@@ -211,17 +212,15 @@ def missing(runs: Iterable[Run], file: Path) -> list[Run]:
     return [run for run in runs if run not in done]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def main(argv: list[str]) -> None:
+    parser = Parser("budgets", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     with locked({"--output": args.output}):
         train_tasks(args.tasks, args.output / "runs.jsonl")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_command(main))

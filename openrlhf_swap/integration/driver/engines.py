@@ -16,6 +16,7 @@ from openrlhf_swap.integration.engine.responses import EngineRequest
 from openrlhf_swap.objectives.base import SamplingRequest
 from openrlhf_swap.rollouts.reader import StepReader
 from openrlhf_swap.rollouts.rollout import Rollout
+from openrlhf_swap.runs.checkpoints import how_to_resume
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class Engines:
                 left = sum(count > 0 for count in missing)
                 raise RunError(
                     f"no prompt was finished within --swap.generation_timeout {limit:g} seconds, "
-                    f"{left} of {len(asked)} are open: a rollout engine or its grader is stuck. "
-                    "Start again with --ckpt.load_enable; give more time if the engines were still "
+                    f"{left} of {len(asked)} are open: a rollout engine or its grader is stuck; "
+                    f"{how_to_resume(self._args.ckpt)}; give more time if the engines were still "
                     "at work"
                 )
             place = place_of[ready[0]]

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from openrlhf_swap.errors import RunError
+from openrlhf_swap.runs.checkpoints import how_to_resume
 
 LEAST_SECONDS = 3600.0  # which a piece of work gets, whatever engines get
 
@@ -26,8 +27,8 @@ def results(refs: Any, args: SimpleNamespace, work: str, least: float = LEAST_SE
         return ray.get(refs, timeout=None if math.isinf(limit) else limit)
     except ray.exceptions.GetTimeoutError:
         raise RunError(
-            f"{work} did not end within {limit:g} seconds: a process is stuck. Start again with "
-            "--ckpt.load_enable; raise --swap.generation_timeout if it was still at work"
+            f"{work} did not end within {limit:g} seconds: a process is stuck; "
+            f"{how_to_resume(args.ckpt)}; raise --swap.generation_timeout if it was still at work"
         ) from None
 
 

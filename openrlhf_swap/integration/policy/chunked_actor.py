@@ -105,7 +105,8 @@ class ChunkedActor(_StockActor):
         # True where a token predicts an action: one place before the action itself.
         acting = torch.zeros_like(sequences, dtype=torch.bool)
         acting[:, -1 - actions : -1] = action_mask.bool()
-        wanted = acting.flatten()[rows.places].nonzero().flatten()
+        is_wanted = acting.flatten()[rows.places]
+        wanted = is_wanted.nonzero().flatten()
         how = HeadPass(self.head.transform, self.temperature, self.head.chunk, return_entropy)
         head = _HeadOfRows(self.head.layer, rows.targets.flatten(), wanted, how, branches)
         if branches is None:

@@ -49,6 +49,7 @@ class CRISP(Objective):
         "algo.kl.unbiased_gradient": True,
     }
     outcome_weight = 0.0
+    needs_verdicts = False
     instruction: str = setting(
         INSTRUCTION, "what asks the teacher to be brief, before the problem", min_length=1
     )

@@ -11,7 +11,8 @@ from openrlhf_swap.integration.driver.waiting import LEAST_SECONDS, results, tel
 
 
 def arguments(timeout):
-    return SimpleNamespace(swap_run=SimpleNamespace(generation_timeout=timeout))
+    ckpt = SimpleNamespace(path="nowhere", load_enable=False)
+    return SimpleNamespace(swap_run=SimpleNamespace(generation_timeout=timeout), ckpt=ckpt)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,8 @@ def test_a_process_that_never_answers_is_one_line(monkeypatch):
         raise ray.exceptions.GetTimeoutError
 
     monkeypatch.setattr(ray, "get", never)
-    with pytest.raises(RunError, match=r"^fit\(\) of the policy .* 3600 s.* --ckpt.load_enable"):
+    nothing = "; no checkpoint was written yet; "
+    with pytest.raises(RunError, match=rf"^fit\(\) of the policy .* 3600 s.* stuck{nothing}raise"):
         results("refs", arguments(20.0), "fit() of the policy")
     with pytest.raises(
         RunError, match=r"^sleep.* engines .* 20 seconds.* --swap.generation_timeout"
