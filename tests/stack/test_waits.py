@@ -69,7 +69,10 @@ def test_a_process_that_never_answers_is_one_line():
             time.sleep(FOREVER)
 
     policy = Policy.remote()
-    args = SimpleNamespace(swap_run=SimpleNamespace(generation_timeout=1.0))
+    args = SimpleNamespace(
+        swap_run=SimpleNamespace(generation_timeout=1.0),
+        ckpt=SimpleNamespace(path="nowhere", load_enable=False),
+    )
     with pytest.raises(RunError, match=r"^fit\(\) of the policy did not end within 2 seconds: "):
         results([policy.fit.remote()], args, "fit() of the policy", least=2)
     ray.kill(policy)
