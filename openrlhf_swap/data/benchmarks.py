@@ -17,7 +17,7 @@ from openrlhf_swap.errors import ConfigError, DataError, reader_errors
 from openrlhf_swap.files import Row, to_line
 from openrlhf_swap.rewards.answers import strip_answer
 from openrlhf_swap.rewards.references import Reference
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, NO_GRADER, find_verifier
 
 REMEDY = "give every row a problem and an answer"
 
@@ -66,6 +66,8 @@ def load_benchmark(
     needs_answers: bool = True,
 ) -> list[Problem]:
     """The problems of a benchmark, or of a JSONL file of `problem`, `answer` and perhaps `id`.
+
+    With the grader "none" the rows of a file need no answers.
 
     Args:
         name: a benchmark, or the path of a file.
@@ -186,6 +188,8 @@ def _problem(where: str, own_id: object, row: Row, grader: str) -> Problem:
     Raises DataError for an answer that the grader cannot use, against which every response would
     count as wrong.
     """
+    if grader == NO_GRADER:
+        row = {**row, "answer": row.get("answer") or ""}
     text = row.get("problem")
     answer = row.get("answer")
     if not isinstance(text, str) or not text.strip():

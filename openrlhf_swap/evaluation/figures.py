@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
 from openrlhf_swap.evaluation.samples import thought_budget
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -183,9 +185,13 @@ def _by_benchmark(
 ) -> tuple[Figure, list[tuple[Axes, dict[Path, Measures]]]]:
     """A figure with one panel per benchmark.
 
-    The second value has each panel with the evaluations that have its benchmark.
+    The second value has each panel with the evaluations that have its benchmark. Raises DataError
+    for an evaluation of which nothing was judged.
     """
     runs = {folder: measure_evaluation(folder) for folder in folders}
+    for folder, run in runs.items():
+        if any(isnan(measured.values["accuracy"]) for measured in run.values()):
+            raise DataError(f"{folder} was not judged; evaluate with another {GRADER_FLAG}")
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels([{"title": title_of(name), **labels} for name in names])
     parts = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
+from math import comb, nan
 from pathlib import Path
 from statistics import fmean, multimode
 
@@ -16,8 +16,21 @@ from openrlhf_swap.evaluation.samples import SampleFiles, files_as_written, grad
 from openrlhf_swap.evaluation.traces import read_scored
 from openrlhf_swap.rewards import grade_answer
 from openrlhf_swap.rewards.answers import strip_answer
+from openrlhf_swap.rewards.verifiers import NOT_JUDGED
 from openrlhf_swap.runs.diagnostics import length_correctness
 
+# Measures that need verdicts.
+FROM_VERDICTS = {
+    "accuracy",
+    "accuracy_low",
+    "accuracy_high",
+    "pass@k",
+    "maj@k",
+    "score",
+    "tokens_correct",
+    "tokens_wrong",
+    "accuracy_per_1k_tokens",
+}
 Floats = NDArray[np.float64]
 Values = dict[str, float]
 RESAMPLES = 10_000
@@ -29,10 +42,10 @@ class Measures:
 
     Attributes:
         problems: P rows, in order, of `problem` (its text without white space, or its id in a
-            folder without the file of its problems), `accuracy` (the share of its correct samples)
-            and `tokens` (the mean of its samples). A text that stands under several ids is one
-            problem with the samples of all of them.
-        values: measures of all samples, by name.
+            folder without the file of its problems), `accuracy` (the share of its correct samples;
+            NaN if nothing was judged) and `tokens` (the mean of its samples). A text that stands
+            under several ids is one problem with the samples of all of them.
+        values: measures of all samples, by name; NaN for those FROM_VERDICTS if nothing was judged.
         samples: the graded samples without their texts.
     """
 
@@ -89,6 +102,9 @@ def measure_benchmark(files: SampleFiles) -> Measures:
         **known_after(files),
     }
     values = {measure: float(value) for measure, value in values.items()}
+    if "why" in samples and samples["why"].eq(NOT_JUDGED).all():
+        problems["accuracy"] = nan
+        values |= dict.fromkeys(FROM_VERDICTS & values.keys(), nan)
     return Measures(problems, values, samples)
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
+from math import isnan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -218,11 +219,12 @@ def evaluation_cells(runs: Runs, chosen: Mapping[str, str] = COLUMNS) -> TextTab
 def _cells(values: Mapping[str, float], columns: Mapping[str, str]) -> list[str]:
     """The cells of measures: counts without decimals, shares in percent.
 
-    A cell is empty if its measures are missing.
+    A cell is empty if one of its measures is missing or NaN.
     """
     texts = {}
     for name, value in values.items():
-        texts[name] = _text(name, value)
+        if not isnan(value):
+            texts[name] = _text(name, value)
     cells = []
     for cell in columns.values():
         try:
@@ -305,10 +307,11 @@ def _difference(first: Measures, second: Measures) -> list[str]:
         return []
     cells = [str(len(pairs))]
     for name, scale, form in (("accuracy", 100, "+z.1f"), ("tokens", 1, "+z.0f")):
-        earlier = pairs[f"{name}_first"].to_numpy()
-        later = pairs[name].to_numpy()
-        numbers = [format(scale * value, form) for value in paired_difference(earlier, later)]
-        cells.append("{} ({} to {})".format(*numbers))
+        earlier, later = pairs[f"{name}_first"], pairs[name]
+        difference = paired_difference(earlier.to_numpy(), later.to_numpy())
+        numbers = [format(scale * value, form) for value in difference]
+        known = earlier.notna().all() and later.notna().all()
+        cells.append("{} ({} to {})".format(*numbers) if known else "")
     return cells
 
 

@@ -46,6 +46,7 @@ from openrlhf_swap.recipes import (
     read_config,
     read_recipe,
 )
+from openrlhf_swap.rewards.verifiers import NO_GRADER
 
 REWARD_FILE = str(Path(__file__).parents[1] / "rewards" / "openrlhf_reward.py")
 # Where OpenRLHF's defaults are not the paper's: GRPO without KL, a constant learning rate, one
@@ -269,7 +270,7 @@ def configure(
     ours |= _placement({**stock, **ours, **chosen})
 
     merged = {**stock, **ours, **chosen}
-    if run.grader == "none":  # nothing reads answers, so the data need none
+    if run.grader == NO_GRADER:  # nothing reads answers, so the data need none
         merged["data.label_key"] = NO_ANSWERS
     values = {name: value for name, value in merged.items() if not _is_ours(name)}
     named = ours.keys() | chosen.keys()

@@ -19,7 +19,7 @@ from openrlhf_swap.flags.configuration import NO_ANSWERS, REWARD_FILE, Configura
 from openrlhf_swap.flags.placement import engine_gpus, policy_ranks
 from openrlhf_swap.objectives.registry import build
 from openrlhf_swap.packages import import_named
-from openrlhf_swap.rewards.verifiers import MATH, find_verifier
+from openrlhf_swap.rewards.verifiers import MATH, NO_GRADER, find_verifier
 
 REQUIRED = {
     "actor.model_name_or_path": "is missing; give a Hugging Face model or a folder",
@@ -470,7 +470,7 @@ OBJECTIVE = (
         "other penalty in the reward: leave them out",
     ),
     Rule(
-        lambda run: run.run.grader == "none" and run.objective.needs_verdicts,
+        lambda run: run.run.grader == NO_GRADER and run.objective.needs_verdicts,
         "--swap.grader is none, so that every response is wrong, from which {name} learns nothing: "
         "use another grader, or learn without answers: --swap.recipe crisp",
     ),

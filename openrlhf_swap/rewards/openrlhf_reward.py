@@ -10,7 +10,7 @@ from typing import Any
 from openrlhf_swap.rewards.graded_text import END_OF_THOUGHT, text_to_grade
 from openrlhf_swap.rewards.grader import Grade, grade_answer
 from openrlhf_swap.rewards.references import Reference
-from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, UNGRADED
+from openrlhf_swap.rewards.verifiers import GRADED_CORRECT, MATH, NO_GRADER, UNGRADED
 
 
 def reward_func(
@@ -41,6 +41,6 @@ def reward_func(
         for status in ("no_answer", "timeout", "error")
     }
     logs |= {"swap/grader_slow": float(grade.slow), GRADED_CORRECT: float(grade.correct)}
-    if grader == "none":
+    if grader == NO_GRADER:
         logs[UNGRADED] = 1.0
     return {"rewards": grade.score, "scores": grade.score, "extra_logs": logs}

@@ -19,11 +19,13 @@ from openrlhf_swap.rewards.references import Metadata
 GRADER_FLAG = "--swap.grader"
 MATH = "math"
 REGEX = "regex:"
+NO_GRADER = "none"
 BUILT_IN = {
     MATH: "openrlhf_swap.rewards.mathematics:verify",
     "multiple_choice": "openrlhf_swap.rewards.choices:verify",
-    "none": "openrlhf_swap.rewards.verifiers:unjudged",
+    NO_GRADER: "openrlhf_swap.rewards.verifiers:unjudged",
 }
+NOT_JUDGED = "not judged"  # why a verdict of the grader "none" says nothing
 # The verdict, among what the reward function logs of a response.
 GRADED_CORRECT = "swap/graded_correct"
 UNGRADED = "swap/ungraded"  # a metric that says that nothing was judged
@@ -67,7 +69,7 @@ class Unjudged:
     answer_is_text = False
 
     def __call__(self, problem: str, answer: str, response: str, metadata: Metadata) -> Verdict:
-        return Verdict(0.0, why="not judged")
+        return Verdict(0.0, why=NOT_JUDGED)
 
 
 unjudged = Unjudged()

@@ -56,6 +56,13 @@ def test_a_problem_that_nothing_can_solve_is_refused(tmp_path, row, message):
     assert str(error.value).startswith(f"{path}, row 2: {message}")
 
 
+def test_without_a_grader_no_answers_are_needed(tmp_path):
+    path = tmp_path / "own.jsonl"
+    write_rows(path, [{"problem": "1+1"}, {"problem": "2+2", "answer": None}])
+    problems = load_benchmark(str(path), grader="none")
+    assert [problem.answer for problem in problems] == ["", ""]
+
+
 def test_hub_data_sets_are_pinned():
     for benchmark in BENCHMARKS.values():
         assert re.fullmatch("[0-9a-f]{40}", benchmark.revision)

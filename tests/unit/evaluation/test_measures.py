@@ -4,11 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation import measures
-from openrlhf_swap.evaluation.measures import count_votes, measure_evaluation
-from openrlhf_swap.evaluation.report import many_loops
+from openrlhf_swap.evaluation.figures import pareto
+from openrlhf_swap.evaluation.measures import (
+    FROM_VERDICTS,
+    count_votes,
+    measure_evaluation,
+    measure_evaluations,
+)
+from openrlhf_swap.evaluation.report import difference_cells, evaluation_cells, many_loops
 from openrlhf_swap.evaluation.samples import SampleFiles
 from openrlhf_swap.files import write_rows
+from openrlhf_swap.rewards.verifiers import NOT_JUDGED
 
 
 def test_measures_by_hand(evaluated):
@@ -33,6 +41,22 @@ def test_measures_by_hand(evaluated):
     }
     assert {name: values[name] for name in expected} == pytest.approx(expected)
     assert "looping" not in values  # these samples do not say
+
+
+def test_without_a_grader_there_are_lengths_and_no_accuracy(evaluated):
+    """The grades are those of an `eval run --swap.grader none`, once of two evaluations."""
+    files = SampleFiles(evaluated / "short", "own")
+    unjudged = {"correct": False, "status": "ok", "answer": None, "why": NOT_JUDGED}
+    write_rows(files.path("grades"), [{**row, **unjudged} for row in files.rows("grades")])
+    runs = measure_evaluations([evaluated / "base", evaluated / "short"])
+    values = runs["short"]["own"].values
+    assert values["tokens"] == 10
+    assert all(np.isnan(values[name]) for name in FROM_VERDICTS & values.keys())
+    rows = {row[0]: row for row in evaluation_cells(runs).rows}
+    assert rows["short"][3:8] == ["", "", "10", "10", ""]
+    assert difference_cells(runs)[0].rows[0][3:] == ["", "-30 (-45 to -15)"]
+    with pytest.raises(DataError, match="short was not judged; evaluate with another"):
+        pareto([evaluated / "base", evaluated / "short"])
 
 
 def test_looping_responses_are_counted_where_every_sample_says_so(evaluated):
