@@ -45,7 +45,9 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
     expected = run_training(tmp_path / "sync", prompts_file, *flags)
     found = run_training(tmp_path / "async", prompts_file, *flags, *ASYNC, "2")
     assert [row["step"] for row in expected] == [1, 2, 3, 4]
-    assert of_the_run(found, AGE) == of_the_run(expected, AGE)
+    # The engine computes other batches, whose log-probabilities round differently.
+    for row, like in zip(of_the_run(found, AGE), of_the_run(expected, AGE), strict=True):
+        assert row == pytest.approx(like, rel=1e-3, abs=1e-5)
     assert tables(tmp_path / "async") == tables(tmp_path / "sync")
     assert len(tables(tmp_path / "sync")) == 4
     assert found[0][AGE] == 0
