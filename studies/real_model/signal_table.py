@@ -2,9 +2,10 @@ r"""Which signal knows the needed steps of a real model's thoughts?
 
     python -m studies.real_model.signal_table --keep outputs/signals   # thoughts, signals and truth
     python -m studies.real_model.signal_table                          # the table of the kept rows
+    python -m studies.real_model.signal_table --sample second
 
 With `--keep` the rows of a folder with `thoughts.jsonl`, `truth.jsonl` and one or more files
-`signals*.jsonl` replace the kept ones. A row of the table is a signal; its columns:
+`signals*.jsonl` replace the kept ones of the sample. A row of the table is a signal; its columns:
 
 * AUC: how often a step whose necessity is at least .25 has more of the signal than another step,
   over all steps of all thoughts; ties count half. Beside it the AUCs for .125 and .5, and the
@@ -17,7 +18,8 @@ With `--keep` the rows of a folder with `thoughts.jsonl`, `truth.jsonl` and one 
 * on needed steps: the share of a penalty that would fall on needed steps if the weights came from
   the signal at tau 1, mean over thoughts; for signals in nats.
 
-Intervals hold 95% of 4,000 draws of as many thoughts with replacement.
+Intervals hold 95% of 4,000 draws of as many thoughts with replacement. The p-values below the table
+are twice the share of draws on the other side of 0, with Holm's correction for the two.
 """
 
 from __future__ import annotations
@@ -32,10 +34,12 @@ from typing import cast
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from openrlhf_swap.algorithm.advantages import penalty_weights
 from openrlhf_swap.command import Parser, run_command
-from studies.real_model.truth import KnownThought, Numbers, join, keep, read_kept
+from studies.comparison.paired import holm
+from studies.real_model.truth import FIRST, SAMPLES, KnownThought, Numbers, join, keep, read_kept
 
 CUT = 0.25  # the necessity from which a step counts as needed
 OTHER_CUTS = (0.125, 0.5)
@@ -43,6 +47,7 @@ DRAWS = 4000
 PAPERS = "gain"
 POSITION = "early position"
 HALF = "half of the truth, against the other half"
+TESTED = ("entropy", "need, 4 steps")  # against the paper's local gain
 NOT_IN_NATS = ("need per token", "entropy", "length", POSITION)
 
 
@@ -84,7 +89,7 @@ class Auc:
     Takes by thought the (K,) signal, and whether each step is needed.
     """
 
-    def __init__(self, values: Sequence[Numbers], needed: Sequence[Numbers]) -> None:
+    def __init__(self, values: Sequence[Numbers], needed: Sequence[NDArray[np.bool_]]) -> None:
         count = len(values)
         self._wins = np.zeros((count, count))
         self._pairs = np.zeros((count, count))
@@ -184,10 +189,8 @@ class Judge:
         self, name: str, values: Sequence[Numbers], necessity: Sequence[Numbers]
     ) -> Recognition:
         """Compare a signal with a truth; both have (K,) numbers of each thought."""
-        of_papers = [thought.signals[PAPERS] for thought in self.thoughts]
         wasted = [thought.wasted for thought in self.thoughts]
         aucs = self._auc(values, necessity, CUT)
-        papers = self._auc(of_papers, necessity, CUT)
         others = [float(self._auc(values, necessity, cut)[0]) for cut in OTHER_CUTS]
         rank = RankCorrelation(values, necessity).of(self._weights)
         partial = PartialCorrelation(values, necessity).of(self._weights)
@@ -196,7 +199,7 @@ class Judge:
         return Recognition(
             name=name,
             auc=of_draws(aucs),
-            difference=of_draws(aucs - papers),
+            difference=of_draws(self._less_papers(values, necessity)),
             other_aucs=others,
             rank=of_draws(rank),
             partial=of_draws(partial),
@@ -207,6 +210,10 @@ class Judge:
     def _auc(self, values: Sequence[Numbers], necessity: Sequence[Numbers], cut: float) -> Numbers:
         needed = [each >= cut for each in necessity]
         return Auc(values, needed).of(self._weights)
+
+    def _less_papers(self, values: Sequence[Numbers], necessity: Sequence[Numbers]) -> Numbers:
+        papers = [thought.signals[PAPERS] for thought in self.thoughts]
+        return self._auc(values, necessity, CUT) - self._auc(papers, necessity, CUT)
 
     def table(self) -> str:
         """A row a signal, the best AUC first, and last the truth against itself."""
@@ -221,6 +228,17 @@ class Judge:
         found.append(self.judge(HALF, first, second))
         rows = [row.cells() for row in found]
         return str(pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True))
+
+    def tests(self) -> str:
+        """In one line, p of the differences in AUC of the tested signals and the local gain."""
+        necessity = [thought.necessity for thought in self.thoughts]
+        found = {}
+        for name in TESTED:
+            values = [thought.signals[name] for thought in self.thoughts]
+            draws = self._less_papers(values, necessity)[1:]
+            found[name] = min(1.0, 2 * min((draws <= 0).mean(), (draws >= 0).mean()))
+        parts = [f"{name} {p:.3f}" for name, p in holm(found).items()]
+        return f"p of the AUC less that of the local gain, corrected: {', '.join(parts)}"
 
 
 def of_draws(values: Numbers) -> Estimate:
@@ -261,14 +279,18 @@ def summary(thoughts: Sequence[KnownThought]) -> str:
 def main(argv: list[str]) -> None:
     parser = Parser("signal_table", __doc__)
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="replace the kept rows by its")
+    text = "which kept thoughts (default: %(default)s)"
+    parser.add_argument("--sample", choices=SAMPLES, default=FIRST, help=text)
     args = parser.parse_args(argv)
+    kept = SAMPLES[args.sample]
     if args.keep:
         recorded = json.loads((args.keep / "truth.jsonl.settings.json").read_bytes())
         thoughts_file, truth_file = args.keep / "thoughts.jsonl", args.keep / "truth.jsonl"
         signals = sorted(args.keep.glob("signals*.jsonl"))
-        keep(join(thoughts_file, signals, truth_file, recorded["--model"]["sha256"]))
-    thoughts = [KnownThought.of(row) for row in read_kept()]
-    print(summary(thoughts), Judge(thoughts).table(), sep="\n\n")
+        keep(join(thoughts_file, signals, truth_file, recorded["--model"]["sha256"]), kept)
+    thoughts = [KnownThought.of(row) for row in read_kept(kept)]
+    judge = Judge(thoughts)
+    print(summary(thoughts), judge.table(), judge.tests(), sep="\n\n")
 
 
 if __name__ == "__main__":

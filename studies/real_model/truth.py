@@ -15,7 +15,12 @@ from openrlhf_swap.evaluation.samples import key_of
 from openrlhf_swap.files import Row, parse_value, read_rows, to_line
 from studies.real_model.signals import signals_of, step_lengths
 
-KEPT = Path(__file__).parents[1] / "records" / "results" / "real_signals.jsonl.gz"
+RESULTS = Path(__file__).parents[1] / "records" / "results"
+FIRST = "first"
+SAMPLES = {  # of thoughts
+    FIRST: RESULTS / "real_signals.jsonl.gz",
+    "second": RESULTS / "real_signals_second.jsonl.gz",
+}
 DIGITS = 5  # of a kept number
 Numbers = NDArray[np.float64]
 
@@ -91,11 +96,11 @@ def rounded(value: object) -> object:
     return value
 
 
-def keep(rows: Iterable[Row], path: Path = KEPT) -> None:
+def keep(rows: Iterable[Row], path: Path) -> None:
     """Write rows; the same rows make the same file."""
     text = "".join(map(to_line, rows))
     path.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
-def read_kept(path: Path = KEPT) -> list[Row]:
+def read_kept(path: Path = SAMPLES[FIRST]) -> list[Row]:
     return [parse_value(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
