@@ -10,7 +10,7 @@ from studies.real_model import signal_table
 from studies.real_model.chosen_thoughts import choose
 from studies.real_model.deletion import Thought, beginnings, owners_of, requests_of
 from studies.real_model.signals import SIGNALS, states_result
-from studies.real_model.truth import KnownThought, keep, read_kept, rounded
+from studies.real_model.truth import SAMPLES, KnownThought, keep, read_kept, rounded
 
 ROW = {
     "step_ends": [9, 29, 39],
@@ -159,6 +159,21 @@ def test_kept_rows_come_back(tmp_path):
 
 def test_the_page_has_the_table_of_the_kept_rows():
     page = (ROOT / "docs" / "method" / "signals.md").read_text(encoding="utf-8")
-    thoughts = [KnownThought.of(row) for row in read_kept()]
+    thoughts = [KnownThought.of(row) for row in read_kept(SAMPLES["second"])]
     assert signal_table.summary(thoughts) in " ".join(page.split())
-    assert signal_table.Judge(thoughts).table() in page
+    judge = signal_table.Judge(thoughts)
+    assert judge.table() in page
+    assert judge.tests().endswith("corrected: entropy 0.001, need, 4 steps 0.802")
+    assert "entropy p = .001, need p = .80." in page
+
+
+def test_a_signal_is_tested_against_the_local_gain():
+    """One that is right everywhere, and one that is the local gain, which is wrong everywhere."""
+    random = np.random.default_rng(5)
+    thoughts = []
+    for _ in range(20):
+        truth = random.permutation([0.0, 0.0, 0.5, 0.5])
+        signals = {"entropy": truth, "need, 4 steps": -truth, "gain": -truth}
+        thoughts.append(KnownThought(truth, (truth, truth), truth, signals))
+    found = signal_table.Judge(thoughts, draws=50).tests()
+    assert found.endswith("entropy 0.000, need, 4 steps 1.000")
