@@ -19,6 +19,7 @@ COMPARED = words(
     "--algo.advantage.is_correction_level token --train.num_episodes 2 --data.max_samples 40"
 )
 AGE = "swap/batch_age"
+ENGINES = "vllm_kl"  # of the engines' log-probabilities from the policy's
 ASYNC = ["--train.async_enable", "--train.async_queue_size"]
 OBJECTIVES = {
     "swap": {},
@@ -45,9 +46,11 @@ def test_without_a_learning_rate_it_is_the_synchronous_run(objective, tmp_path, 
     expected = run_training(tmp_path / "sync", prompts_file, *flags)
     found = run_training(tmp_path / "async", prompts_file, *flags, *ASYNC, "2")
     assert [row["step"] for row in expected] == [1, 2, 3, 4]
+    assert of_the_run(found, AGE, ENGINES) == of_the_run(expected, AGE, ENGINES)
     # The engine computes other batches, whose log-probabilities round differently.
-    for row, like in zip(of_the_run(found, AGE), of_the_run(expected, AGE), strict=True):
-        assert row == pytest.approx(like, rel=1e-3, abs=1e-5)
+    assert [row[ENGINES] for row in found] == pytest.approx(
+        [row[ENGINES] for row in expected], rel=1e-3
+    )
     assert tables(tmp_path / "async") == tables(tmp_path / "sync")
     assert len(tables(tmp_path / "sync")) == 4
     assert found[0][AGE] == 0
