@@ -308,10 +308,12 @@ def _difference(first: Measures, second: Measures) -> list[str]:
     cells = [str(len(pairs))]
     for name, scale, form in (("accuracy", 100, "+z.1f"), ("tokens", 1, "+z.0f")):
         earlier, later = pairs[f"{name}_first"], pairs[name]
+        if earlier.isna().any() or later.isna().any():
+            cells.append("")
+            continue
         difference = paired_difference(earlier.to_numpy(), later.to_numpy())
         numbers = [format(scale * value, form) for value in difference]
-        known = earlier.notna().all() and later.notna().all()
-        cells.append("{} ({} to {})".format(*numbers) if known else "")
+        cells.append("{} ({} to {})".format(*numbers))
     return cells
 
 

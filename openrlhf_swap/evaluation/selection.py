@@ -21,8 +21,10 @@ from openrlhf_swap.evaluation.samples import (
     files_as_written,
     graded_benchmarks,
     read_settings,
+    was_judged,
 )
 from openrlhf_swap.files import Row, write_rows
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG
 
 
 def main(argv: list[str]) -> None:
@@ -68,12 +70,17 @@ def main(argv: list[str]) -> None:
 
 
 def sampled_problems(folder: Path) -> Iterator[tuple[Row, float]]:
-    """The rows of the problems that have graded samples, with the share of correct samples."""
+    """The rows of the problems that have graded samples, with the share of correct samples.
+
+    Raises DataError for an evaluation without a grader.
+    """
     suffix = read_settings(folder)["suffix"]
     for files in graded_benchmarks(folder):
         drawn: Counter[str] = Counter()
         solved: Counter[str] = Counter()
         for sample, grade in files.graded():
+            if not was_judged(grade):
+                raise DataError(f"{folder} was not judged; evaluate with another {GRADER_FLAG}")
             drawn[sample["id"]] += 1
             solved[sample["id"]] += grade["correct"]
         for name, problem in files.problems().items():

@@ -4,8 +4,8 @@ r"""Write an evaluation's responses as traces, the input of `openrlhf-swap score
     openrlhf-swap score --model MODEL --input outputs/eval/base/traces.jsonl \
         --output outputs/eval/base/scored.jsonl
 
-One line per response: benchmark, id, sample, problem, answer, response, correct, tokens. `eval
-page` and `eval figures` read the scores in the folder.
+One line per response: benchmark, id, sample, problem, answer, response, correct (null if it was not
+judged), tokens. `eval page` and `eval figures` read the scores in the folder.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,6 +18,7 @@ from openrlhf_swap.evaluation.samples import (
     files_as_written,
     graded_benchmarks,
     read_settings,
+    was_judged,
 )
 from openrlhf_swap.files import Row, checked_row, read_rows, write_rows
 
@@ -67,7 +68,7 @@ def traces(folder: Path, samples: int | None = None) -> Iterator[Row]:
                 "problem": asked(problem, suffix),
                 "answer": problem["answer"],
                 "response": sample["text"],
-                "correct": grade["correct"],
+                "correct": grade["correct"] if was_judged(grade) else None,
                 "tokens": sample["tokens"],
             }
 

@@ -15,6 +15,8 @@ from openrlhf_swap.evaluation.measures import (
 )
 from openrlhf_swap.evaluation.report import difference_cells, evaluation_cells, many_loops
 from openrlhf_swap.evaluation.samples import SampleFiles
+from openrlhf_swap.evaluation.selection import sampled_problems
+from openrlhf_swap.evaluation.traces import traces
 from openrlhf_swap.files import write_rows
 from openrlhf_swap.rewards.verifiers import NOT_JUDGED
 
@@ -45,6 +47,9 @@ def test_measures_by_hand(evaluated):
 
 def test_without_a_grader_there_are_lengths_and_no_accuracy(evaluated):
     """The grades are those of an `eval run --swap.grader none`, once of two evaluations."""
+    problems = [{"id": name, "problem": name, "answer": "2"} for name in "pq"]
+    for folder in ("base", "short"):
+        write_rows(SampleFiles(evaluated / folder, "own").path("problems"), problems)
     files = SampleFiles(evaluated / "short", "own")
     unjudged = {"correct": False, "status": "ok", "answer": None, "why": NOT_JUDGED}
     write_rows(files.path("grades"), [{**row, **unjudged} for row in files.rows("grades")])
@@ -57,6 +62,10 @@ def test_without_a_grader_there_are_lengths_and_no_accuracy(evaluated):
     assert difference_cells(runs)[0].rows[0][3:] == ["", "-30 (-45 to -15)"]
     with pytest.raises(DataError, match="short was not judged; evaluate with another"):
         pareto([evaluated / "base", evaluated / "short"])
+    with pytest.raises(DataError, match="short was not judged; evaluate with another"):
+        list(sampled_problems(evaluated / "short"))
+    assert {row["correct"] for row in traces(evaluated / "base")} == {True, False}
+    assert {row["correct"] for row in traces(evaluated / "short")} == {None}
 
 
 def test_looping_responses_are_counted_where_every_sample_says_so(evaluated):
