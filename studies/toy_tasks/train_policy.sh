@@ -6,7 +6,7 @@
 #   WORLD=words                                      ROWS=44800  LEARNING_RATE=2e-3  BATCH_SIZE=32
 #   WORLD=word_pairs                                 ROWS=19200  LEARNING_RATE=1e-3  BATCH_SIZE=32  (from that of words)
 #   WORLD=columns                                    ROWS=80000  LEARNING_RATE=4e-3  BATCH_SIZE=32  (3 layers of 64)
-#   WORLD=chains                                     ROWS=67200  LEARNING_RATE=2e-3  BATCH_SIZE=32
+#   WORLD=chains                                     ROWS=201600 LEARNING_RATE=2e-3  BATCH_SIZE=32  (then 134,400 more)
 # Further flags go to make_policy.py; --start POLICY --modes teaches a policy the prompts of L1 and others.
 set -euo pipefail
 cd "$(dirname -- "$0")/../.."
@@ -25,7 +25,7 @@ case "$WORLD" in
     decomposition) defaults=(60000 2e-3 16) ;;
     words) defaults=(44800 2e-3 32) ;;
     columns) defaults=(80000 4e-3 32) && set -- --width 64 --layers 3 --probe-share 0.3 "$@" ;;
-    chains) defaults=(67200 2e-3 32) ;;
+    chains) defaults=(201600 2e-3 32) ;;
     word_pairs) defaults=(19200 1e-3 32) && set -- --start studies/toy_tasks/policies/words "$@" ;;
     *) defaults=(90000 3e-3 64) ;;
 esac
