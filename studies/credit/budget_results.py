@@ -304,13 +304,20 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
     figure, panels = plt.subplots(
         len(tasks), len(budgets), figsize=size, layout="constrained", squeeze=False
     )
+    for panel in panels.flat:
+        panel.set_axis_off()  # a task may lack a budget
     for task, budget in pairs:
         panel = panels[tasks.index(task)][budgets.index(budget)]
+        panel.set_axis_on()
         draw_pair(panel, runs, task, budget)
         panel.set_title(f"{task}, {budget} responses")
         panel.set_xlabel("tokens over needed tokens, hard problems")
         panel.set_ylabel("accuracy, %")
-    handles = [Line2D([], [], color=f"C{i}", marker="o", label=arm) for i, arm in enumerate(ARMS)]
+    trained = set(runs.arm)
+    handles = []
+    for i, arm in enumerate(ARMS):
+        if arm in trained:
+            handles.append(Line2D([], [], color=f"C{i}", marker="o", label=arm))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
     figure.savefig(path, metadata={"Date": None})
 
