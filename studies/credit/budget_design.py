@@ -33,6 +33,7 @@ HARD = "hard"
 PARTS = (ALL, "easy", "middle", HARD)  # of the held-out problems
 FIRST_BUDGETS = (1024, 3072)  # responses in training; the primary comparison is made at these
 LAST_BUDGETS = (2048,)
+BUDGETS = FIRST_BUDGETS + LAST_BUDGETS
 ONLY = "-"  # the strength of an arm that has one
 BASE = "base"  # the arm of a policy before any training
 # Arm -> its strengths: theta, lambda of outcome_only, a percentile of the base's lengths.

@@ -39,6 +39,7 @@ from openrlhf_swap.quickstart.world import Problem
 from studies.credit.budget_design import (
     ALL,
     BASE,
+    BUDGETS,
     KEYS,
     ONLY,
     PARTS,
@@ -171,11 +172,11 @@ def base_row(task: str) -> Row:
     }
 
 
-def train_tasks(tasks: Sequence[str], file: Path) -> None:
+def train_tasks(tasks: Sequence[str], budgets: Sequence[int], file: Path) -> None:
     """Train whatever has no line yet in the file, phase after phase."""
     drop_unfinished_line(file)
     for phase in phases():
-        if phase.task not in tasks:
+        if phase.task not in tasks or phase.budget not in budgets:
             continue
         train = partial(train_run, limits=limits_of(phase.task, file))
         train_all(missing(phase.gate_runs(), file), train, file)
@@ -215,11 +216,12 @@ def missing(runs: Iterable[Run], file: Path) -> list[Run]:
 def main(argv: list[str]) -> None:
     parser = Parser("budgets", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--budgets", nargs="+", type=int, choices=BUDGETS, default=BUDGETS)
     parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     with locked({"--output": args.output}):
-        train_tasks(args.tasks, args.output / "runs.jsonl")
+        train_tasks(args.tasks, args.budgets, args.output / "runs.jsonl")
 
 
 if __name__ == "__main__":
