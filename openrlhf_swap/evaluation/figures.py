@@ -22,9 +22,8 @@ from openrlhf_swap.command import Parser
 from openrlhf_swap.data.benchmarks import title_of
 from openrlhf_swap.errors import DataError
 from openrlhf_swap.evaluation.measures import Measures, measure_evaluation
-from openrlhf_swap.evaluation.samples import thought_budget
+from openrlhf_swap.evaluation.samples import no_verdicts, thought_budget
 from openrlhf_swap.evaluation.traces import label_of, read_scored, read_steps
-from openrlhf_swap.rewards.verifiers import GRADER_FLAG
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,7 +190,7 @@ def _by_benchmark(
     runs = {folder: measure_evaluation(folder) for folder in folders}
     for folder, run in runs.items():
         if any(isnan(measured.values["accuracy"]) for measured in run.values()):
-            raise DataError(f"{folder} was not judged; evaluate with another {GRADER_FLAG}")
+            raise no_verdicts(folder)
     names = list(dict.fromkeys(chain.from_iterable(runs.values())))
     figure, panels = _panels([{"title": title_of(name), **labels} for name in names])
     parts = []

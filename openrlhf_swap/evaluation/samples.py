@@ -17,7 +17,7 @@ from openrlhf_swap.errors import DataError, SwapError, first_line
 from openrlhf_swap.files import Row, free_name, read_rows, to_line, write_rows, write_text
 from openrlhf_swap.flags.configuration import TEMPLATE_ARGUMENTS
 from openrlhf_swap.rewards.graded_text import text_to_grade
-from openrlhf_swap.rewards.verifiers import NOT_JUDGED
+from openrlhf_swap.rewards.verifiers import GRADER_FLAG, NOT_JUDGED
 from openrlhf_swap.runs.provenance import (
     fingerprint,
     identity_of,
@@ -83,6 +83,11 @@ class SampleFiles:
 def was_judged(grade: Row) -> bool:
     """Whether a grade says anything; that of `--swap.grader none` does not."""
     return grade.get("why") != NOT_JUDGED
+
+
+def no_verdicts(folder: Path) -> DataError:
+    """What to raise where an evaluation's verdicts are needed, and it has none."""
+    return DataError(f"{folder} was not judged; evaluate with another {GRADER_FLAG}")
 
 
 def text_of(row: Row, end_of_thought: str) -> str:

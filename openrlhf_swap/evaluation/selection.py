@@ -20,11 +20,11 @@ from openrlhf_swap.evaluation.samples import (
     asked,
     files_as_written,
     graded_benchmarks,
+    no_verdicts,
     read_settings,
     was_judged,
 )
 from openrlhf_swap.files import Row, write_rows
-from openrlhf_swap.rewards.verifiers import GRADER_FLAG
 
 
 def main(argv: list[str]) -> None:
@@ -80,7 +80,7 @@ def sampled_problems(folder: Path) -> Iterator[tuple[Row, float]]:
         solved: Counter[str] = Counter()
         for sample, grade in files.graded():
             if not was_judged(grade):
-                raise DataError(f"{folder} was not judged; evaluate with another {GRADER_FLAG}")
+                raise no_verdicts(folder)
             drawn[sample["id"]] += 1
             solved[sample["id"]] += grade["correct"]
         for name, problem in files.problems().items():
