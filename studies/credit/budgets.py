@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,6 +38,7 @@ from openrlhf_swap.process.locks import locked
 from openrlhf_swap.quickstart.world import Problem
 from studies.credit.budget_design import (
     ALL,
+    ARMS,
     BASE,
     BUDGETS,
     KEYS,
@@ -45,6 +46,7 @@ from studies.credit.budget_design import (
     PARTS,
     TASKS,
     Gate,
+    Phase,
     Run,
     Task,
     part_of,
@@ -172,18 +174,24 @@ def base_row(task: str) -> Row:
     }
 
 
-def train_tasks(tasks: Sequence[str], budgets: Sequence[int], file: Path) -> None:
+def train_phases(chosen: Iterable[Phase], file: Path) -> None:
     """Train whatever has no line yet in the file, phase after phase."""
     drop_unfinished_line(file)
-    for phase in phases():
-        if phase.task not in tasks or phase.budget not in budgets:
-            continue
+    for phase in chosen:
         train = partial(train_run, limits=limits_of(phase.task, file))
         train_all(missing(phase.gate_runs(), file), train, file)
         check_gate(phase.task, file)
         train_all(missing(phase.choice_runs(), file), train, file)
         runs = pd.DataFrame(read_rows(file))
         train_all(missing(phase.test_runs(runs), file), train, file)
+
+
+def phases_of(tasks: Sequence[str], budgets: Sequence[int], arms: Sequence[str]) -> Iterator[Phase]:
+    """The phases of some tasks, budgets and arms, in the order of all."""
+    for phase in phases():
+        own = tuple(arm for arm in phase.arms if arm in arms)
+        if own and phase.task in tasks and phase.budget in budgets:
+            yield replace(phase, arms=own)
 
 
 def check_gate(task: str, file: Path) -> None:
@@ -217,11 +225,15 @@ def main(argv: list[str]) -> None:
     parser = Parser("budgets", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--budgets", nargs="+", type=int, choices=BUDGETS, default=BUDGETS)
+    parser.add_argument(
+        "--arms", nargs="+", choices=ARMS, default=list(ARMS), help="beside GRPO's choice seeds"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     with locked({"--output": args.output}):
-        train_tasks(args.tasks, args.budgets, args.output / "runs.jsonl")
+        chosen = phases_of(args.tasks, args.budgets, args.arms)
+        train_phases(chosen, args.output / "runs.jsonl")
 
 
 if __name__ == "__main__":

@@ -234,6 +234,16 @@ def test_a_stopped_test_goes_on_with_what_has_no_line(tmp_path):
     assert budgets.limits_of("words", file) == LIMITS
 
 
+def test_chosen_arms_are_trained_without_the_others():
+    from studies.credit import budgets
+
+    first, last = budgets.phases_of(["chains"], [1024], ["limit", "labels"])
+    assert (first.task, first.budget, first.arms) == ("chains", 1024, ("limit", "labels"))
+    assert first.seeds + last.seeds == TEST_SEEDS
+    assert {run.arm for run in last.choice_runs()} == {"limit", "labels"}
+    assert {run.arm for run in last.gate_runs()} == {"grpo"}
+
+
 def test_a_measuring_update_comes_first_and_then_every_tenth():
     from studies.credit.budget_hours import Seconds
 
