@@ -80,9 +80,10 @@ class Phase:
     seeds: tuple[int, ...]  # of the test
 
     def gate_runs(self) -> Iterator[Run]:
-        """GRPO with the seeds that choose, which must be as accurate as the base."""
-        for seed in CHOICE_SEEDS:
-            yield Run(self.task, "grpo", ONLY, self.budget, seed)
+        """GRPO with the seeds that choose: at the least budget for the gate, and at the phase's."""
+        for budget in sorted({min(FIRST_BUDGETS), self.budget}):
+            for seed in CHOICE_SEEDS:
+                yield Run(self.task, "grpo", ONLY, budget, seed)
 
     def choice_runs(self) -> Iterator[Run]:
         """Every strength of the arms with the seeds that choose."""

@@ -4,6 +4,8 @@ r"""Train the test at three budgets, two trainings at a time; stopped at any tim
     python -m studies.credit.budget_results --runs outputs/budgets/runs.jsonl \
         --keep studies/records/results/budgets.csv.gz
 
+With `--kept studies/records/results/budgets.csv.gz` it trains what that file does not have.
+
 Tasks, arms, strengths, seeds and the order of the runs: `budget_design.py`. A training has one
 update for 64 responses, and a learning rate that falls to 0 at the end of its budget. Every seed
 has 1,000 held-out problems of its own, none of which it trains on. A line of OUTPUT/runs.jsonl has
@@ -52,6 +54,7 @@ from studies.credit.budget_design import (
     part_of,
     phases,
 )
+from studies.credit.budget_results import read_kept
 from studies.credit.loop_runs import begun, train_all
 from studies.credit.plain_loop import PROMPTS, RESPONSES, Loop, loop_of, updates
 
@@ -176,7 +179,6 @@ def base_row(task: str) -> Row:
 
 def train_phases(chosen: Iterable[Phase], file: Path) -> None:
     """Train whatever has no line yet in the file, phase after phase."""
-    drop_unfinished_line(file)
     for phase in chosen:
         train = partial(train_run, limits=limits_of(phase.task, file))
         train_all(missing(phase.gate_runs(), file), train, file)
@@ -208,11 +210,21 @@ def limits_of(task: str, file: Path) -> dict[str, int]:
     """The base's lengths by percentile; they are measured once, and kept in the file."""
     for row in read_rows(file):
         if row["task"] == task and row["arm"] == BASE:
-            return {name: row[name] for name in PERCENTILES}
+            return {name: int(row[name]) for name in PERCENTILES}
     row = base_row(task)
     with appending(file) as append:
         append(row)
     return {name: row[name] for name in PERCENTILES}
+
+
+def take_over(kept: Path, file: Path) -> None:
+    """Append the kept runs that have no line in the file, so that they are not trained again."""
+    by_run = {}
+    for row in read_kept(kept).to_dict("records"):
+        by_run[Run(**{key: row[key] for key in KEYS})] = row
+    with appending(file) as append:
+        for run in missing(by_run, file):
+            append({name: value for name, value in by_run[run].items() if not pd.isna(value)})
 
 
 def missing(runs: Iterable[Run], file: Path) -> list[Run]:
@@ -225,15 +237,19 @@ def main(argv: list[str]) -> None:
     parser = Parser("budgets", __doc__)
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--budgets", nargs="+", type=int, choices=BUDGETS, default=BUDGETS)
-    parser.add_argument(
-        "--arms", nargs="+", choices=ARMS, default=list(ARMS), help="beside GRPO's choice seeds"
-    )
+    arms_help = "GRPO's seeds of the choice are trained in any case"
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS), help=arms_help)
+    kept_help = "begin with the runs of this .csv.gz, which are not trained again"
+    parser.add_argument("--kept", type=Path, help=kept_help)
     parser.add_argument("--output", type=Path, required=True, help="folder of runs.jsonl")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     with locked({"--output": args.output}):
-        chosen = phases_of(args.tasks, args.budgets, args.arms)
-        train_phases(chosen, args.output / "runs.jsonl")
+        file = args.output / "runs.jsonl"
+        drop_unfinished_line(file)
+        if args.kept:
+            take_over(args.kept, file)
+        train_phases(phases_of(args.tasks, args.budgets, args.arms), file)
 
 
 if __name__ == "__main__":

@@ -234,14 +234,34 @@ def test_a_stopped_test_goes_on_with_what_has_no_line(tmp_path):
     assert budgets.limits_of("words", file) == LIMITS
 
 
+def test_kept_runs_are_not_trained_again(tmp_path):
+    from studies.credit import budgets
+
+    kept = tmp_path / "kept.csv.gz"
+    base = a_row("words", "base", "-", 0, 0.7, 70, budget=0) | LIMITS
+    rows = [base, a_row("words", "own", "1", 1, 0.8, 60), a_row("words", "own", "2", 1, 0.8, 60)]
+    results.keep(kept, pd.DataFrame(rows))
+    file = tmp_path / "runs.jsonl"
+    own_line = json.dumps(rows[1] | {"all accuracy": 0.9}) + "\n"
+    file.write_text(own_line, encoding="utf-8")
+    budgets.take_over(kept, file)
+    assert budgets.missing([Run("words", "own", s, 1024, 1) for s in ("1", "2")], file) == []
+    first, *others = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    assert first == own_line  # which is newer
+    assert [json.loads(line) for line in others] == [base, rows[2]]
+    assert str(budgets.limits_of("words", file)["p50"]) == "60"
+
+
 def test_chosen_arms_are_trained_without_the_others():
     from studies.credit import budgets
 
-    first, last = budgets.phases_of(["chains"], [1024], ["limit", "labels"])
-    assert (first.task, first.budget, first.arms) == ("chains", 1024, ("limit", "labels"))
+    first, last = budgets.phases_of(["chains"], [3072], ["limit", "labels"])
+    assert (first.task, first.budget, first.arms) == ("chains", 3072, ("limit", "labels"))
     assert first.seeds + last.seeds == TEST_SEEDS
     assert {run.arm for run in last.choice_runs()} == {"limit", "labels"}
-    assert {run.arm for run in last.gate_runs()} == {"grpo"}
+    # The gate compares GRPO at the least budget with the base, the rule GRPO at this one.
+    grpo = Counter((run.arm, run.budget) for run in last.gate_runs())
+    assert grpo == {("grpo", 1024): 3, ("grpo", 3072): 3}
 
 
 def test_a_measuring_update_comes_first_and_then_every_tenth():
