@@ -79,8 +79,11 @@ class Phase:
     budget: int
     seeds: tuple[int, ...]  # of the test
 
-    def gate_runs(self) -> Iterator[Run]:
-        """GRPO with the seeds that choose: at the least budget for the gate, and at the phase's."""
+    def grpo_runs(self) -> Iterator[Run]:
+        """GRPO with the seeds that choose, at the gate's budget and at the phase's own.
+
+        The gate compares it with the base, the rule compares strengths with it.
+        """
         for budget in sorted({min(FIRST_BUDGETS), self.budget}):
             for seed in CHOICE_SEEDS:
                 yield Run(self.task, "grpo", ONLY, budget, seed)

@@ -181,7 +181,7 @@ def train_phases(chosen: Iterable[Phase], file: Path) -> None:
     """Train whatever has no line yet in the file, phase after phase."""
     for phase in chosen:
         train = partial(train_run, limits=limits_of(phase.task, file))
-        train_all(missing(phase.gate_runs(), file), train, file)
+        train_all(missing(phase.grpo_runs(), file), train, file)
         check_gate(phase.task, file)
         train_all(missing(phase.choice_runs(), file), train, file)
         runs = pd.DataFrame(read_rows(file))
@@ -210,7 +210,7 @@ def limits_of(task: str, file: Path) -> dict[str, int]:
     """The base's lengths by percentile; they are measured once, and kept in the file."""
     for row in read_rows(file):
         if row["task"] == task and row["arm"] == BASE:
-            return {name: int(row[name]) for name in PERCENTILES}
+            return {name: int(row[name]) for name in PERCENTILES}  # a kept file has decimals
     row = base_row(task)
     with appending(file) as append:
         append(row)
@@ -219,9 +219,9 @@ def limits_of(task: str, file: Path) -> dict[str, int]:
 
 def take_over(kept: Path, file: Path) -> None:
     """Append the kept runs that have no line in the file, so that they are not trained again."""
-    by_run = {}
-    for row in read_kept(kept).to_dict("records"):
-        by_run[Run(**{key: row[key] for key in KEYS})] = row
+    if not kept.is_file():
+        raise ConfigError(f"--kept {kept} does not exist; name a file that budget_results keeps")
+    by_run = {run_of(row): row for row in read_kept(kept).to_dict("records")}
     with appending(file) as append:
         for run in missing(by_run, file):
             append({name: value for name, value in by_run[run].items() if not pd.isna(value)})
@@ -229,8 +229,13 @@ def take_over(kept: Path, file: Path) -> None:
 
 def missing(runs: Iterable[Run], file: Path) -> list[Run]:
     """The runs that have no line in the file."""
-    done = {Run(**{key: row[key] for key in KEYS}) for row in read_rows(file)}
+    done = {run_of(row) for row in read_rows(file)}
     return [run for run in runs if run not in done]
+
+
+def run_of(row: Mapping[Any, Any]) -> Run:
+    """The training that a line is of."""
+    return Run(**{key: row[key] for key in KEYS})
 
 
 def main(argv: list[str]) -> None:

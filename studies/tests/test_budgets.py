@@ -7,6 +7,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from openrlhf_swap.errors import ConfigError
 from studies.comparison.paired import equivalence_p
 from studies.credit import budget_results as results
 from studies.credit.budget_design import ARMS, PARTS, TASKS, TEST_SEEDS, Choice, Gate, Run, phases
@@ -68,7 +69,7 @@ def test_every_strength_is_tried_and_the_primary_arms_come_first():
     # Half of the test's seeds has every phase twice, with the same choice.
     assert len(runs) == 2 * len(set(runs)) == 2 * strengths * 3 * 3 * len(TASKS)
     first, *others = phases()
-    assert list(first.gate_runs()) == [Run(first.task, "grpo", "-", 1024, s) for s in (1, 2, 3)]
+    assert list(first.grpo_runs()) == [Run(first.task, "grpo", "-", 1024, s) for s in (1, 2, 3)]
     chosen = [run for run in first.test_runs(pd.DataFrame(of_choice(first.task)))]
     assert chosen[:5] == [
         Run(first.task, "grpo", "-", 1024, 401),
@@ -250,6 +251,8 @@ def test_kept_runs_are_not_trained_again(tmp_path):
     assert first == own_line  # which is newer
     assert [json.loads(line) for line in others] == [base, rows[2]]
     assert str(budgets.limits_of("words", file)["p50"]) == "60"
+    with pytest.raises(ConfigError, match=r"--kept \S+none.csv.gz does not exist"):
+        budgets.take_over(tmp_path / "none.csv.gz", file)
 
 
 def test_chosen_arms_are_trained_without_the_others():
@@ -260,7 +263,7 @@ def test_chosen_arms_are_trained_without_the_others():
     assert first.seeds + last.seeds == TEST_SEEDS
     assert {run.arm for run in last.choice_runs()} == {"limit", "labels"}
     # The gate compares GRPO at the least budget with the base, the rule GRPO at this one.
-    grpo = Counter((run.arm, run.budget) for run in last.gate_runs())
+    grpo = Counter((run.arm, run.budget) for run in last.grpo_runs())
     assert grpo == {("grpo", 1024): 3, ("grpo", 3072): 3}
 
 
