@@ -45,6 +45,7 @@ from studies.credit.budget_design import (
     Choice,
     Gate,
 )
+from studies.pictures import save_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -296,7 +297,6 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
     import matplotlib.pyplot as plt
     from matplotlib.lines import Line2D
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "budgets"})
     pairs = list(pairs_of(runs))
     tasks = [task for task in TASKS if any(task == other for other, _ in pairs)]
     budgets = sorted({budget for _, budget in pairs})
@@ -319,7 +319,7 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
         if arm in trained:
             handles.append(Line2D([], [], color=f"C{i}", marker="o", label=arm))
     figure.legend(handles=handles, loc="outside lower center", ncols=5)
-    figure.savefig(path, metadata={"Date": None})
+    save_svg(figure, path)
 
 
 def draw_pair(panel: Axes, runs: pd.DataFrame, task: str, budget: int) -> None:

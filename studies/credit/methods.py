@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from openrlhf_swap.evaluation.figures import pareto_front
 from studies.credit.plain_loop import loop_of, train
 from studies.credit.who_pays import KEPT, RESULTS, SETTINGS, kept_runs, stack_runs
+from studies.pictures import save_svg
 
 METHODS = RESULTS.with_name("methods.csv")
 WORLDS = ("words", "columns")
@@ -89,7 +90,6 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
     """Accuracy above tokens, a panel a world, with the front; a method below FLOOR lies on it."""
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "methods"})
     figure, panels = plt.subplots(1, len(WORLDS), figsize=(11, 5), layout="constrained")
     means = runs.groupby(["world", "method"])[["tokens", "accuracy"]].mean()
     for panel, world in zip(panels, WORLDS, strict=True):
@@ -97,7 +97,7 @@ def draw(runs: pd.DataFrame, path: Path) -> None:
         panel.set_title(world)
     panels[0].set_ylabel("accuracy, %")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper")
-    figure.savefig(path, metadata={"Date": None})
+    save_svg(figure, path)
 
 
 def draw_world(panel: Axes, means: pd.DataFrame) -> None:

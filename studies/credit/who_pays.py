@@ -29,6 +29,7 @@ from openrlhf_swap.files import read_rows
 from studies.comparison.paired import half_interval, holm, p_value
 from studies.credit.loop_results import agreement
 from studies.credit.loop_runs import TRAININGS, log_redundant
+from studies.pictures import save_svg
 
 RESULTS = Path(__file__).parents[1] / "records" / "results" / "credit.csv"
 SETTINGS = ["world", "arm", "gamma", "theta", "seed", "steps", "rate"]
@@ -214,7 +215,6 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
     """Accuracy above tokens, a panel a world, a line an arm and gamma, a point a strength."""
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "credit"})
     means = fronts(runs)
     means["line"] = means.arm.str.partition(",")[0] + means.gamma.map(", gamma {:g}".format)
     colors = {line: f"C{number}" for number, line in enumerate(means.line.unique())}
@@ -232,7 +232,7 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
     panels[0].set_ylabel("accuracy, %")
     handles = panels[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=4)
-    figure.savefig(path, metadata={"Date": None})
+    save_svg(figure, path)
 
 
 def means_table(runs: pd.DataFrame) -> str:

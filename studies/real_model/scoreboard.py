@@ -45,6 +45,7 @@ from openrlhf_swap.evaluation.samples import (
 from openrlhf_swap.evaluation.traces import read_steps
 from openrlhf_swap.files import Row, write_text
 from studies.comparison.paired import holm
+from studies.pictures import save_svg
 from studies.real_model.settings import BASE, Run
 from studies.real_model.trainings import (
     TRAIN,
@@ -362,7 +363,7 @@ def main(argv: list[str]) -> None:
         rows = read_kept(args.results)
     table = table_of(rows)
     write_text(args.results / "scoreboard.md", table)
-    curves_of(rows).savefig(args.results / "curves.svg", metadata={"Date": None})
+    save_svg(curves_of(rows), args.results / "curves.svg")
     print(table)
 
 

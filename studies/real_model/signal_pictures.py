@@ -18,6 +18,7 @@ import numpy as np
 
 from openrlhf_swap.command import Parser, run_command
 from openrlhf_swap.files import Row
+from studies.pictures import save_svg
 from studies.real_model.truth import KnownThought, read_kept
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
@@ -75,7 +76,6 @@ def draw(rows: Sequence[Row], theme: str, path: Path) -> None:
     """The picture of some thoughts."""
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "signals"})
     heights = [len(row["step_ends"]) for row in rows]
     figure, panels = plt.subplots(
         len(rows),
@@ -90,7 +90,7 @@ def draw(rows: Sequence[Row], theme: str, path: Path) -> None:
         draw_thought(own, row, theme)
     for panel, title in zip(panels[0], TITLES, strict=True):
         panel.set_title(title, fontsize=8, color=THEMES[theme][0])
-    figure.savefig(path, metadata={"Date": None}, transparent=True)
+    save_svg(figure, path, transparent=True)
     plt.close(figure)
 
 
