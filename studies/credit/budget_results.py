@@ -2,14 +2,15 @@ r"""The test at three budgets from its kept file: strengths, lengths, comparison
 
     python -m studies.credit.budget_results --runs outputs/budgets/runs.jsonl \
         --keep studies/records/results/budgets.csv.gz
-    python -m studies.credit.budget_results --picture studies/records/pictures/budgets.svg
+    python -m studies.credit.budget_results --report studies/records/results/budgets.md \
+        --picture studies/records/pictures/budgets.svg
 
 Everything that is printed and drawn follows from the kept file:
 
 * The gate: GRPO is at least as accurate as the policy before any training.
 * The chosen strengths: accuracy and tokens of every strength, seeds of the choice.
 * The arms at their chosen strength, seeds of the test: accuracy, and tokens over needed tokens, of
-  all, easy, middle and hard problems.
+  hard problems by budget, and of all, easy, middle and hard problems.
 * The comparisons in the hard third, first less second of the same seed. A row of a task, and of the
   mean of the tasks that have the seed, has the seeds as its units. Beside them stands the interval
   with the tasks as units. The p are of paired t-tests, with Holm's correction over all p that are
@@ -32,7 +33,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from tabulate import tabulate
 
-from openrlhf_swap.files import read_rows
+from openrlhf_swap.files import read_rows, write_text
 from studies.comparison.paired import equivalence_p, half_interval, holm, p_value
 from studies.credit.budget_design import (
     ARMS,
@@ -40,6 +41,7 @@ from studies.credit.budget_design import (
     HARD,
     KEYS,
     PARTS,
+    PRIMARY_ARMS,
     TASKS,
     TEST_SEEDS,
     Choice,
@@ -51,6 +53,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 RESULTS = Path(__file__).parents[1] / "records" / "results" / "budgets.csv.gz"
+HEAD = """# The test at three budgets
+
+What `python -m studies.credit.budget_results` prints from `budgets.csv.gz`. What follows from it:
+[the evidence](../credit.md#three-budgets).
+"""
 MEASURES = ("accuracy", "tokens")
 MEAN = "mean of the tasks"
 UNITS = "the tasks as units"
@@ -136,10 +143,18 @@ def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: i
 
 
 def at_chosen(runs: pd.DataFrame, choice: Choice, task: str, budget: int, arm: str) -> pd.DataFrame:
-    """The test's runs of an arm at its chosen strength, by seed."""
-    own = runs[(runs.task == task) & (runs.budget == budget) & (runs.arm == arm)]
-    own = own[(own.strength == choice.strength(arm)) & own.seed.isin(TEST_SEEDS)]
+    """The test's runs of an arm at its chosen strength, by seed; whole seeds alone."""
+    tested = runs[(runs.task == task) & (runs.budget == budget) & runs.seed.isin(TEST_SEEDS)]
+    own = tested[(tested.arm == arm) & (tested.strength == choice.strength(arm))]
+    if arm in PRIMARY_ARMS:
+        own = own[own.seed.isin(whole_seeds(tested[tested.arm.isin(PRIMARY_ARMS)]))]
     return own.set_index("seed")
+
+
+def whole_seeds(runs: pd.DataFrame) -> list[int]:
+    """The seeds with which every arm was trained: trainings stop by the clock, seed after seed."""
+    arms = runs.groupby("seed").arm.nunique()
+    return [int(seed) for seed in arms.index[arms == runs.arm.nunique()]]
 
 
 def cells_of(runs: pd.DataFrame) -> list[Cell]:
@@ -189,7 +204,10 @@ def corrected(cells: Sequence[Cell]) -> dict[tuple[int, str], float]:
 
 
 def comparison_table(runs: pd.DataFrame) -> str:
-    """A row a comparison, budget and place: differences, intervals, p and verdict."""
+    """A row a comparison, budget and place: differences, intervals, p and verdict.
+
+    The line below the table counts the p of the family.
+    """
     cells = cells_of(runs)
     p_values = corrected(cells)
     rows = []
@@ -209,7 +227,8 @@ def comparison_table(runs: pd.DataFrame) -> str:
             row["tokens"] += f", {shown_p(p_tokens)}"
             row["verdict"] = cell.verdict(p_accuracy, p_tokens)
         rows.append(row)
-    return str(pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True))
+    table = pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True)
+    return f"{table}\n\nHolm's correction is over all {len(p_values)} p of this table."
 
 
 def with_interval(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -276,11 +295,56 @@ def arms_table(runs: pd.DataFrame) -> str:
             if own.empty:
                 continue
             row = [task, budget, f"{arm} {choice.strength(arm)}", len(own)]
-            for part in PARTS:
-                ratio = own[f"{part} tokens"] / own[f"{part} needed tokens"]
-                row.append(f"{own[f'{part} accuracy'].mean():.1%}, {ratio.mean():.2f}")
+            row += [shown_part(own, part) for part in PARTS]
             rows.append(row)
     return tabulate(rows, ["task", "budget", "arm", "seeds", *PARTS], "github")
+
+
+def hard_table(runs: pd.DataFrame) -> str:
+    """A row a task and arm, a column a budget: the chosen strength, and what it does on hard ones.
+
+    Accuracy, and tokens over needed tokens, as in the arms' table; empty without seeds of the test.
+    """
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for task, budget in pairs_of(runs):
+        choice = Choice(runs, task, budget)
+        for arm in filter(choice.is_whole, ARMS):
+            own = at_chosen(runs, choice, task, budget, arm)
+            if len(own):
+                text = f"{choice.strength(arm)}: {shown_part(own, HARD)}"
+                cells.setdefault((task, arm), {})[f"{budget:,} responses"] = text
+    rows = [{"task": task, "arm": arm, **by_budget} for (task, arm), by_budget in cells.items()]
+    return str(pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True))
+
+
+def shown_part(own: pd.DataFrame, part: str) -> str:
+    """Mean accuracy, and mean tokens over needed tokens, of easy, middle, hard or all problems."""
+    ratio = own[f"{part} tokens"] / own[f"{part} needed tokens"]
+    return f"{own[f'{part} accuracy'].mean():.1%}, {ratio.mean():.2f}"
+
+
+def hours_table(runs: pd.DataFrame) -> str:
+    """A row a task, and all: trainings, and their hours by the clock and of one core."""
+    trained = runs[runs.budget > 0]
+    by_task = {task: trained[trained.task == task] for task in TASKS} | {"all": trained}
+    rows = []
+    for task, own in by_task.items():
+        clock, cpu = own.reindex(columns=["seconds", "cpu seconds"]).sum() / 3600
+        rows.append([task, len(own), f"{clock:.1f}", f"{cpu:.1f}"])
+    return tabulate(rows, ["task", "trainings", "hours", "hours of one core"], "github")
+
+
+def report_of(runs: pd.DataFrame) -> str:
+    """The page of all tables."""
+    tables = {
+        "The gate: GRPO at the least budget is as accurate as the base": gate_table,
+        "The choice: accuracy and tokens of each strength, the chosen one bold": choice_table,
+        "The test: accuracy, and tokens over needed tokens, by difficulty": arms_table,
+        "The same on hard problems, by budget": hard_table,
+        "Differences on hard problems, paired by seed, with 95% intervals": comparison_table,
+        "Trainings": hours_table,
+    }
+    return HEAD + "".join(f"\n## {title}\n\n{table(runs)}\n" for title, table in tables.items())
 
 
 def pairs_of(runs: pd.DataFrame) -> Iterator[tuple[str, int]]:
@@ -363,16 +427,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="runs.jsonl of budgets.py")
     parser.add_argument("--keep", type=Path, help="add the runs to this .csv.gz")
     parser.add_argument("--results", type=Path, default=RESULTS, help="a file that was kept")
+    parser.add_argument("--report", type=Path, help="write the tables into this file, too")
     parser.add_argument("--picture", type=Path, help="draw the fronts into this file")
     args = parser.parse_args()
     runs = pd.DataFrame(read_rows(args.runs)) if args.runs else read_kept(args.results)
     if args.keep:
         runs = keep(args.keep, runs)
-    tables = (gate_table, choice_table, arms_table, comparison_table)
-    print("\n\n".join(table(runs) for table in tables))
-    seconds = runs.reindex(columns=["task", "seconds", "cpu seconds"])
-    hours = seconds.groupby("task").sum() / 3600
-    print("\nhours of the trainings", hours.to_markdown(floatfmt=".1f"), sep="\n\n")
+    report = report_of(runs)
+    print(report)
+    if args.report:
+        write_text(args.report, report)
     if args.picture:
         draw_fronts(runs, args.picture)
 

@@ -134,9 +134,10 @@ def test_the_page_of_the_budgets_has_what_follows_from_the_kept_runs():
     """How the tables are made is tested in test_budgets.py."""
     runs = budget_results.read_kept(budget_results.RESULTS)
     page = (RECORDS / "credit.md").read_text(encoding="utf-8")
-    assert budget_results.choice_table(runs) in page
-    assert budget_results.arms_table(runs) in page
+    assert budget_results.hard_table(runs) in page
     assert budget_results.comparison_table(runs) in page
+    report = budget_results.RESULTS.with_name("budgets.md").read_text(encoding="utf-8")
+    assert report == budget_results.report_of(runs)
 
 
 def test_what_each_method_does():
