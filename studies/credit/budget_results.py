@@ -288,33 +288,46 @@ def choice_cell(choice: Choice, arm: str, strength: str) -> str:
 def arms_table(runs: pd.DataFrame) -> str:
     """A row a task, budget and arm: accuracy, and tokens over needed tokens, by difficulty."""
     rows = []
-    for task, budget in pairs_of(runs):
-        choice = Choice(runs, task, budget)
-        for arm in filter(choice.is_whole, ARMS):
-            own = at_chosen(runs, choice, task, budget, arm)
-            if own.empty:
-                continue
-            row = [task, budget, f"{arm} {choice.strength(arm)}", len(own)]
-            row += [shown_part(own, part) for part in PARTS]
-            rows.append(row)
+    for chosen in chosen_arms(runs):
+        name = f"{chosen.arm} {chosen.strength}"
+        shown = [shown_part(chosen.runs, part) for part in PARTS]
+        rows.append([chosen.task, chosen.budget, name, len(chosen.runs), *shown])
     return tabulate(rows, ["task", "budget", "arm", "seeds", *PARTS], "github")
 
 
 def hard_table(runs: pd.DataFrame) -> str:
     """A row a task and arm, a column a budget: the chosen strength, and what it does on hard ones.
 
-    Accuracy, and tokens over needed tokens, as in the arms' table; empty without seeds of the test.
+    Accuracy, and tokens over needed tokens, as in the arms' table.
     """
-    cells: dict[tuple[str, str], dict[str, str]] = {}
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for chosen in chosen_arms(runs):
+        row = rows.setdefault((chosen.task, chosen.arm), {"task": chosen.task, "arm": chosen.arm})
+        shown = f"{chosen.strength}: {shown_part(chosen.runs, HARD)}"
+        row[f"{chosen.budget:,} responses"] = shown
+    table = pd.DataFrame(rows.values()).fillna("")
+    return str(table.to_markdown(index=False, disable_numparse=True))
+
+
+@dataclass(frozen=True)
+class ChosenArm:
+    """An arm at its chosen strength: the test's runs in one task with one budget."""
+
+    task: str
+    budget: int
+    arm: str
+    strength: str
+    runs: pd.DataFrame
+
+
+def chosen_arms(runs: pd.DataFrame) -> Iterator[ChosenArm]:
+    """All that have seeds of the test, by task and budget."""
     for task, budget in pairs_of(runs):
         choice = Choice(runs, task, budget)
         for arm in filter(choice.is_whole, ARMS):
             own = at_chosen(runs, choice, task, budget, arm)
             if len(own):
-                text = f"{choice.strength(arm)}: {shown_part(own, HARD)}"
-                cells.setdefault((task, arm), {})[f"{budget:,} responses"] = text
-    rows = [{"task": task, "arm": arm, **by_budget} for (task, arm), by_budget in cells.items()]
-    return str(pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True))
+                yield ChosenArm(task, budget, arm, choice.strength(arm), own)
 
 
 def shown_part(own: pd.DataFrame, part: str) -> str:
