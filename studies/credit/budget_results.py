@@ -143,18 +143,25 @@ def differences(runs: pd.DataFrame, comparison: Comparison, task: str, budget: i
 
 
 def at_chosen(runs: pd.DataFrame, choice: Choice, task: str, budget: int, arm: str) -> pd.DataFrame:
-    """The test's runs of an arm at its chosen strength, by seed; whole seeds alone."""
+    """The test's runs of an arm at its chosen strength, by seed; of a primary arm, whole seeds."""
     tested = runs[(runs.task == task) & (runs.budget == budget) & runs.seed.isin(TEST_SEEDS)]
-    own = tested[(tested.arm == arm) & (tested.strength == choice.strength(arm))]
+    own = of_strength(tested, choice, arm)
     if arm in PRIMARY_ARMS:
-        own = own[own.seed.isin(whole_seeds(tested[tested.arm.isin(PRIMARY_ARMS)]))]
+        own = own[own.seed.isin(whole_seeds(tested, choice))]
     return own.set_index("seed")
 
 
-def whole_seeds(runs: pd.DataFrame) -> list[int]:
-    """The seeds with which every arm was trained: trainings stop by the clock, seed after seed."""
-    arms = runs.groupby("seed").arm.nunique()
-    return [int(seed) for seed in arms.index[arms == runs.arm.nunique()]]
+def of_strength(tested: pd.DataFrame, choice: Choice, arm: str) -> pd.DataFrame:
+    """The runs of an arm that have its chosen strength."""
+    return tested[(tested.arm == arm) & (tested.strength == choice.strength(arm))]
+
+
+def whole_seeds(tested: pd.DataFrame, choice: Choice) -> set[int]:
+    """The seeds that every primary arm has which has any: trainings stop by the clock."""
+    by_arm = []
+    for arm in filter(choice.is_whole, PRIMARY_ARMS):
+        by_arm.append(set(of_strength(tested, choice, arm).seed))
+    return set.intersection(*filter(None, by_arm))
 
 
 def cells_of(runs: pd.DataFrame) -> list[Cell]:
@@ -387,7 +394,7 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
         panel = panels[tasks.index(task)][budgets.index(budget)]
         panel.set_axis_on()
         draw_pair(panel, runs, task, budget)
-        panel.set_title(f"{task}, {budget} responses")
+        panel.set_title(f"{task}, {budget:,} responses")
         panel.set_xlabel("tokens over needed tokens, hard problems")
         panel.set_ylabel("accuracy, %")
     trained = set(runs.arm)

@@ -136,9 +136,10 @@ def trained(task, arm, strength, accuracies, tokens):
 
 def runs_of_two_tasks():
     rows = [*of_choice("words"), *of_choice("chains")]
-    # The fifth seed of words has own alone, so it does not count.
+    # The fifth seed of words has needed at a strength that is not chosen, so it does not count.
+    rows.append(a_row("words", "needed", "0.5", TEST_SEEDS[4], 0.90, 10))
     rows += trained("words", "own", "2", [0.80, 0.84, 0.81, 0.83, 0.10], [40, 42, 41, 40, 99])
-    rows += trained("words", "laser_d", "-", [0.70, 0.75, 0.72, 0.71], [40, 42, 41, 41])
+    rows += trained("words", "laser_d", "-", [0.70, 0.75, 0.72, 0.71, 0.90], [40, 42, 41, 41, 10])
     rows += trained("words", "needed", "1", [0.80, 0.83, 0.79, 0.82], [40, 42, 43, 44])
     rows += trained("chains", "own", "2", [0.80, 0.80, 0.81], [50, 51, 49])
     rows += trained("chains", "laser_d", "-", [0.80, 0.81, 0.80], [60, 61, 62])
@@ -221,7 +222,7 @@ def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
     assert ["chains", "own", "2: 80.3%, 2.50"] in by_budget
     assert results.report_of(kept).count("Holm's correction is over all 8 p of this table.") == 1
     results.draw_fronts(kept, tmp_path / "fronts.svg")
-    assert (tmp_path / "fronts.svg").read_text(encoding="utf-8").count("1024 responses") == 2
+    assert (tmp_path / "fronts.svg").read_text(encoding="utf-8").count("1,024 responses") == 2
 
 
 LIMITS = {"p50": 60, "p75": 80, "p90": 110}
