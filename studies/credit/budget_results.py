@@ -3,7 +3,7 @@ r"""The test at three budgets from its kept file: strengths, lengths, comparison
     python -m studies.credit.budget_results --runs outputs/budgets/runs.jsonl \
         --keep studies/records/results/budgets.csv.gz
     python -m studies.credit.budget_results --report studies/records/results/budgets.md \
-        --picture studies/records/pictures/budgets.svg
+        --picture docs/pictures/budgets.svg
 
 Everything that is printed and drawn follows from the kept file:
 
@@ -14,7 +14,8 @@ Everything that is printed and drawn follows from the kept file:
 * The comparisons in the hard third, first less second of the same seed. A row of a task, and of the
   mean of the tasks that have the seed, has the seeds as its units. Beside them stands the interval
   with the tasks as units. The p are of paired t-tests, with Holm's correction over all p that are
-  printed. The verdict is that of studies/records/predictions.md.
+  printed. The verdict is that of studies/records/predictions.md. Once more in short, without
+  intervals.
 * The fronts: hard problems, a panel a task and budget, lines over the strengths (seeds of the
   choice), filled points for the test.
 """
@@ -70,6 +71,11 @@ ALIKE_TOKENS = math.log(1.02)
 EQUAL_POINTS = 3.0
 EQUAL_TOKENS = -math.log(0.9)
 SIGNIFICANT = 0.05
+FIRST = "the first is worth having"
+SECOND = "the second is worth having"
+EQUAL = "equal"
+OPEN = "open"
+MARKS = {FIRST: "**{}**", SECOND: "*{}*", EQUAL: "= {}", OPEN: "{}"}
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,10 @@ class Cell:
         points = fmean(self.accuracy)
         tokens = fmean(self.tokens)
         if is_worth_having(points, tokens, p_accuracy, p_tokens):
-            return "the first is worth having"
+            return FIRST
         if is_worth_having(-points, -tokens, p_accuracy, p_tokens):
-            return "the second is worth having"
-        return "equal" if self.equal else "open"
+            return SECOND
+        return EQUAL if self.equal else OPEN
 
 
 def is_worth_having(points: float, tokens: float, p_accuracy: float, p_tokens: float) -> bool:
@@ -236,6 +242,28 @@ def comparison_table(runs: pd.DataFrame) -> str:
         rows.append(row)
     table = pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True)
     return f"{table}\n\nHolm's correction is over all {len(p_values)} p of this table."
+
+
+def verdicts_table(runs: pd.DataFrame) -> str:
+    """The comparisons in short: a row a comparison and budget, a column a task and their mean.
+
+    Points of accuracy and tokens, first less second, with the number of seeds. Where the first is
+    worth having they are bold, where the second is, italic; behind `=` the arms are equal.
+    """
+    cells = cells_of(runs)
+    p_values = corrected(cells)
+    places = [*TASKS, MEAN]
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for i, cell in enumerate(cells):
+        if cell.place == UNITS:
+            continue
+        name = {"comparison": cell.comparison, "responses": f"{cell.budget:,}"}
+        row = rows.setdefault((cell.comparison, cell.budget), name | dict.fromkeys(places, ""))
+        text = f"{fmean(cell.accuracy):+.1f}, {as_percent(fmean(cell.tokens))}"
+        verdict = cell.verdict(p_values[i, "accuracy"], p_values[i, "tokens"])
+        row[cell.place] = f"{MARKS[verdict].format(text)} ({len(cell.accuracy)})"
+    table = pd.DataFrame(rows.values())
+    return str(table.to_markdown(index=False, disable_numparse=True))
 
 
 def with_interval(values: Sequence[float], form: Callable[[float], str]) -> str:
@@ -362,6 +390,7 @@ def report_of(runs: pd.DataFrame) -> str:
         "The test: accuracy, and tokens over needed tokens, by difficulty": arms_table,
         "The same on hard problems, by budget": hard_table,
         "Differences on hard problems, paired by seed, with 95% intervals": comparison_table,
+        "The same in short: points of accuracy, tokens (seeds)": verdicts_table,
         "Trainings": hours_table,
     }
     return HEAD + "".join(f"\n## {title}\n\n{table(runs)}\n" for title, table in tables.items())

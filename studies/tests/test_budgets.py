@@ -198,6 +198,16 @@ def test_verdicts_by_hand(accuracy, tokens, p_accuracy, p_tokens, verdict):
     assert cell.verdict(p_accuracy, p_tokens) == verdict
 
 
+def test_the_comparisons_in_short_mark_what_is_worth_having():
+    shown = cells_of(results.verdicts_table(runs_of_two_tasks()))
+    chains, words, mean = "**+0.0, -18.0%** (3)", "**+10.0, -0.6%** (4)", "**+4.7, -9.5%** (3)"
+    assert shown == [
+        ["comparison", "responses", *TASKS, results.MEAN],
+        ["stepwise less outcome", "1,024", chains, words, "", mean],
+        ["needed less own", "1,024", "", "= -1.0, +3.6% (4)", "", ""],
+    ]
+
+
 def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
     pytest.importorskip("matplotlib", reason="pip install -r studies/requirements.txt")
     path = tmp_path / "budgets.csv.gz"

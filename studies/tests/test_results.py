@@ -135,7 +135,10 @@ def test_the_page_of_the_budgets_has_what_follows_from_the_kept_runs():
     runs = budget_results.read_kept(budget_results.RESULTS)
     page = (RECORDS / "credit.md").read_text(encoding="utf-8")
     assert budget_results.hard_table(runs) in page
-    assert budget_results.comparison_table(runs) in page
+    assert budget_results.verdicts_table(runs) in page
+    header, *rows = cells_of(budget_results.verdicts_table(runs))
+    (shown,) = tables_in(ROOT / "docs" / "what_we_found.md", "comparison ")
+    assert shown == [header, *(row for row in rows if row[0].startswith("stepwise"))]
     report = budget_results.RESULTS.with_name("budgets.md").read_text(encoding="utf-8")
     assert report == budget_results.report_of(runs)
 
