@@ -163,11 +163,16 @@ def of_strength(tested: pd.DataFrame, choice: Choice, arm: str) -> pd.DataFrame:
 
 
 def whole_seeds(tested: pd.DataFrame, choice: Choice) -> set[int]:
-    """The seeds that every primary arm has which has any: trainings stop by the clock."""
-    by_arm = []
+    """The test's seeds that no primary arm lacks; an arm without any, whose test is to come, may.
+
+    Trainings stop by the clock, seed after seed.
+    """
+    seeds = set(TEST_SEEDS)
     for arm in filter(choice.is_whole, PRIMARY_ARMS):
-        by_arm.append(set(of_strength(tested, choice, arm).seed))
-    return set.intersection(*filter(None, by_arm))
+        own = set(of_strength(tested, choice, arm).seed)
+        if own:
+            seeds &= own
+    return seeds
 
 
 def cells_of(runs: pd.DataFrame) -> list[Cell]:

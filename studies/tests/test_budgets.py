@@ -113,6 +113,14 @@ def test_nothing_is_chosen_from_an_unfinished_choice():
     assert tested == ["laser_d -", "needed 1"]
 
 
+def test_a_choice_whose_test_is_to_come_makes_all_tables():
+    runs = pd.DataFrame(of_choice("words"))
+    assert results.cells_of(runs) == []
+    report = results.report_of(runs)
+    assert "**2: 79.0%, 50.0**" in report
+    assert "over all 0 p" in report
+
+
 def test_equivalence_by_hand():
     # One degree of freedom is Cauchy's: the mean 2 is 3 errors below the margin 5.
     assert equivalence_p([1.0, 3.0], 5.0) == pytest.approx(0.5 - math.atan(3) / math.pi)
