@@ -163,7 +163,7 @@ def of_strength(tested: pd.DataFrame, choice: Choice, arm: str) -> pd.DataFrame:
 
 
 def whole_seeds(tested: pd.DataFrame, choice: Choice) -> set[int]:
-    """The test's seeds that no primary arm lacks; an arm without any, whose test is to come, may.
+    """The test's seeds that all primary arms have, but for arms whose test has not begun.
 
     Trainings stop by the clock, seed after seed.
     """
