@@ -16,6 +16,7 @@ Everything that is printed and drawn follows from the kept file:
   with the tasks as units. The p are of paired t-tests, with Holm's correction over all p that are
   printed. The verdict is that of studies/records/predictions.md. Once more in short, without
   intervals.
+* Comparisons that were not predicted, in the same form; their p are not corrected.
 * The fronts: hard problems, a panel a task and budget, lines over the strengths (seeds of the
   choice), filled points for the test.
 """
@@ -88,12 +89,22 @@ class Comparison:
 
 
 STEPWISE = ("own", "needed")
+OUTCOME = ("outcome_only", "laser_d")
+SUM = ("sum_tau1", "sum_uniform")
 COMPARISONS = (
-    Comparison("stepwise less outcome", STEPWISE, ("outcome_only", "laser_d")),  # the primary one
+    Comparison("stepwise less outcome", STEPWISE, OUTCOME),  # the primary one
     Comparison("stepwise less limit", STEPWISE, ("limit",)),
-    Comparison("stepwise less sum", STEPWISE, ("sum_tau1", "sum_uniform")),
+    Comparison("stepwise less sum", STEPWISE, SUM),
     Comparison("needed less own", ("needed",), ("own",)),
     Comparison("labels less stepwise", ("labels",), STEPWISE),
+)
+NOT_PREDICTED = (
+    Comparison("own less sum", ("own",), SUM),
+    Comparison("own less limit", ("own",), ("limit",)),
+    Comparison("labels less own", ("labels",), ("own",)),
+    Comparison("sum, tau 1, less uniform", ("sum_tau1",), ("sum_uniform",)),
+    Comparison("sum less outcome", SUM, OUTCOME),
+    Comparison("limit less outcome", ("limit",), OUTCOME),
 )
 
 
@@ -175,11 +186,11 @@ def whole_seeds(tested: pd.DataFrame, choice: Choice) -> set[int]:
     return seeds
 
 
-def cells_of(runs: pd.DataFrame) -> list[Cell]:
-    """The cells of all comparisons that have at least two seeds."""
+def cells_of(runs: pd.DataFrame, comparisons: Sequence[Comparison] = COMPARISONS) -> list[Cell]:
+    """The cells of the comparisons that have at least two seeds."""
     budgets = sorted(runs.budget[runs.budget > 0].unique())
     found: list[Cell] = []
-    for comparison in COMPARISONS:
+    for comparison in comparisons:
         for budget in budgets:
             by_task = {task: differences(runs, comparison, task, budget) for task in TASKS}
             trained = {task: changes for task, changes in by_task.items() if len(changes) > 1}
@@ -208,8 +219,8 @@ def cell_of(name: str, budget: int, place: str, changes: pd.DataFrame) -> Cell:
     return Cell(name, budget, place, changes.accuracy.tolist(), changes.tokens.tolist())
 
 
-def corrected(cells: Sequence[Cell]) -> dict[tuple[int, str], float]:
-    """Holm's p by the place of a cell and the measure; all are one family.
+def p_values_of(cells: Sequence[Cell]) -> dict[tuple[int, str], float]:
+    """The p by the place of a cell and the measure.
 
     With the tasks as the units there is an interval alone.
     """
@@ -218,7 +229,7 @@ def corrected(cells: Sequence[Cell]) -> dict[tuple[int, str], float]:
         if cell.place != UNITS:
             p_values[i, "accuracy"] = p_value(cell.accuracy)
             p_values[i, "tokens"] = p_value(cell.tokens)
-    return holm(p_values)
+    return p_values
 
 
 def comparison_table(runs: pd.DataFrame) -> str:
@@ -227,26 +238,39 @@ def comparison_table(runs: pd.DataFrame) -> str:
     The line below the table counts the p of the family.
     """
     cells = cells_of(runs)
-    p_values = corrected(cells)
+    p_values = holm(p_values_of(cells))
+    rows = interval_rows(cells, p_values)
+    for i, cell in enumerate(cells):
+        if cell.place != UNITS:
+            rows[i]["verdict"] = cell.verdict(p_values[i, "accuracy"], p_values[i, "tokens"])
+    return f"{markdown(rows)}\n\nHolm's correction is over all {len(p_values)} p of this table."
+
+
+def not_predicted_table(runs: pd.DataFrame) -> str:
+    """Comparisons that were looked at after the runs: no correction, no verdict."""
+    cells = cells_of(runs, NOT_PREDICTED)
+    return markdown(interval_rows(cells, p_values_of(cells)))
+
+
+def interval_rows(
+    cells: Sequence[Cell], p_values: Mapping[tuple[int, str], float]
+) -> list[dict[str, str]]:
+    """A row a cell: its means with their intervals and p."""
     rows = []
     for i, cell in enumerate(cells):
         row = {
             "comparison": cell.comparison,
-            "budget": cell.budget,
+            "budget": str(cell.budget),
             "hard problems of": cell.place,
-            "n": len(cell.accuracy),
+            "n": str(len(cell.accuracy)),
             "accuracy, points": with_interval(cell.accuracy, "{:+.1f}".format),
             "tokens": with_interval(cell.tokens, as_percent),
         }
         if cell.place != UNITS:
-            p_accuracy = p_values[i, "accuracy"]
-            p_tokens = p_values[i, "tokens"]
-            row["accuracy, points"] += f", {shown_p(p_accuracy)}"
-            row["tokens"] += f", {shown_p(p_tokens)}"
-            row["verdict"] = cell.verdict(p_accuracy, p_tokens)
+            row["accuracy, points"] += f", {shown_p(p_values[i, 'accuracy'])}"
+            row["tokens"] += f", {shown_p(p_values[i, 'tokens'])}"
         rows.append(row)
-    table = pd.DataFrame(rows).fillna("").to_markdown(index=False, disable_numparse=True)
-    return f"{table}\n\nHolm's correction is over all {len(p_values)} p of this table."
+    return rows
 
 
 def verdicts_table(runs: pd.DataFrame) -> str:
@@ -256,18 +280,30 @@ def verdicts_table(runs: pd.DataFrame) -> str:
     worth having they are bold, where the second is, italic; behind `=` the arms are equal.
     """
     cells = cells_of(runs)
-    p_values = corrected(cells)
-    places = [*TASKS, MEAN]
-    rows: dict[tuple[str, int], dict[str, str]] = {}
+    p_values = holm(p_values_of(cells))
+    rows = []
     for i, cell in enumerate(cells):
         if cell.place == UNITS:
             continue
-        name = {"comparison": cell.comparison, "responses": f"{cell.budget:,}"}
-        row = rows.setdefault((cell.comparison, cell.budget), name | dict.fromkeys(places, ""))
         text = f"{fmean(cell.accuracy):+.1f}, {as_percent(fmean(cell.tokens))}"
         verdict = cell.verdict(p_values[i, "accuracy"], p_values[i, "tokens"])
-        row[cell.place] = f"{MARKS[verdict].format(text)} ({len(cell.accuracy)})"
-    table = pd.DataFrame(rows.values())
+        shown = f"{MARKS[verdict].format(text)} ({len(cell.accuracy)})"
+        rows.append([cell.comparison, f"{cell.budget:,}", cell.place, shown])
+    return pivoted(rows, ["comparison", "responses"], [*TASKS, MEAN])
+
+
+def pivoted(
+    cells: Sequence[Sequence[str]], row_names: Sequence[str], columns: Sequence[str]
+) -> str:
+    """The table of cells that each name their row, their column and their text, in this order."""
+    named = pd.DataFrame(cells, columns=[*row_names, "column", "text"])
+    table = named.pivot_table("text", list(row_names), "column", aggfunc="first", sort=False)
+    return markdown(table.reindex(columns=columns, fill_value="").reset_index())
+
+
+def markdown(rows: pd.DataFrame | Sequence[Mapping[str, str]]) -> str:
+    """The Markdown table of rows; what a row lacks stays empty."""
+    table = pd.DataFrame(rows).fillna("")
     return str(table.to_markdown(index=False, disable_numparse=True))
 
 
@@ -340,13 +376,18 @@ def hard_table(runs: pd.DataFrame) -> str:
 
     Accuracy, and tokens over needed tokens, as in the arms' table.
     """
-    rows: dict[tuple[str, str], dict[str, str]] = {}
+    budgets = []
+    cells = []
     for chosen in chosen_arms(runs):
-        row = rows.setdefault((chosen.task, chosen.arm), {"task": chosen.task, "arm": chosen.arm})
+        budgets.append(chosen.budget)
         shown = f"{chosen.strength}: {shown_part(chosen.runs, HARD)}"
-        row[f"{chosen.budget:,} responses"] = shown
-    table = pd.DataFrame(rows.values()).fillna("")
-    return str(table.to_markdown(index=False, disable_numparse=True))
+        cells.append([chosen.task, chosen.arm, responses(chosen.budget), shown])
+    columns = [responses(budget) for budget in sorted(set(budgets))]
+    return pivoted(cells, ["task", "arm"], columns)
+
+
+def responses(budget: int) -> str:
+    return f"{budget:,} responses"
 
 
 @dataclass(frozen=True)
@@ -396,6 +437,7 @@ def report_of(runs: pd.DataFrame) -> str:
         "The same on hard problems, by budget": hard_table,
         "Differences on hard problems, paired by seed, with 95% intervals": comparison_table,
         "The same in short: points of accuracy, tokens (seeds)": verdicts_table,
+        "Comparisons that were not predicted, without correction": not_predicted_table,
         "Trainings": hours_table,
     }
     return HEAD + "".join(f"\n## {title}\n\n{table(runs)}\n" for title, table in tables.items())
@@ -428,7 +470,7 @@ def draw_fronts(runs: pd.DataFrame, path: Path) -> None:
         panel = panels[tasks.index(task)][budgets.index(budget)]
         panel.set_axis_on()
         draw_pair(panel, runs, task, budget)
-        panel.set_title(f"{task}, {budget:,} responses")
+        panel.set_title(f"{task}, {responses(budget)}")
         panel.set_xlabel("tokens over needed tokens, hard problems")
         panel.set_ylabel("accuracy, %")
     trained = set(runs.arm)

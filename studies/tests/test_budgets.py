@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from openrlhf_swap.errors import ConfigError
-from studies.comparison.paired import equivalence_p
+from studies.comparison.paired import equivalence_p, holm
 from studies.credit import budget_results as results
 from studies.credit.budget_design import ARMS, PARTS, TASKS, TEST_SEEDS, Choice, Gate, Run, phases
 from studies.tests.tables import cells_of, corrected_by_hand
@@ -178,7 +178,7 @@ def test_the_comparisons_are_paired_tests_with_one_correction_over_all(stats):
     units = cells["stepwise less outcome", results.UNITS]
     assert units.accuracy == pytest.approx([0, 10])
 
-    p_values = results.corrected(list(cells.values()))
+    p_values = holm(results.p_values_of(list(cells.values())))
     expected = {}
     for i, cell in enumerate(cells.values()):
         if cell.place != results.UNITS:
@@ -214,6 +214,24 @@ def test_the_comparisons_in_short_mark_what_is_worth_having():
         ["stepwise less outcome", "1,024", chains, words, "", mean],
         ["needed less own", "1,024", "", "= -1.0, +3.6% (4)", "", ""],
     ]
+
+
+def test_comparisons_that_were_not_predicted_are_not_corrected(stats):
+    rows = [*of_choice("words"), *trained("words", "own", "2", [0.80, 0.84, 0.82], [40, 42, 41])]
+    rows += [
+        a_row("words", "limit", s, seed, 0.85, 60) for s in ARMS["limit"] for seed in (1, 2, 3)
+    ]
+    rows += trained("words", "limit", "p50", [0.70, 0.75, 0.77], [50, 50, 50])
+    rows += trained("words", "laser_d", "-", [0.70, 0.75, 0.72], [40, 42, 41])
+    rows += trained("words", "needed", "1", [0.80, 0.83, 0.79], [40, 42, 43])
+    _, own, limit = cells_of(results.not_predicted_table(pd.DataFrame(rows)))
+    p_accuracy = stats.ttest_1samp([10, 9, 5], 0).pvalue
+    p_tokens = stats.ttest_1samp([math.log(tokens / 50) for tokens in (40, 42, 41)], 0).pvalue
+    assert own[:4] == ["own less limit", "1024", "words", "3"]
+    assert own[4].startswith("+8.0 (") and own[4].endswith(f"p {p_accuracy:.3f}")
+    assert own[5].startswith("-18.0% (") and own[5].endswith(f"p {p_tokens:.3f}")
+    assert limit[:4] == ["limit less outcome", "1024", "words", "3"]
+    assert limit[4].startswith("+1.7 (")
 
 
 def test_kept_runs_are_replaced_by_their_keys_and_make_all_tables(tmp_path):
