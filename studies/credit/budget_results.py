@@ -297,7 +297,9 @@ def pivoted(
 ) -> str:
     """The table of cells that each name their row, their column and their text, in this order."""
     named = pd.DataFrame(cells, columns=[*row_names, "column", "text"])
-    table = named.pivot_table("text", list(row_names), "column", aggfunc="first", sort=False)
+    table = named.pivot_table(
+        values="text", index=list(row_names), columns="column", aggfunc="first", sort=False
+    )
     return markdown(table.reindex(columns=columns, fill_value="").reset_index())
 
 
